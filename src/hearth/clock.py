@@ -1,0 +1,32 @@
+"""The only place that reads a clock or draws randomness. Everything else takes instants as arguments or a `Clock` as collaborator."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings of time: durations use `monotonic`, calendars use `wall`."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; never goes back."""
+
+    def wall(self) -> float:
+        """Seconds since 1970-01-01 UTC; may jump."""
+
+
+class SystemClock:
+    """The machine's own clocks. `monotonic` is the same base as asyncio's `loop.time()`."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+def new_request_id() -> str:
+    """`req_` and 128 random bits in hex."""
+    return f"req_{secrets.token_hex(16)}"

@@ -1,0 +1,99 @@
+"""What the scheduler tells its shell to do, in the imperative. The outcome of each comes back as the next input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hearth.types import Sequence
+
+
+class SwapReason(StrEnum):
+    """Why a model is being loaded."""
+
+    WAITING = "waiting"
+    """The next item of a band needs it."""
+    OVERDUE = "overdue"
+    """An item has waited past `scheduling.max_swap_wait_s`."""
+    HOME = "home"
+    """Nothing else to do: back to the home model."""
+    RELOAD = "reload"
+    """It stopped answering; unload and load again."""
+
+
+class Refusal(StrEnum):
+    """Why an accepted item is given up."""
+
+    LOAD_FAILED = "load_failed"
+    MODEL_MISSING = "model_missing"
+    NEVER_FITS = "never_fits"
+    BACKEND_DOWN = "backend_down"
+    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Run the item on `model` now; `attempt` counts from 1 and names this try."""
+
+    sequence: Sequence
+    attempt: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Make `model` resident; everything in `replaces` has been unloaded for it."""
+
+    model: str
+    replaces: tuple[str, ...]
+    why: SwapReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unload:
+    """Make `model` go; nothing runs on it. `successor` will be loaded next, None for nothing."""
+
+    model: str
+    successor: str | None
+    why: SwapReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempt:
+    """Stop the attempt; answer with `Stopped` (or with its real ending, if that came first)."""
+
+    sequence: Sequence
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort:
+    """The item has ended for us (its caller is gone): stop the attempt; answer with `Stopped` or its real ending."""
+
+    sequence: Sequence
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """Give the item up and tell its caller."""
+
+    sequence: Sequence
+    why: Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expire:
+    """The item has waited longer than it may: give it up and tell its caller."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeAt:
+    """Send `TimerFired` at this instant; replaces any earlier one. None: no timer."""
+
+    at: float | None
+
+
+Action = Dispatch | Load | Unload | Preempt | Abort | Fail | Expire | WakeAt

@@ -1,0 +1,183 @@
+"""Facts that the shells report to the scheduler, in the past tense.
+
+For every dispatched attempt the shell reports exactly one of `Finished`, `Failed` or `Stopped`: whichever way the attempt really ended.
+That single report is what decides between completion and preemption when both happen in the same tick. Reports for an attempt that is
+not the item's current one are ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hearth.config.settings import SchedulerSettings
+from hearth.types import QueueItem, Sequence, Usage
+
+
+class Fault(StrEnum):
+    """Why an attempt ended without an answer."""
+
+    BACKEND_GONE = "backend_gone"
+    """The connection failed or ended early; resent once if nothing was forwarded."""
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    """No byte in time: the model may be wedged, so it is unloaded and loaded again; resent once."""
+    FATAL = "fatal"
+    """Resending cannot help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """An item was accepted."""
+
+    item: QueueItem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The attempt's request has been sent to the backend."""
+
+    sequence: Sequence
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstByte:
+    """The backend's first byte has arrived. `forwarded`: the caller is seeing it, so the attempt can no longer be silently redone."""
+
+    sequence: Sequence
+    attempt: int
+    forwarded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The attempt produced its whole answer."""
+
+    sequence: Sequence
+    attempt: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The attempt ended by itself without a whole answer."""
+
+    sequence: Sequence
+    attempt: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The attempt was stopped because a `Preempt` asked for it; its connection is closed."""
+
+    sequence: Sequence
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The caller left or cancelled the item, in whatever state it was."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The model is verified resident: by our load, or found so (`drift` where we did not ask)."""
+
+    model: str
+    vram_mib: float | None = None
+    swap_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFailed:
+    """Our load ended without the model being resident. `permanent`: trying again cannot help (not installed)."""
+
+    model: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloaded:
+    """The model is verified gone: by our unload, or found so."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSampled:
+    """What the GPU says of its memory; None where unknown."""
+
+    capacity_mib: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendDown:
+    """The backend does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendUp:
+    """The backend answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """An internal task was announced for the instant `due_at`."""
+
+    task_type: str
+    due_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeChanged:
+    """Active hours began (`active`) or ended."""
+
+    active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptRequested:
+    """The owner asked for the running external items to yield now. Protected and started streams go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChanged:
+    """New settings are in force."""
+
+    settings: SchedulerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """Stop starting work; what runs may end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """The instant of the last `WakeAt` has come."""
+
+
+Input = (
+    Arrived
+    | Started
+    | FirstByte
+    | Finished
+    | Failed
+    | Stopped
+    | Cancelled
+    | Loaded
+    | LoadFailed
+    | Unloaded
+    | GpuSampled
+    | BackendDown
+    | BackendUp
+    | Scheduled
+    | ModeChanged
+    | PreemptRequested
+    | PolicyChanged
+    | DrainRequested
+    | TimerFired
+)

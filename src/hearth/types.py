@@ -1,0 +1,165 @@
+"""The words of the house: ids, closed sets and plain values that every other module shares.
+
+No behaviour beyond ordering and arithmetic on the values themselves; imports nothing of Hearth. Instants (`_at`) are seconds on the
+monotonic clock unless a name says `wall`; durations end in `_s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NewType
+
+Sequence = NewType("Sequence", int)
+"""Identity and place of an item: assigned once at admission, strictly increasing, never reused."""
+
+RequestId = NewType("RequestId", str)
+"""What callers see and cancel by: `req_` and 32 hex digits, or the caller's own `X-Request-Id` where it is well formed."""
+
+Headers = tuple[tuple[bytes, bytes], ...]
+"""HTTP header fields in wire order, names in lower case."""
+
+
+class Lane(StrEnum):
+    """Who the work is for: the house itself, or any other program."""
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+
+
+class Priority(IntEnum):
+    """The three internal bands; a smaller value goes first."""
+
+    CRITICAL = 0
+    NORMAL = 1
+    BACKGROUND = 2
+
+
+class Band(IntEnum):
+    """The order in which waiting work is considered: internal by priority, then interrupted external, then the external FIFO."""
+
+    CRITICAL = 0
+    NORMAL = 1
+    BACKGROUND = 2
+    INTERRUPTED = 3
+    EXTERNAL = 4
+
+
+class Dialect(StrEnum):
+    """The API a caller speaks; decides error shapes and stream framing."""
+
+    OLLAMA = "ollama"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+class WorkKind(StrEnum):
+    """What a request asks of a model."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    LOAD = "load"
+    UNLOAD = "unload"
+    """Answered by the gateway: residency is its own business."""
+
+
+class Outcome(StrEnum):
+    """The one terminal state of an item."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueItem:
+    """What the scheduler knows of one accepted request: ids and sizes, never a body or a future.
+
+    Attributes:
+        model: the model it must run on; None matches whatever is resident (and the home model when nothing is).
+        streaming: True when bytes reach the caller before the generation ends.
+        prompt_tokens: estimated size of the prompt.
+        max_tokens: the caller's own output limit, None where it gave none.
+        expires_at: the instant after which a still waiting item is given up, None for never.
+    """
+
+    sequence: Sequence
+    request_id: RequestId
+    lane: Lane
+    priority: Priority
+    caller: str
+    model: str | None
+    arrived_at: float
+    task_type: str | None = None
+    kind: WorkKind = WorkKind.GENERATE
+    dialect: Dialect = Dialect.OLLAMA
+    streaming: bool = False
+    prompt_tokens: int = 0
+    max_tokens: int | None = None
+    expires_at: float | None = None
+
+    @property
+    def band(self) -> Band:
+        """The band that the item enters when it arrives."""
+        return Band(self.priority) if self.lane is Lane.INTERNAL else Band.EXTERNAL
+
+    def __lt__(self, other: QueueItem) -> bool:
+        return (self.band, self.sequence) < (other.band, other.sequence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one finished generation reported of itself; None where the dialect does not say.
+
+    Attributes:
+        load_s, prompt_s, decode_s: Ollama's own timings (native routes only).
+    """
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    load_s: float | None = None
+    prompt_s: float | None = None
+    decode_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendCall:
+    """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded, whole body."""
+
+    method: str
+    path: str
+    headers: Headers = ()
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """The options that decide how a model is loaded; changing one of them is a reload (Ollama's scheduler)."""
+
+    num_ctx: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentModel:
+    """A model as the backend reports it in memory.
+
+    Attributes:
+        size_mib: whole footprint; vram_mib: the part on the GPU (smaller means a split with the CPU).
+    """
+
+    name: str
+    size_mib: float
+    vram_mib: float
+    context_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The result of an in-process or `/llm/completions` call."""
+
+    output: str
+    model: str
+    tokens_in: int
+    tokens_out: int
+    latency_ms: int
