@@ -27,6 +27,11 @@ class SystemClock:
         return time.time()
 
 
+def new_api_key() -> str:
+    """`hearth_` and 256 random bits, URL-safe."""
+    return f"hearth_{secrets.token_urlsafe(32)}"
+
+
 def new_request_id() -> str:
     """`req_` and 128 random bits in hex."""
     return f"req_{secrets.token_hex(16)}"

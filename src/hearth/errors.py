@@ -22,6 +22,7 @@
         ├── BackendUnreachable 503
         ├── BackendGone 502      the connection ended before the answer did
         ├── BackendTimeout 504
+        │   └── FirstByteTimeout 504
         ├── BackendProtocolError 502
         ├── SwapFailed 503
         │   └── SwapTimedOut 503
@@ -192,6 +193,12 @@ class BackendTimeout(BackendError):
 
     status = 504
     reason = "backend_timeout"
+
+
+class FirstByteTimeout(BackendTimeout):
+    """The model server took the request and sent nothing."""
+
+    reason = "first_byte_timeout"
 
 
 class BackendProtocolError(BackendError):

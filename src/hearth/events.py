@@ -170,7 +170,7 @@ class RequestRejected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapStarted(Event):
-    """The scheduler set out to make `to_model` resident; `from_models` are evicted for it. `why`: waiting, home or resend."""
+    """The scheduler set out to make `to_model` resident; `from_models` are evicted for it. `why`: waiting, overdue, home, reload."""
 
     from_models: tuple[str, ...]
     to_model: str
@@ -208,8 +208,8 @@ class ResidencyDrifted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleDrainStarted(Event):
-    """External work that could overrun the announced internal task is held back until `due_s` from now has passed."""
+class TaskAnnounced(Event):
+    """An internal task is due `due_s` from now; shortly before that, external work that could overrun it is held back."""
 
     task_type: str
     due_s: float

@@ -163,3 +163,13 @@ class Completion:
     tokens_in: int
     tokens_out: int
     latency_ms: int
+
+
+def canonical_model(name: str) -> str:
+    """The name that Ollama lists for what a caller wrote: default registry and library dropped, `:latest` where there is no tag.
+
+    Source: Ollama's name rules (`registry.ollama.ai/library/NAME:latest`). Case is kept; compare case-insensitively where callers'
+    spellings meet.
+    """
+    short = name.removeprefix("registry.ollama.ai/").removeprefix("library/")
+    return short if ":" in short.rpartition("/")[2] else f"{short}:latest"

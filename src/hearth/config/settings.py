@@ -53,7 +53,9 @@ class Announcement:
     """A recurring internal task, so that the GPU is free when it comes."""
 
     task_type: str
+    """The internal task type that comes. hot"""
     cron: str
+    """When it comes: minute, hour, day of month, month, day of week, in `scheduling.time_zone`. hot"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,6 @@ class Refusal(StrEnum):
     """Why an accepted item is given up."""
 
     LOAD_FAILED = "load_failed"
-    MODEL_MISSING = "model_missing"
     NEVER_FITS = "never_fits"
     BACKEND_DOWN = "backend_down"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
@@ -51,10 +50,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unload:
-    """Make `model` go; nothing runs on it. `successor` will be loaded next, None for nothing."""
+    """Make `model` go; nothing runs on it."""
 
     model: str
-    successor: str | None
     why: SwapReason
 
 

@@ -84,16 +84,15 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The model is verified resident: by our load, or found so (`drift` where we did not ask)."""
+    """The model is verified resident: by our load, or found so. `vram_mib` is what it occupies, None where unknown."""
 
     model: str
     vram_mib: float | None = None
-    swap_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailed:
-    """Our load ended without the model being resident. `permanent`: trying again cannot help (not installed)."""
+    """Our load ended without the model being resident. `permanent`: trying once more cannot help (not installed, timed out)."""
 
     model: str
     permanent: bool = False
@@ -102,6 +101,13 @@ class LoadFailed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
     """The model is verified gone: by our unload, or found so."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadFailed:
+    """The model we asked to go is still listed after the time that takes."""
 
     model: str
 
@@ -171,6 +177,7 @@ Input = (
     | Loaded
     | LoadFailed
     | Unloaded
+    | UnloadFailed
     | GpuSampled
     | BackendDown
     | BackendUp

@@ -1,0 +1,107 @@
+"""What any request must look like before anybody asks who sent it: Host, framing, origin and media type.
+
+The rules stop DNS rebinding (Host), request smuggling (framing), and pages in the owner's browser that post to a local service
+(origin, media). Must never look at a path, a body or a key. Called by `api.app` for every request.
+
+Host: exactly one, and its name one of `localhost`, `127.0.0.1`, `[::1]`, `*.localhost`, `server.host` unless that is a wildcard address,
+or listed in `server.allowed_hosts`; any port. Missing or repeated: 400, another name: 421.
+
+Framing: Content-Length together with Transfer-Encoding is 400 (RFC 9112 section 6.1 lets a server refuse it).
+
+Origin: on every method but GET and HEAD an Origin must equal the request's own Host, with http or https; `null` never does. 403.
+`Sec-Fetch-Site: cross-site` is 403 on every method, except for a GET that is a top-level navigation: following a link is harmless.
+
+Media, on methods that carry a body: `application/json` always. A missing type, or `application/x-www-form-urlencoded` (what `curl -d`
+sends), only where neither Origin nor any Sec-Fetch header shows a browser, since a form on any page can send those without asking.
+Everything else (`text/plain` and multipart are what such pages use) and every Content-Encoding but `identity` is 415.
+"""
+
+from __future__ import annotations
+
+from hearth.admission.headers import RequestHeaders
+from hearth.config.settings import ServerSettings
+from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
+_HOST_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_FETCH_HEADERS = (b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
+_JSON = "application/json"
+_FORM = "application/x-www-form-urlencoded"
+
+
+class HostList:
+    """The names under which callers may address this gateway."""
+
+    def __init__(self, server: ServerSettings) -> None:
+        names = (server.host, *server.allowed_hosts)
+        self._names = _LOOPBACK_NAMES | {_canonical(name) for name in names if name not in _WILDCARDS}
+
+    def admits(self, name: str) -> bool:
+        """True for an allowed name, given in lower case and without its port."""
+        return name in self._names or (name.endswith(".localhost") and _HOST_CHARACTERS.issuperset(name))
+
+
+def _canonical(name: str) -> str:
+    return f"[{name}]".lower() if ":" in name and not name.startswith("[") else name.lower()
+
+
+def check_host(headers: RequestHeaders, hosts: HostList) -> None:
+    """Raises BadRequest without exactly one well-formed Host, HostNotAllowed for one that is not ours."""
+    host = headers.text(b"host").lower()
+    if not host or b"host" in headers.repeated:
+        raise BadRequest("send exactly one Host header")
+    name = _host_name(host)
+    if not hosts.admits(name):
+        raise HostNotAllowed(f'the host "{name[:100]}" is not allowed; the owner can add it to server.allowed_hosts')
+
+
+def _host_name(host: str) -> str:
+    """The name in `name`, `name:port`, `[v6]` or `[v6]:port`."""
+    if host.startswith("["):
+        name, bracket, rest = host.partition("]")
+        name += bracket
+    else:
+        name, colon, digits = host.partition(":")
+        rest = colon + digits
+    if rest and not (rest.startswith(":") and rest[1:].isascii() and rest[1:].isdecimal()):
+        raise BadRequest("the Host header is malformed")
+    return name
+
+
+def check_framing(headers: RequestHeaders) -> None:
+    """Raises BadRequest where the length of the body is said in two ways."""
+    lengths = b"content-length" in headers.values
+    if b"content-length" in headers.repeated or (lengths and b"transfer-encoding" in headers.values):
+        raise BadRequest("send either Content-Length or Transfer-Encoding, once")
+
+
+def check_origin(method: str, headers: RequestHeaders) -> None:
+    """Raises Forbidden for what a page of another site sent."""
+    safe = method in _SAFE_METHODS
+    if headers.get(b"sec-fetch-site") == b"cross-site" and not (safe and headers.get(b"sec-fetch-mode") == b"navigate"):
+        raise Forbidden("requests from pages of other sites are not allowed")
+    origin = headers.get(b"origin")
+    if safe or origin is None:
+        return
+    scheme, _, authority = headers.text(b"origin").lower().partition("://")
+    own = scheme in ("http", "https") and authority == headers.text(b"host").lower()
+    if not own or b"origin" in headers.repeated:
+        raise Forbidden("requests from pages of another origin are not allowed")
+
+
+def check_media(method: str, headers: RequestHeaders, *, binary: bool = False) -> None:
+    """Raises UnsupportedMedia for a body that is not plain JSON; `binary` admits `application/octet-stream` too."""
+    if method in _SAFE_METHODS:
+        return
+    if headers.text(b"content-encoding").lower() not in ("", "identity") or b"content-encoding" in headers.repeated:
+        raise UnsupportedMedia
+    media = headers.text(b"content-type").partition(";")[0].strip().lower()
+    accepted = media == _JSON or (binary and media == "application/octet-stream")
+    if not accepted and not (media in ("", _FORM) and not _from_browser(headers)):
+        raise UnsupportedMedia
+
+
+def _from_browser(headers: RequestHeaders) -> bool:
+    return b"origin" in headers.values or any(name in headers.values for name in _FETCH_HEADERS)

@@ -1,0 +1,65 @@
+"""The few request headers that Hearth looks at, read in one pass.
+
+Must never decide anything and never keep a credential longer than the request. Called once per request by `api`; read by the rest of
+`admission`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hearth.types import Headers
+
+_READ = frozenset(
+    {
+        b"host",
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"origin",
+        b"sec-fetch-site",
+        b"sec-fetch-mode",
+        b"sec-fetch-dest",
+        b"content-type",
+        b"content-encoding",
+        b"content-length",
+        b"transfer-encoding",
+        b"x-request-id",
+        b"x-task-type",
+        b"x-priority",
+        b"accept",
+        b"user-agent",
+        b"anthropic-version",
+        b"anthropic-beta",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeaders:
+    """First values by lower-case name, and the names that came more than once; fields that Hearth does not read are not here."""
+
+    values: dict[bytes, bytes] = field(repr=False)
+    repeated: frozenset[bytes]
+
+    @classmethod
+    def of(cls, fields: Headers) -> RequestHeaders:
+        """Read header fields whose names are in lower case."""
+        values: dict[bytes, bytes] = {}
+        repeated = []
+        for name, value in fields:
+            if name not in _READ:
+                continue
+            if name in values:
+                repeated.append(name)
+            else:
+                values[name] = value
+        return cls(values=values, repeated=frozenset(repeated))
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a field, None where it is absent."""
+        return self.values.get(name)
+
+    def text(self, name: bytes) -> str:
+        """The first value as text without surrounding blanks, empty where it is absent."""
+        return self.values.get(name, b"").decode("latin-1").strip()

@@ -1,0 +1,144 @@
+"""The door: one pure ASGI callable in front of everything.
+
+The order is fixed: Host, framing, origin, key, address, method, media type, handler. A path is authenticated before anybody learns
+whether it exists. This is also where an unexpected exception stops: it becomes an `InternalFault` and a 500. Must never answer a request
+for a model itself. Built by `bootstrap`, served by `api.server`.
+"""
+
+from __future__ import annotations
+
+from hearth.admission.auth import Identity, Keyring
+from hearth.admission.door import HostList, check_framing, check_host, check_media, check_origin
+from hearth.api.addresses import Access, Address, AddressBook, is_odd
+from hearth.api.asgi import Answer, Receive, Scope, Send
+from hearth.api.control import Control
+from hearth.api.inference import Inference
+from hearth.api.passthrough import Passthrough
+from hearth.api.refusals import Refusals
+from hearth.api.visit import Visit, visit_of
+from hearth.config.gateway_config import GatewayConfig
+from hearth.dialects.errors import PAGE_NOT_FOUND
+from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, NotFound
+from hearth.events import InternalFault
+from hearth.gateway import Gateway
+from hearth.types import Lane, Priority
+
+_PATH_SHOWN = 200
+_NOBODY = Identity(caller="", lane=Lane.EXTERNAL, max_priority=Priority.BACKGROUND, models=(), admin=False, authenticated=False)
+_MANAGEMENT_TEXT = (
+    "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
+    "and send it as Authorization: Bearer KEY"
+)
+
+
+class Doorkeeper:
+    """The rules of the door under one configuration."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.config = config
+        self._hosts = HostList(config.settings.server)
+        self._keyring = Keyring(config.settings.auth)
+
+    def check(self, visit: Visit) -> None:
+        """Raises BadRequest, HostNotAllowed or Forbidden for what no caller may send."""
+        check_host(visit.headers, self._hosts)
+        check_framing(visit.headers)
+        check_origin(visit.method, visit.headers)
+
+    def identify(self, visit: Visit) -> Identity:
+        """Raises BadRequest or Unauthenticated."""
+        return self._keyring.identify(visit.headers, visit.peer)
+
+
+class HearthApp:
+    """The ASGI application."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._doorkeeper = Doorkeeper(gateway.config)
+        self._refusals = Refusals(gateway.events, gateway.clock)
+        self._control = Control(gateway, self._refusals)
+        self._addresses = AddressBook(Inference(gateway), Passthrough(gateway), self._control.handle)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
+        if scope["type"] == "http":
+            await self._serve(visit_of(scope, receive, Answer(send)))
+        elif scope["type"] == "lifespan":
+            await _live(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def end_streams(self) -> None:
+        """End the status streams, which would otherwise last for ever; for shutdown."""
+        self._control.end_streams()
+
+    async def _serve(self, visit: Visit) -> None:
+        identity = _NOBODY
+        try:
+            doorkeeper = self._current_doorkeeper()
+            doorkeeper.check(visit)
+            address = None if is_odd(visit.path, visit.target) else self._addresses.find(visit.path)
+            if address is None or address.access is not Access.PUBLIC:
+                identity = doorkeeper.identify(visit)
+            await self._enter(visit, identity, address)
+        except CallerGone:
+            return
+        except HearthError as error:
+            await self._refusals.refuse(visit, identity, error)
+        # The supervision point of the HTTP side: whatever a defect raises, its caller gets an answer and the owner hears of it.
+        except Exception as fault:  # noqa: BLE001
+            self._report(visit, fault)
+            await self._refusals.refuse(visit, identity, HearthError("something went wrong inside Hearth; its log has the details"))
+
+    def _current_doorkeeper(self) -> Doorkeeper:
+        """Configurations are replaced as a whole, so identity tells whether the rules are still those in force."""
+        config = self._gateway.config
+        if self._doorkeeper.config is not config:
+            self._doorkeeper = Doorkeeper(config)
+        return self._doorkeeper
+
+    async def _enter(self, visit: Visit, identity: Identity, address: Address | None) -> None:
+        if address is None:
+            raise NotFound(PAGE_NOT_FOUND)
+        _check_access(identity, address)
+        handler = address.handler(visit.method)
+        if handler is None:
+            allow = ", ".join(sorted(address.handlers)).encode("ascii")
+            await self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
+            return
+        check_media(visit.method, visit.headers, binary=address.binary)
+        await handler(visit, identity)
+
+    def _report(self, visit: Visit, fault: Exception) -> None:
+        where = f"{visit.method} {visit.path[:_PATH_SHOWN]}"
+        self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
+
+
+def build_app(gateway: Gateway) -> HearthApp:
+    """The gateway's HTTP side, ready for `HearthServer`."""
+    return HearthApp(gateway)
+
+
+def _check_access(identity: Identity, address: Address) -> None:
+    if address.access is Access.ADMIN and not identity.admin:
+        raise Forbidden("this needs an admin key")
+    if address.access is Access.MODEL_MANAGER and not identity.may_manage_models:
+        raise Forbidden(_MANAGEMENT_TEXT)
+
+
+def _place_of(fault: Exception) -> str:
+    """Type and place only: the text of an exception may quote a prompt."""
+    trace = fault.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f" at {trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}"
+    return type(fault).__name__ + place
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

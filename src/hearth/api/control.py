@@ -1,0 +1,247 @@
+"""Hearth's own pages: status, health, single items, cancelling, and what the owner may order.
+
+The one place that uses FastAPI: nothing here is on the path of a model's answer. Errors have the native shape, `{"error": "..."}`. Rights
+to an address are settled by `api.app`; rights to an item (one's own, unless admin) are settled here, and what belongs to others looks
+like what does not exist. Must never show a prompt. Called by `api.app`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from hearth import __version__
+from hearth.admission.auth import Identity
+from hearth.api.asgi import Message, Scope, Send, replayed
+from hearth.api.completions import CompletionBody, Completions
+from hearth.api.refusals import Refusals, rendered
+from hearth.api.status_stream import StatusStream
+from hearth.api.visit import Visit
+from hearth.errors import BadRequest, HearthError, MethodNotAllowed, NotFound
+from hearth.gateway import Gateway
+from hearth.types import RequestId
+
+_VISIT = "hearth.visit"
+_IDENTITY = "hearth.identity"
+_SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+_EMULATOR_WARNING = "THE EMULATOR IS ANSWERING: no model runs, every text is made up"
+
+
+class AnnounceBody(BaseModel):
+    """What `/llm/admin/announce` takes; `at` is ISO 8601 with an offset, or seconds since 1970."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task_type: Annotated[str, Field(min_length=1, max_length=64)]
+    at: AwareDatetime
+
+
+def _visit(request: Request) -> Visit:
+    visit: Visit = request.scope[_VISIT]
+    return visit
+
+
+def _identity(request: Request) -> Identity:
+    identity: Identity = request.scope[_IDENTITY]
+    return identity
+
+
+CurrentVisit = Annotated[Visit, Depends(_visit)]
+Caller = Annotated[Identity, Depends(_identity)]
+
+
+class Pages:
+    """The handlers; each returns what its page shows."""
+
+    def __init__(self, gateway: Gateway, stream: StatusStream) -> None:
+        self._gateway = gateway
+        self._stream = stream
+        self._completions = Completions(gateway)
+
+    async def status(self) -> dict[str, object]:
+        """The whole queue, the GPU and the counters."""
+        return self._gateway.worker.get_status()
+
+    async def stream(self) -> StreamingResponse:
+        """The same as server-sent events, on every change. Raises CapacityError when too many listen."""
+        self._stream.check_room()
+        return StreamingResponse(self._stream.frames(), media_type="text/event-stream", headers=_SSE_HEADERS)
+
+    async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
+        """One item of the caller's own, any item for an admin. Raises NotFound."""
+        item = self._gateway.worker.get_item(sequence)
+        if item is None or not (caller.admin or item.get("caller") == caller.caller):
+            raise NotFound("there is no such item")
+        return item
+
+    async def models(self) -> dict[str, object]:
+        """Installed models: resident or not, who waits for them."""
+        return {"models": await self._gateway.models()}
+
+    async def health(self) -> dict[str, object]:
+        """What an owner wants to know first."""
+        return self._gateway.health()
+
+    async def alive(self) -> dict[str, object]:
+        """The process answers. The only page without a key: it says nothing but whether answers are made up."""
+        backend = self._gateway.health().get("backend")
+        if isinstance(backend, dict) and backend.get("emulator"):
+            return {"status": "ok", "emulator": True, "warning": _EMULATOR_WARNING}
+        return {"status": "ok", "emulator": False}
+
+    async def ready(self) -> JSONResponse:
+        """200 when work can be taken, 503 with the reason otherwise."""
+        ready, reason = self._gateway.ready()
+        if ready:
+            return JSONResponse({"ready": True})
+        return JSONResponse({"ready": False, "error": reason}, status_code=503, headers={"retry-after": "5"})
+
+    async def cancel(self, request_id: str, caller: Caller) -> dict[str, object]:
+        """Cancel a request, in whatever state it is; again is no error. Raises NotFound for unknown ids and those of others."""
+        owner = None if caller.admin else caller.caller
+        cancelled = self._gateway.worker.cancel_request(RequestId(request_id), caller=owner)
+        if cancelled is None:
+            raise NotFound("there is no such request")
+        return {"request_id": request_id, "cancelled": cancelled}
+
+    async def preempt(self) -> dict[str, object]:
+        """Ask the running external items to yield now."""
+        return {"preempted": self._gateway.worker.preempt_external()}
+
+    async def announce(self, announced: AnnounceBody) -> dict[str, object]:
+        """Keep the GPU free for an internal task at a known time. Raises BadRequest for a time that has passed."""
+        at_wall_s = announced.at.timestamp()
+        if at_wall_s <= self._gateway.clock.wall():
+            raise BadRequest("at: this time has passed; give a time in the future")
+        self._gateway.worker.announce(announced.task_type, at_wall_s)
+        return {"task_type": announced.task_type, "at": announced.at.isoformat()}
+
+    async def complete(self, asked: CompletionBody, visit: CurrentVisit, caller: Caller) -> Response:
+        """One completion. What fails after it was accepted is the item's own end, not a refusal."""
+        accepted = self._completions.accept(visit, caller, asked)
+        try:
+            completion = await self._completions.finish(visit, accepted)
+        except HearthError as error:
+            return _response(visit, error)
+        position = {"x-queue-position": str(accepted.ticket.position)}
+        return JSONResponse(asdict(completion), headers=position)
+
+
+class Control:
+    """The application of Hearth's own pages."""
+
+    def __init__(self, gateway: Gateway, refusals: Refusals) -> None:
+        self._gateway = gateway
+        self._refusals = refusals
+        self._stream = StatusStream(gateway.worker)
+        self._app = self._build(Pages(gateway, self._stream))
+
+    def _build(self, pages: Pages) -> FastAPI:
+        app = FastAPI(
+            title="Hearth",
+            version=__version__,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+        )
+        _add_pages(app, pages)
+        app.add_exception_handler(HearthError, self._on_error)
+        app.add_exception_handler(RequestValidationError, self._on_invalid)
+        app.add_exception_handler(HTTPException, self._on_http)
+        return app
+
+    def end_streams(self) -> None:
+        """End the status streams."""
+        self._stream.end()
+
+    async def handle(self, visit: Visit, identity: Identity) -> None:
+        """Answer a request for one of the pages. Raises BodyTooLarge, CallerGone."""
+        body = await visit.body(self._gateway.config.settings.server)
+        await self._app(_scope_of(visit, identity), replayed(body, visit.receive), _naming(visit))
+
+    async def _on_error(self, request: Request, error: Exception) -> Response:
+        visit = _visit(request)
+        refusal = error if isinstance(error, HearthError) else HearthError()
+        self._refusals.note(visit, _identity(request), refusal)
+        return _response(visit, refusal)
+
+    async def _on_invalid(self, request: Request, error: Exception) -> Response:
+        problems = error.errors() if isinstance(error, RequestValidationError) else ()
+        return await self._on_error(request, BadRequest("; ".join(_problem(each) for each in problems)))
+
+    async def _on_http(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 400
+        known: dict[int, HearthError] = {404: NotFound(), 405: MethodNotAllowed()}
+        response = await self._on_error(request, known.get(status, BadRequest("the body is not usable JSON")))
+        if isinstance(error, HTTPException):
+            response.headers.update(error.headers or {})
+        return response
+
+
+def _add_pages(app: FastAPI, pages: Pages) -> None:
+    app.add_api_route("/healthz", pages.alive)
+    app.add_api_route("/readyz", pages.ready, response_model=None)
+    app.add_api_route("/llm/queue/status", pages.status)
+    app.add_api_route("/llm/queue/stream", pages.stream, response_model=None)
+    app.add_api_route("/llm/queue/item/{sequence}", pages.item)
+    app.add_api_route("/llm/models", pages.models)
+    app.add_api_route("/llm/health", pages.health)
+    app.add_api_route("/llm/requests/{request_id}/cancel", pages.cancel, methods=["POST"])
+    app.add_api_route("/llm/completions", pages.complete, methods=["POST"], response_model=None)
+    app.add_api_route("/llm/admin/preempt", pages.preempt, methods=["POST"])
+    app.add_api_route("/llm/admin/announce", pages.announce, methods=["POST"])
+
+
+def _scope_of(visit: Visit, identity: Identity) -> Scope:
+    """A scope with nothing in it that a framework could mistake for the truth: no Host, no cookies, and a body that is JSON."""
+    path, _, query = visit.target.partition("?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": visit.method,
+        "path": visit.path,
+        "raw_path": path.encode("latin-1"),
+        "root_path": "",
+        "query_string": query.encode("latin-1"),
+        "headers": [(b"content-type", b"application/json")],
+        "client": None,
+        "server": None,
+        _VISIT: visit,
+        _IDENTITY: identity,
+    }
+
+
+def _naming(visit: Visit) -> Send:
+    """A `send` that puts the request id on the answer, once."""
+    name = b"x-request-id"
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [field for field in message["headers"] if field[0] != name]
+            message = {**message, "headers": [*headers, (name, visit.request_id.encode("ascii"))]}
+        await visit.answer.raw(message)
+
+    return send
+
+
+def _response(visit: Visit, error: HearthError) -> Response:
+    reply = rendered(visit, error)
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, status_code=reply.status, headers=headers)
+
+
+def _problem(problem: dict[str, object]) -> str:
+    """`field: what is wrong with it`; pydantic's own words already say what to do."""
+    place = problem.get("loc")
+    names = [str(part) for part in place[1:]] if isinstance(place, tuple) else []
+    what = "unknown field; leave it out" if problem.get("type") == "extra_forbidden" else str(problem.get("msg"))
+    return f"{'.'.join(names) or 'body'}: {what}"

@@ -1,0 +1,63 @@
+"""Answers to requests that get no further: an error in the dialect of the path, and the event that says so.
+
+Must never decide that a request is refused. Called by the other modules of `api`.
+"""
+
+from __future__ import annotations
+
+from hearth.admission.auth import Identity
+from hearth.api.visit import Visit
+from hearth.clock import Clock
+from hearth.dialects.errors import ErrorReply, render_error
+from hearth.dialects.routes import dialect_of
+from hearth.errors import HearthError
+from hearth.events import RequestRejected
+from hearth.ports import EventSink
+from hearth.types import Headers
+
+DEFAULT_RETRY_AFTER_S = 5.0
+"""Advice where nobody computed any: a model server that is down is looked at that often."""
+
+_PATH_SHOWN = 200
+_RETRY_STATUSES = frozenset({429, 503})
+
+
+def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorReply:
+    """A refusal as a whole answer, with the request id, and a Retry-After on every retryable 429 and 503.
+
+    Args:
+        extra: header fields of the occasion, such as Allow.
+    """
+    reply = render_error(dialect_of(visit.path), error, visit.request_id)
+    headers = (*reply.headers, (b"x-request-id", visit.request_id.encode("ascii")), *extra)
+    if error.retryable and error.retry_after_s is None and error.status in _RETRY_STATUSES:
+        headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
+    return ErrorReply(status=reply.status, headers=headers, body=reply.body)
+
+
+class Refusals:
+    """Refuses requests and tells the house."""
+
+    def __init__(self, events: EventSink, clock: Clock) -> None:
+        self._events = events
+        self._clock = clock
+
+    async def refuse(self, visit: Visit, identity: Identity, error: HearthError, extra: Headers = ()) -> None:
+        """Refuse a request. An answer that has begun stays unfinished, and the server closes the connection."""
+        self.note(visit, identity, error)
+        if not visit.answer.started:
+            reply = rendered(visit, error, extra)
+            await visit.answer.whole(reply.status, reply.headers, reply.body)
+
+    def note(self, visit: Visit, identity: Identity, error: HearthError) -> None:
+        """Tell the house of a refusal that somebody else sends."""
+        self._events.emit(
+            RequestRejected(
+                at=self._clock.monotonic(),
+                request_id=visit.request_id,
+                caller=identity.caller,
+                path=visit.path[:_PATH_SHOWN],
+                status=error.status,
+                reason=error.reason,
+            )
+        )

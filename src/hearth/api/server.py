@@ -1,0 +1,138 @@
+"""The HTTP server: uvicorn inside a running event loop, without signal handlers, logs, banners or polling.
+
+Must never decide anything about a request. Started and stopped by `bootstrap`; signals are its business too (uvicorn's own handlers would
+only be installed by `Server.serve`, which is not used here).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from hearth.api.app import HearthApp
+from hearth.api.protocol import DeadlineConfig, DeadlineProtocol, Deadlines
+from hearth.config.settings import ServerSettings
+from hearth.errors import ConfigError
+
+HEADER_LIMIT_BYTES = 64 * 1024
+CONNECTION_LIMIT = 4096
+KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+_ADVICE = {
+    errno.EADDRINUSE: "something else listens there; stop it or choose another server.port",
+    errno.EACCES: "this user may not listen there; choose a server.port above 1023",
+    errno.EADDRNOTAVAIL: "this machine has no such address; correct server.host",
+}
+
+
+class HearthServer:
+    """Serves one `HearthApp` on one address."""
+
+    def __init__(
+        self,
+        app: HearthApp,
+        settings: Callable[[], ServerSettings],
+        *,
+        deadlines: Deadlines | None = None,
+        connection_limit: int = CONNECTION_LIMIT,
+    ) -> None:
+        """Prepare a server; `settings` gives those in force whenever it is asked."""
+        self._app = app
+        self._deadlines = deadlines or Deadlines(write_s=lambda: settings().write_deadline_s)
+        self._connection_limit = connection_limit
+        self._uvicorn: uvicorn.Server | None = None
+        self._sockets: list[socket.socket] = []
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; port 0 takes a free one.
+
+        Returns:
+            The URL to reach it by from this machine, without a slash at the end.
+
+        Raises:
+            ConfigError: the address cannot be listened on.
+        """
+        self._sockets = await _bind(host, port)
+        server = uvicorn.Server(self._config())
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup(sockets=self._sockets)
+        self._uvicorn = server
+        return _url_of(host, self._sockets[0])
+
+    def _config(self) -> DeadlineConfig:
+        config = DeadlineConfig(
+            self._app,
+            http=DeadlineProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=self._connection_limit,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            backlog=_BACKLOG,
+            h11_max_incomplete_event_size=HEADER_LIMIT_BYTES,
+        )
+        config.deadlines = self._deadlines
+        return config
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop listening, let running answers end for `grace_s` seconds, then cut the rest off. Again is harmless.
+
+        Idle connections and status streams end at once.
+        """
+        server, self._uvicorn = self._uvicorn, None
+        if server is None:
+            return
+        self._app.end_streams()
+        stopping = asyncio.ensure_future(server.shutdown(sockets=self._sockets))
+        await asyncio.wait({stopping}, timeout=grace_s)
+        if not stopping.done():
+            _cut_off(server)
+        await stopping
+
+
+def _cut_off(server: uvicorn.Server) -> None:
+    """Aborting a connection is what its request sees as its caller leaving, so it ends in its own orderly way."""
+    server.force_exit = True
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
+    for task in list(server.server_state.tasks):
+        task.cancel()
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets for every address of a host name, all on one port."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError([f"cannot listen on {host}:{port}: the host name is unknown; correct server.host"]) from error
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((family, info) for family, _, _, _, info in found):
+            chosen_port = port or (sockets[0].getsockname()[1] if sockets else 0)
+            sockets.append(_listen(family, address[0], chosen_port))
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        raise ConfigError([f"cannot listen on {host}:{port}: {_ADVICE.get(error.errno or 0, error.strerror)}"]) from error
+    return sockets
+
+
+def _listen(family: int, address: str | int, port: int) -> socket.socket:
+    return socket.create_server((str(address), port), family=family, backlog=_BACKLOG, reuse_port=False)
+
+
+def _url_of(host: str, bound: socket.socket) -> str:
+    port = bound.getsockname()[1]
+    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}"

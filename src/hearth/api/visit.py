@@ -1,0 +1,77 @@
+"""One HTTP request as the handlers see it, once it has passed the door.
+
+Must never hold a framework's object: `scope["path"]` is the only path there is, and no URL is ever rebuilt from headers. Built by
+`api.app`; read by every handler.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from hearth.admission.auth import Identity
+from hearth.admission.headers import RequestHeaders
+from hearth.api.asgi import Answer, Receive, Scope, read_body
+from hearth.clock import new_request_id
+from hearth.config.settings import ServerSettings
+from hearth.types import RequestId
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+_BYTES_PER_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """A request and the way to answer it.
+
+    Attributes:
+        path: decoded; target: path and query as they were sent, for forwarding.
+    """
+
+    method: str
+    path: str
+    target: str
+    headers: RequestHeaders
+    request_id: RequestId
+    peer: str | None
+    receive: Receive
+    answer: Answer
+
+    async def body(self, server: ServerSettings) -> bytes:
+        """The whole body. Raises BodyTooLarge above `server.max_body_mib`, CallerGone."""
+        limit_bytes = int(server.max_body_mib * _BYTES_PER_MIB)
+        return await read_body(self.receive, limit_bytes=limit_bytes, declared=self.headers.get(b"content-length"))
+
+
+Handler = Callable[[Visit, Identity], Awaitable[None]]
+
+
+def visit_of(scope: Scope, receive: Receive, answer: Answer) -> Visit:
+    """The request in an ASGI scope of type `http`."""
+    headers = RequestHeaders.of(tuple(scope["headers"]))
+    client = scope.get("client")
+    return Visit(
+        method=scope["method"],
+        path=scope["path"],
+        target=_target(scope),
+        headers=headers,
+        request_id=_request_id(headers),
+        peer=None if client is None else client[0],
+        receive=receive,
+        answer=answer,
+    )
+
+
+def _target(scope: Scope) -> str:
+    path: str = scope["raw_path"].decode("latin-1")
+    query: bytes = scope["query_string"]
+    return f"{path}?{query.decode('latin-1')}" if query else path
+
+
+def _request_id(headers: RequestHeaders) -> RequestId:
+    """The caller's own id where it is well formed and cannot disturb a log line, else a new one."""
+    own = headers.get(b"x-request-id")
+    if own is not None and _REQUEST_ID.fullmatch(own):
+        return RequestId(own.decode("ascii"))
+    return RequestId(new_request_id())

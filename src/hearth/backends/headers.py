@@ -1,0 +1,54 @@
+"""Which header fields cross between a caller and a model server.
+
+Pure. Credentials of callers are for Hearth: they must never reach a model server. Used by the adapters of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hearth.errors import BadRequest
+from hearth.types import Headers
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+CREDENTIALS = frozenset({b"api-key", b"authorization", b"cookie", b"x-api-key"})
+WRITTEN_BY_THE_ADAPTER = frozenset({b"accept-encoding", b"content-length", b"expect", b"host"})
+REFUSED_BY_OLLAMA = frozenset({b"origin"})
+"""An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
+NOT_SENT = CREDENTIALS | WRITTEN_BY_THE_ADAPTER | REFUSED_BY_OLLAMA
+CONTROL_BYTES = frozenset(b"\r\n\0")
+
+
+def to_send(headers: Headers) -> list[tuple[str, str]]:
+    """The caller's fields that a model server may see, ready for a client that writes values as UTF-8.
+
+    Raises:
+        BadRequest: a field carries a line break.
+    """
+    kept = [(name, value) for name, value in _end_to_end(headers) if name not in NOT_SENT]
+    if any(CONTROL_BYTES & set(name + value) for name, value in kept):
+        raise BadRequest("A header contains a line break.")
+    return [(name.decode("ascii", "replace"), value.decode("utf-8", "replace")) for name, value in kept]
+
+
+def to_return(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """End-to-end fields of an answer in wire order, names in lower case (RFC 9110, section 7.6.1)."""
+    return tuple(_end_to_end((name.lower(), value) for name, value in raw))
+
+
+def _end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    known = list(fields)
+    listed = {option.strip().lower() for name, value in known if name == b"connection" for option in value.split(b",")}
+    return [(name, value) for name, value in known if name not in HOP_BY_HOP and name not in listed]

@@ -1,0 +1,168 @@
+"""The official Ollama client, bent to what the control path needs: a timeout per call, `/api/version`, loading, errors of ours.
+
+Imported on first use only (it costs about a third of a second), by `ollama_control` and nobody else. Its calls must not be cancelled:
+the connection pool inside leaks on cancellation, and Ollama aborts a load whose client has left. `ollama_control` sees to that.
+
+The rules of `/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps` are those of Ollama's API page
+(https://docs.ollama.com/api).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from http import HTTPStatus
+from typing import TypeVar
+
+import httpx
+import ollama
+
+from hearth.errors import (
+    BackendError,
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+    ModelNotFound,
+    SwapFailed,
+    SwapTimedOut,
+)
+from hearth.types import LoadOptions, ResidentModel
+
+T = TypeVar("T")
+Body = Mapping[str, object]
+
+BYTES_PER_MIB = 1024.0**2
+SLACK_S = 1.0
+"""A server that trickles bytes restarts the library's own timeout for ever; this much later the call ends anyway."""
+FOREVER = -1
+"""`keep_alive` of a loaded model: Hearth alone decides when it goes."""
+NOT_A_TEXT_MODEL = "does not support generate"
+
+
+class Refused(BackendProtocolError):
+    """The model server answered with an error."""
+
+    def __init__(self, status_code: int, text: str) -> None:
+        self.status_code = status_code
+        self.text = text
+        super().__init__(f"The model server answered {status_code}: {text}")
+
+
+class ControlClient(ollama.AsyncClient):
+    """One connection per call: none is reused that a restarted server has forgotten. All timeouts are whole calls, in seconds.
+
+    The reading methods raise BackendUnreachable (no connection, or no answer within `timeout_s`), BackendGone, BackendProtocolError.
+    """
+
+    def __init__(self, base_url: str, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        super().__init__(
+            base_url,
+            timeout=timeout_s,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def server_version(self) -> str:
+        """The version that the server reports."""
+        answer = await self._read(self._send("GET", "/api/version"))
+        said: object = answer.json() if answer.content.startswith(b"{") else {}
+        version = said.get("version") if isinstance(said, dict) else None
+        if not isinstance(version, str):
+            raise BackendProtocolError("The model server does not say its version: is it an Ollama?")
+        return version
+
+    async def installed(self) -> tuple[str, ...]:
+        """Names of the models on disk, tags included."""
+        listed = await self._read(self.list())
+        return tuple(model.model for model in listed.models if model.model)
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        """What is in memory; a model without sizes counts as 0 MiB."""
+        listed = await self._read(self.ps())
+        return tuple(_resident(model) for model in listed.models if model.model or model.name)
+
+    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+        """Load and keep, by an empty prompt; models that only embed, by an empty input.
+
+        Raises:
+            ModelNotFound, SwapTimedOut, BackendUnreachable, and SwapFailed with the server's words for everything else.
+        """
+        pinned = {} if options.num_ctx is None else {"options": {"num_ctx": options.num_ctx}}
+        try:
+            await self._change(model, {"keep_alive": FOREVER, **pinned}, timeout_s)
+        except BackendTimeout as error:
+            raise SwapTimedOut(f"{model} did not load within {timeout_s:g} s.") from error
+
+    async def unload(self, model: str) -> None:
+        """Drop as soon as nothing runs on it. Raises ModelNotFound, BackendUnreachable and SwapFailed."""
+        try:
+            await self._change(model, {"keep_alive": 0}, self._timeout_s)
+        except BackendTimeout as error:
+            raise SwapFailed(f"The model server did not say within {self._timeout_s:g} s that {model} goes.") from error
+
+    async def _change(self, model: str, wish: Body, timeout_s: float) -> None:
+        try:
+            await self._generate_or_embed(model, wish, timeout_s)
+        except Refused as error:
+            if error.status_code == HTTPStatus.NOT_FOUND:
+                raise ModelNotFound(error.text) from error
+            raise SwapFailed(error.text) from error
+        except (BackendGone, BackendProtocolError) as error:
+            raise SwapFailed(error.message) from error
+
+    async def _generate_or_embed(self, model: str, wish: Body, timeout_s: float) -> None:
+        try:
+            await self._post("/api/generate", {"model": model, **wish}, timeout_s)
+        except Refused as error:
+            if error.status_code != HTTPStatus.BAD_REQUEST or NOT_A_TEXT_MODEL not in error.text:
+                raise
+            await self._post("/api/embed", {"model": model, "input": [], **wish}, timeout_s)
+
+    async def _post(self, path: str, body: Body, timeout_s: float) -> None:
+        limits = httpx.Timeout(timeout_s, connect=min(timeout_s, self._timeout_s))
+        await _in_our_terms(self._send("POST", path, body, limits), timeout_s)
+
+    async def _read(self, call: Coroutine[object, object, T]) -> T:
+        try:
+            return await _in_our_terms(call, self._timeout_s)
+        except BackendTimeout as error:
+            raise BackendUnreachable from error
+
+    async def _send(self, method: str, path: str, body: Body | None = None, limits: httpx.Timeout | None = None) -> httpx.Response:
+        chosen = limits or self._timeout_s
+        answer = await self._request_raw(method, path, json=body, timeout=chosen)  # type: ignore[no-untyped-call]  # untyped in the package
+        if not isinstance(answer, httpx.Response):
+            raise BackendProtocolError
+        return answer
+
+
+async def _in_our_terms(call: Coroutine[object, object, T], timeout_s: float) -> T:
+    """Await a call of the library and translate what it raises; BackendTimeout: connected, but no answer in time."""
+    try:
+        async with asyncio.timeout(timeout_s + SLACK_S):
+            return await call
+    except (httpx.TransportError, OSError) as error:
+        raise _connection_failure(error) from error
+    except ollama.ResponseError as error:
+        raise Refused(error.status_code, str(error.error)) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.
+        raise BackendProtocolError("The model server sent something that is not an answer.") from error
+
+
+def _connection_failure(error: httpx.TransportError | OSError) -> BackendError:
+    if isinstance(error, (httpx.ConnectTimeout, ConnectionError)):
+        return BackendUnreachable()
+    return BackendTimeout() if isinstance(error, (httpx.TimeoutException, TimeoutError)) else BackendGone()
+
+
+def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
+    return ResidentModel(
+        name=model.model or model.name or "",
+        size_mib=(model.size or 0) / BYTES_PER_MIB,
+        vram_mib=(model.size_vram or 0) / BYTES_PER_MIB,
+        context_tokens=model.context_length,
+    )

@@ -1,0 +1,203 @@
+"""Turns decisions and endings into events, and keeps the GPU tracker in step. Says what happened; never decides anything.
+
+Called by the queue worker alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from hearth.errors import HearthError
+from hearth.events import (
+    InternalFault,
+    ItemDispatched,
+    ItemEnded,
+    ItemInterrupted,
+    ItemProtected,
+    ItemQueued,
+    ItemResent,
+    ItemStreaming,
+    SwapCompleted,
+    SwapFailed,
+    SwapStarted,
+)
+from hearth.gpu_tracker import GpuTracker
+from hearth.ports import EventSink
+from hearth.scheduling.actions import Load
+from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Swap:
+    from_models: tuple[str, ...]
+    to_model: str
+    began_at: float
+
+
+class _Identity(TypedDict):
+    sequence: Sequence
+    request_id: RequestId
+    lane: Lane
+    caller: str
+    model: str | None
+    task_type: str | None
+
+
+class Chronicle:
+    """Writes the history of items and swaps to the event sink."""
+
+    def __init__(self, *, events: EventSink, tracker: GpuTracker) -> None:
+        self._events = events
+        self._tracker = tracker
+        self._unload_began_at: float | None = None
+        self._cleared_s = 0.0
+        self._swap: _Swap | None = None
+        self._last_swap: dict[str, tuple[float, float]] = {}
+
+    def queued(self, work: Work, position: int, at: float) -> None:
+        """The item was accepted with `position` items ahead of it."""
+        self._events.emit(ItemQueued(at=at, position=position, **_identity(work)))
+
+    def dispatched(self, work: Work, at: float) -> None:
+        """An attempt starts. The item's share of the last swap to its model is settled here."""
+        began_at, ended_at = self._last_swap.get(work.model or "", (at, at))
+        work.swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
+        self._tracker.record_loaded(work.model or "", at)
+        self._events.emit(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **_identity(work)))
+
+    def first_byte(self, work: Work, at: float) -> None:
+        """The backend has begun to answer."""
+        since = work.dispatched_at if work.dispatched_at is not None else at
+        self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **_identity(work)))
+
+    def interrupted(self, work: Work, at: float, *, protected: bool) -> None:
+        """The attempt was stopped for more urgent work."""
+        ran_s = at - (at if work.dispatched_at is None else work.dispatched_at)
+        self._tracker.record_execution_time(ran_s, at)
+        count = work.interrupts
+        self._events.emit(ItemInterrupted(at=at, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **_identity(work)))
+        if protected:
+            self._events.emit(ItemProtected(at=at, interrupt_count=count, **_identity(work)))
+
+    def resent(self, work: Work, at: float) -> None:
+        """The attempt failed unseen; there will be another."""
+        reason = work.error.reason if work.error is not None else ""
+        self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **_identity(work)))
+
+    def ended(self, work: Work, at: float) -> None:
+        """The one terminal event of the item; its outcome is set."""
+        run_s = None if work.dispatched_at is None else at - work.dispatched_at
+        if run_s is not None:
+            self._tracker.record_execution_time(run_s, at)
+        self._events.emit(
+            ItemEnded(
+                at=at,
+                outcome=work.outcome or Outcome.FAILED,
+                reason="" if work.outcome is Outcome.COMPLETED else _reason(work),
+                attempts=work.attempt,
+                interrupt_count=work.interrupts,
+                queue_s=(at if work.dispatched_at is None else work.dispatched_at) - work.item.arrived_at,
+                swap_s=work.swap_s,
+                first_byte_s=_between(work.dispatched_at, work.first_byte_at),
+                backend_s=run_s,
+                total_s=at - work.item.arrived_at,
+                prompt_tokens=work.usage.prompt_tokens,
+                output_tokens=work.usage.output_tokens,
+                status=work.status,
+                **_identity(work),
+            )
+        )
+
+    def unload_begins(self, at: float) -> None:
+        """Memory is being cleared for whatever comes next."""
+        self._unload_began_at = at if self._unload_began_at is None else self._unload_began_at
+
+    def gone(self, model: str, at: float) -> None:
+        """A model is no longer resident: by our own hand, or by somebody else's."""
+        self._tracker.record_unloaded(model)
+        if self._unload_began_at is not None:
+            self._cleared_s += at - self._unload_began_at
+            self._unload_began_at = None
+
+    def stuck(self, model: str, at: float, error: HearthError) -> None:
+        """A model would not leave the GPU."""
+        self._unload_began_at = None
+        self._events.emit(SwapFailed(at=at, from_models=(model,), to_model="", swap_s=0.0, reason=error.reason, detail=error.message))
+
+    def load_begins(self, action: Load, at: float) -> None:
+        """A model is on its way in. The time it took to make room counts, waiting for its turn does not."""
+        self._swap = _Swap(from_models=action.replaces, to_model=action.model, began_at=at - self._cleared_s)
+        self._unload_began_at, self._cleared_s = None, 0.0
+        if action.replaces:
+            self._tracker.record_swap_started(action.replaces[0], action.model, self._swap.began_at)
+        self._events.emit(SwapStarted(at=at, from_models=action.replaces, to_model=action.model, why=action.why.value))
+
+    def loaded(self, model: str, at: float, *, vram_mib: float | None, offloaded: bool) -> None:
+        """A model is resident: by our own swap, or by somebody else's hand."""
+        self._tracker.record_loaded(model, at)
+        swap = self._take_swap(model)
+        if swap is None:
+            return
+        if swap.from_models:
+            self._tracker.record_swap_completed(at)
+        self._last_swap[model] = (swap.began_at, at)
+        self._events.emit(
+            SwapCompleted(
+                at=at,
+                from_models=swap.from_models,
+                to_model=model,
+                swap_s=at - swap.began_at,
+                vram_mib=vram_mib,
+                offloaded=offloaded,
+            )
+        )
+
+    def load_failed(self, model: str, at: float, error: HearthError) -> None:
+        """The load we asked for came to nothing."""
+        swap = self._take_swap(model)
+        if swap is None:
+            return
+        self._tracker.record_swap_failed(at)
+        self._events.emit(
+            SwapFailed(
+                at=at,
+                from_models=swap.from_models,
+                to_model=model,
+                swap_s=at - swap.began_at,
+                reason=error.reason,
+                detail=error.message,
+            )
+        )
+
+    def _take_swap(self, model: str) -> _Swap | None:
+        swap = self._swap
+        if swap is None or swap.to_model != model:
+            return None
+        self._swap = None
+        return swap
+
+    def fault(self, where: str, error: BaseException, at: float) -> None:
+        """A defect of ours was caught; types and places only, never texts that may quote a prompt."""
+        self._events.emit(InternalFault(at=at, where=where, detail=type(error).__name__))
+
+
+def _identity(work: Work) -> _Identity:
+    item = work.item
+    return {
+        "sequence": item.sequence,
+        "request_id": item.request_id,
+        "lane": item.lane,
+        "caller": item.caller,
+        "model": work.model or item.model,
+        "task_type": item.task_type,
+    }
+
+
+def _reason(work: Work) -> str:
+    return work.error.reason if work.error is not None else str(work.outcome)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

@@ -1,0 +1,33 @@
+"""The terminal: one place that decides about colour, width, and what foreign text may do to a screen.
+
+Names of callers and models come from others; they are written through `printable`, never as markup. Called by the commands that draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TextIO
+
+from rich.console import Console
+
+_PIPE_WIDTH = 120
+
+
+def console_for(stream: TextIO, *, environ: Mapping[str, str]) -> Console:
+    """A console that writes plain text where `stream` is no terminal or `NO_COLOR` is set and not empty (no-color.org).
+
+    Without a terminal, lines are up to 120 columns wide, or `COLUMNS`.
+    """
+    plain = bool(environ.get("NO_COLOR"))
+    width = None if stream.isatty() else int_or(environ.get("COLUMNS"), _PIPE_WIDTH)
+    return Console(file=stream, width=width, color_system=None if plain else "auto", markup=False, emoji=False, highlight=False)
+
+
+def int_or(text: str | None, default: int) -> int:
+    """`text` as a positive decimal number, else `default`."""
+    return int(text) if text and text.isdecimal() and int(text) > 0 else default
+
+
+def printable(value: object) -> str:
+    """`value` as one line of text without control or other unprintable characters: a name cannot move the cursor."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in str(value))

@@ -1,0 +1,140 @@
+"""The demo in plain words: an event sink that says what the gateway does as it does it.
+
+Reads events only; never asks the gateway anything. Called by `hearth.cli.demo`.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from hearth.cli.console import printable
+from hearth.cli.demo_callers import CALLERS
+from hearth.cli.status_view import duration
+from hearth.events import (
+    Event,
+    ItemDispatched,
+    ItemEnded,
+    ItemEvent,
+    ItemInterrupted,
+    ItemProtected,
+    ItemQueued,
+    SwapCompleted,
+    SwapFailed,
+    SwapStarted,
+)
+from hearth.types import Lane, Outcome
+
+_WORTH_SAYING_S = 0.05
+
+
+def who(event: ItemEvent) -> str:
+    """The demo's caller by the request id (`caller-number`), else the gateway's name for a visitor."""
+    name, _, number = event.request_id.rpartition("-")
+    return name if number.isdecimal() and name in CALLERS else printable(event.caller)
+
+
+class Narrator:
+    """Prints one line per event that a newcomer should notice.
+
+    Args:
+        speed: how much faster than real the emulator is; measured swap times are also told at real speed.
+    """
+
+    def __init__(self, console: Console, *, speed: float) -> None:
+        self._console = console
+        self._speed = speed
+        self._began_at: float | None = None
+        self._urgent = "the house"
+        self._silent = False
+
+    def emit(self, event: Event) -> None:
+        """Say it."""
+        if self._began_at is None:
+            self._began_at = event.at
+        if isinstance(event, ItemQueued) and event.lane is Lane.INTERNAL:
+            self._urgent = who(event)
+        line = None if self._silent else self._line(event)
+        if line is not None:
+            self._console.print(Text(f"{event.at - self._began_at:6.1f} s  ", style="dim").append_text(line))
+
+    def complain(self, text: str) -> None:
+        """A caller's own words about a request that went wrong; no time, since it is no event."""
+        self._console.print(Text(f"{'':10}{printable(text)}", style="red"))
+
+    def fall_silent(self) -> None:
+        """The show is over: what ends from now on ends because of that."""
+        self._silent = True
+
+    def _line(self, event: Event) -> Text | None:
+        match event:
+            case ItemInterrupted():
+                return _interrupted(event, self._urgent)
+            case ItemEvent():
+                return _of_item(event)
+            case SwapCompleted():
+                return _swap_completed(event, self._speed)
+            case SwapStarted():
+                return _swap_started(event)
+            case SwapFailed():
+                return Text(f"{printable(event.to_model)} could not be loaded: {printable(event.detail)}", style="bold red")
+        return None
+
+
+def _of_item(event: ItemEvent) -> Text | None:
+    match event:
+        case ItemQueued():
+            return _queued(event)
+        case ItemDispatched():
+            return _dispatched(event)
+        case ItemProtected():
+            return _protected(event)
+        case ItemEnded():
+            return _ended(event)
+    return None
+
+
+def _caller(event: ItemEvent) -> Text:
+    return Text(f"{who(event):<10}", style="bold cyan" if event.lane is Lane.INTERNAL else "bold")
+
+
+def _queued(event: ItemQueued) -> Text:
+    ahead = f", {event.position} ahead" if event.position else ""
+    return _caller(event).append(f"asks {printable(event.model or 'any model')}{ahead}", style="not bold default")
+
+
+def _dispatched(event: ItemDispatched) -> Text | None:
+    if event.attempt > 1:
+        return _caller(event).append(f"runs again (try {event.attempt})", style="not bold green")
+    if event.waited_s < _WORTH_SAYING_S:
+        return None
+    return _caller(event).append(f"runs after {duration(event.waited_s)} of waiting", style="not bold default")
+
+
+def _interrupted(event: ItemInterrupted, urgent: str) -> Text:
+    why = f"is interrupted after {duration(event.ran_s)}: {urgent} goes first; back to the front of its queue"
+    return _caller(event).append(why, style="not bold magenta")
+
+
+def _protected(event: ItemProtected) -> Text:
+    return _caller(event).append(f"was interrupted {event.interrupt_count} times: from now on it may finish", style="not bold magenta")
+
+
+def _ended(event: ItemEnded) -> Text:
+    if event.outcome is not Outcome.COMPLETED:
+        return _caller(event).append(f"{event.outcome.value}: {printable(event.reason)}", style="not bold red")
+    waited = f", {duration(event.queue_s)} of them waiting" if event.queue_s >= _WORTH_SAYING_S else ""
+    return _caller(event).append(f"has its answer after {duration(event.total_s)}{waited}", style="not bold green")
+
+
+def _swap_started(event: SwapStarted) -> Text:
+    model = printable(event.to_model)
+    if event.why == "home":
+        return Text(f"nobody waits: {model} comes home", style="blue")
+    leaving = ", ".join(printable(name) for name in event.from_models)
+    return Text(f"swap: {leaving} makes room for {model}" if leaving else f"load: {model}", style="yellow")
+
+
+def _swap_completed(event: SwapCompleted, speed: float) -> Text:
+    real = f" ({duration(event.swap_s * speed)} on a real card)" if speed != 1 else ""
+    return Text(f"{printable(event.to_model)} is loaded after {duration(event.swap_s)}{real}", style="yellow")

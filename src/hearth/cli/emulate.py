@@ -1,0 +1,129 @@
+"""`hearth emulate`: the emulator on its own, for trying clients and configurations without GPU or Ollama.
+
+Called by `hearth.cli`; runs until SIGINT or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hearth.cli.console import console_for, printable
+from hearth.cli.status_view import duration
+from hearth.cli.stopping import until_stopped
+from hearth.clock import SystemClock
+from hearth.emulator.models import EmulatedModel
+from hearth.emulator.profiles import load_profiles
+from hearth.emulator.server import Emulator
+from hearth.errors import ConfigError
+from hearth.service_model import ModelProfile, ServiceModel, default_profiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatorPlan:
+    """What to emulate and where; the fields are the command's options."""
+
+    host: str
+    port: int
+    models: tuple[EmulatedModel, ...]
+    speed: float
+    seed: int | None
+    parallel: int
+    max_queue: int
+    vram_gib: float
+
+
+@click.command
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 takes a free one.")
+@click.option("--models", "models_file", type=click.Path(path_type=Path, dir_okay=False), help="YAML or JSON list of models (docs/cli.md).")
+@click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times faster than real.")
+@click.option("--seed", type=int, help="Make ids and texts repeatable.")
+@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Requests a model serves at once.")
+@click.option(
+    "--max-queue", type=click.IntRange(0), default=512, show_default=True, help="Requests that may wait for a load; one more gets 503."
+)
+@click.option("--vram-gb", "vram_gib", type=click.FloatRange(0), default=24.0, show_default=True, help="GPU memory in GiB; 0 is no GPU.")
+def emulate(
+    host: str, port: int, models_file: Path | None, speed: float, seed: int | None, parallel: int, max_queue: int, vram_gib: float
+) -> None:
+    """Run an Ollama that needs no GPU."""
+    plan = EmulatorPlan(
+        host=host,
+        port=port,
+        models=read_models(models_file),
+        speed=speed,
+        seed=seed,
+        parallel=parallel,
+        max_queue=max_queue,
+        vram_gib=vram_gib,
+    )
+    asyncio.run(run_emulator(plan, console_for(sys.stdout, environ=os.environ), stopped=until_stopped))
+
+
+def read_models(path: Path | None) -> tuple[EmulatedModel, ...]:
+    """The models in a file, None for the default ones. Raises ConfigError when the file is not usable."""
+    if path is None:
+        return tuple(EmulatedModel(profile=profile) for profile in default_profiles())
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    return load_profiles(text)
+
+
+async def run_emulator(plan: EmulatorPlan, console: Console, *, stopped: Callable[[], Awaitable[None]]) -> None:
+    """Emulate until `stopped` returns. Raises ConfigError when the address cannot be listened on."""
+    emulator = Emulator(
+        plan.models,
+        clock=SystemClock(),
+        speed=plan.speed,
+        seed=plan.seed,
+        num_parallel=plan.parallel,
+        max_queue=plan.max_queue,
+        vram_gib=plan.vram_gib,
+    )
+    try:
+        url = await _start(emulator, plan)
+        console.print(f"An Ollama without GPU listens on {url}, {plan.speed:g} times as fast as real. Ctrl-C ends it.\n")
+        console.print(models_table(tuple(model.profile for model in plan.models), speed=plan.speed))
+        await stopped()
+    finally:
+        await emulator.stop()
+
+
+def models_table(profiles: tuple[ModelProfile, ...], *, speed: float) -> Table:
+    """The models with the numbers a client will measure at that speed."""
+    service = ServiceModel(profiles, speed=speed)
+    table = Table("model", box=None, pad_edge=False)
+    for name in ("GPU memory", "load", "prompt", "answer", "context"):
+        table.add_column(name, justify="right")
+    for profile in profiles:
+        table.add_row(
+            printable(profile.name),
+            f"{profile.vram_gib:g} GiB",
+            duration(service.load_s(profile.name)),
+            f"{profile.prompt_tokens_per_s * speed:,.0f} tokens/s",
+            f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s" if "completion" in profile.capabilities else "-",
+            f"{profile.context_tokens:,} tokens",
+        )
+    return table
+
+
+async def _start(emulator: Emulator, plan: EmulatorPlan) -> str:
+    try:
+        return await emulator.start(plan.host, plan.port)
+    except OSError as error:
+        where = f"{plan.host}:{plan.port}"
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError([f"{where} is taken (by a real Ollama?); choose another with --port"]) from error
+        raise ConfigError([f"cannot listen on {where}: {error.strerror or error}"]) from error

@@ -1,0 +1,102 @@
+"""A few GET requests to a running gateway, with the standard library only so that the command starts fast.
+
+No proxies, no redirects (a key must not travel further than the address it was meant for). Called by `hearth.cli.status`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from urllib.parse import SplitResult, urlsplit
+
+from hearth.cli.exits import CommandFailed, GatewayUnreachable
+
+_ANSWER_CAP_BYTES = 4 * 1024 * 1024
+
+
+def read_address(text: str) -> SplitResult:
+    """The parts of `http://host:port/path`, the scheme optional. Raises ValueError for anything else."""
+    address = urlsplit(text if "://" in text else f"http://{text}")
+    if address.scheme not in {"http", "https"} or not address.hostname or address.port == 0:
+        raise ValueError(f"{text} is no HTTP address")
+    return address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayClient:
+    """One gateway.
+
+    Attributes:
+        address: `http://host:port`, also https, with or without a path before `/llm` (`read_address`).
+        key: sent as `Authorization: Bearer`, None for a gateway without keys.
+        timeout_s: for connecting and between two reads.
+    """
+
+    address: SplitResult
+    key: str | None = None
+    timeout_s: float = 5.0
+
+    def fetch(self, path: str) -> dict[str, object]:
+        """The JSON object at `path`.
+
+        Raises:
+            GatewayUnreachable: nothing answers there, or something that is not Hearth.
+            CommandFailed: the gateway refuses.
+        """
+        with self._opened(path, self.timeout_s) as response:
+            return self._object(response.read(_ANSWER_CAP_BYTES))
+
+    def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:
+        """The JSON objects of a server-sent event stream, until it ends. Silence longer than `silence_s` is GatewayUnreachable."""
+        with self._opened(path, silence_s) as response:
+            while line := response.readline(_ANSWER_CAP_BYTES):
+                if line.startswith(b"data:"):
+                    yield self._object(line.removeprefix(b"data:"))
+
+    @contextmanager
+    def _opened(self, path: str, timeout_s: float) -> Iterator[HTTPResponse]:
+        connection = _connection(self.address, timeout_s)
+        try:
+            connection.request("GET", self.address.path.rstrip("/") + path, headers=self._headers())
+            with connection.getresponse() as response:
+                self._check(response)
+                yield response
+        except (OSError, HTTPException) as error:
+            raise GatewayUnreachable(self._advice(str(error) or type(error).__name__)) from error
+        finally:
+            connection.close()
+
+    def _headers(self) -> Mapping[str, str]:
+        accepts = {"Accept": "application/json, text/event-stream"}
+        return accepts if self.key is None else {**accepts, "Authorization": f"Bearer {self.key}"}
+
+    def _check(self, response: HTTPResponse) -> None:
+        if response.status in {401, 403}:
+            raise CommandFailed(f"{self.address.geturl()} wants a key that may see the queue: give it with --key or in HEARTH_KEY.")
+        if response.status == 421:
+            raise CommandFailed(f"{self.address.geturl()} does not answer to that host name: add it to server.allowed_hosts.")
+        if response.status != 200:
+            raise GatewayUnreachable(self._advice(f"it answered {response.status}, which is not what Hearth says there"))
+
+    def _object(self, body: bytes) -> dict[str, object]:
+        try:
+            value = json.loads(body)
+        except ValueError as error:
+            raise GatewayUnreachable(self._advice("its answer is not JSON")) from error
+        if not isinstance(value, dict):
+            raise GatewayUnreachable(self._advice("its answer is not a JSON object"))
+        return value
+
+    def _advice(self, what: str) -> str:
+        return (
+            f"no gateway at {self.address.geturl()}: {what}.\n"
+            "Is it running? Start it with `hearth serve`, or name another address with --url or in HEARTH_URL."
+        )
+
+
+def _connection(address: SplitResult, timeout_s: float) -> HTTPConnection:
+    maker = HTTPSConnection if address.scheme == "https" else HTTPConnection
+    return maker(address.hostname or "", address.port, timeout=timeout_s)

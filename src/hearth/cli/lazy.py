@@ -1,0 +1,55 @@
+"""A click group that imports a command's module only when that command runs, so that `hearth status` never pays for a web framework.
+
+Must never import a command module to print help. Used by `hearth.cli` only.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from hearth.cli.exits import CommandFailed, ConfigRefused
+from hearth.errors import ConfigError, HearthError
+
+
+class LazyCommand(click.Command):
+    """Stands in for a command until it runs.
+
+    Args:
+        target: `package.module:attribute` of the click command.
+        short_help: its line in the list of commands; the first line of the command's own help.
+    """
+
+    def __init__(self, name: str, *, target: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self.target = target
+
+    def load(self) -> click.Command:
+        """The command itself. Raises TypeError when `target` names something else."""
+        module, _, attribute = self.target.partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{self.target} is not a click command")
+        return command
+
+
+class RootGroup(click.Group):
+    """Lists its commands in the order given, loads the one that runs, and turns `hearth.errors` into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(self.commands)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does. The stand-in is found first, so that a misspelt name is corrected without importing anything."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. Raises ConfigRefused (exit 2) or CommandFailed (exit 1) for an error of ours."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            raise ConfigRefused(error) from error
+        except HearthError as error:
+            raise CommandFailed(error.message) from error

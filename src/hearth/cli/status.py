@@ -1,0 +1,75 @@
+"""`hearth status`: ask a running gateway over HTTP and show the answer. Changes nothing. Called by `hearth.cli`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from urllib.parse import SplitResult
+
+import click
+
+from hearth.cli.exits import CommandFailed
+from hearth.cli.gateway_client import GatewayClient, read_address
+
+_DEFAULT_URL = "http://127.0.0.1:8411"
+_SILENCE_S = 45.0
+"""Three missed heartbeats of `/llm/queue/stream`."""
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> SplitResult:
+    try:
+        return read_address(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value} is not an address; write http://HOST:PORT") from error
+
+
+@click.command
+@click.option(
+    "--url",
+    "address",
+    callback=_address,
+    default=_DEFAULT_URL,
+    envvar="HEARTH_URL",
+    show_default=True,
+    show_envvar=True,
+    help="Where the gateway listens.",
+)
+@click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key; better in the environment, where `ps` does not show it.")
+@click.option("--json", "as_json", is_flag=True, help="Print what the gateway answers, with /llm/health under `health`.")
+@click.option("--watch", is_flag=True, help="Redraw on every change until Ctrl-C.")
+def status(address: SplitResult, key: str | None, *, as_json: bool, watch: bool) -> None:
+    """Show what runs, who waits, and the GPU."""
+    client = GatewayClient(address=address, key=key)
+    if as_json:
+        _print_json(client, watch=watch)
+    else:
+        _draw(client, watch=watch)
+
+
+def _print_json(client: GatewayClient, *, watch: bool) -> None:
+    if not watch:
+        click.echo(json.dumps(_snapshot(client), indent=2))
+        return
+    for queue in client.stream("/llm/queue/stream", silence_s=_SILENCE_S):
+        click.echo(json.dumps(queue))
+
+
+def _snapshot(client: GatewayClient) -> dict[str, object]:
+    return {**client.fetch("/llm/queue/status"), "health": client.fetch("/llm/health")}
+
+
+def _draw(client: GatewayClient, *, watch: bool) -> None:
+    from hearth.cli.console import console_for  # noqa: PLC0415 (rich is not paid for by --json)
+    from hearth.cli.status_view import status_view  # noqa: PLC0415
+
+    console = console_for(sys.stdout, environ=os.environ)
+    if not watch:
+        console.print(status_view(_snapshot(client)))
+        return
+    if not console.is_terminal:
+        raise CommandFailed("--watch draws on a terminal; use --json --watch for one line per change")
+    for queue in client.stream("/llm/queue/stream", silence_s=_SILENCE_S):
+        view = status_view({**queue, "health": client.fetch("/llm/health")})
+        console.clear()
+        console.print(view)

@@ -1,0 +1,113 @@
+"""How `hearth status` looks. Pure drawing: values in, something rich can print out; every name goes through `printable`.
+
+Called by `hearth.cli.status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from hearth.cli.console import printable
+from hearth.cli.status_page import BackendState, GpuState, ItemRow, Lane, StatusPage, read_status
+
+_COLUMNS = ("", "#", "caller", "model", "task", "for")
+
+
+def status_view(answer: Mapping[str, object]) -> RenderableType:
+    """The page for a terminal, from `/llm/queue/status` with `/llm/health` under `health`."""
+    page = read_status(answer)
+    parts: list[RenderableType] = [_work(page), Text(), _facts(page)]
+    if page.backend is not None and page.backend.emulator:
+        parts.insert(0, emulator_box("no Ollama answered when the gateway started, or the emulator was asked for"))
+    return Group(*parts)
+
+
+def emulator_box(reason: str) -> RenderableType:
+    """The loud box that nobody overlooks: answers are not a model's."""
+    text = Text("ANSWERS ARE MADE UP: the emulator stands in for Ollama.", style="bold")
+    text.append(f"\n{printable(reason)}", style="not bold")
+    return Panel(text, border_style="bold yellow", expand=False)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them: `0.8 s`, `42 s`, `3 min`, `2 h 5 min`; a dash for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _work(page: StatusPage) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right" if name in {"#", "for"} else "left", header_style="dim")
+    for item in page.running:
+        table.add_row(Text("runs", style="green"), *_cells(item))
+    if not page.running:
+        table.add_row(Text("idle", style="dim"), *[""] * 5)
+    for lane in page.lanes:
+        _add_waiting(table, lane)
+    return table
+
+
+def _add_waiting(table: Table, lane: Lane) -> None:
+    style = "cyan" if lane.name == "internal" else "yellow"
+    for item in lane.items:
+        table.add_row(Text(f"waits ({lane.name})", style=style), *_cells(item))
+    unseen = lane.pending - len(lane.items)
+    if unseen > 0:
+        table.add_row(Text(f"... and {unseen} more {lane.name}", style="dim"), *[""] * 5)
+
+
+def _cells(item: ItemRow) -> tuple[str, ...]:
+    number = "" if item.sequence is None else str(item.sequence)
+    model = printable(item.model) or "any"
+    return number, printable(item.caller), model, printable(item.task), duration(item.seconds)
+
+
+def _facts(page: StatusPage) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text("GPU", style="bold"), _gpu_line(page.gpu))
+    table.add_row("", _swap_line(page.gpu))
+    if page.backend is not None:
+        table.add_row(Text("backend", style="bold"), _backend_line(page.backend))
+    table.add_row(Text("mode", style="bold"), printable(page.mode) or "unknown")
+    table.add_row(Text("24 hours", style="bold"), _day_line(page))
+    return table
+
+
+def _gpu_line(gpu: GpuState) -> Text:
+    if gpu.swapping_to is not None:
+        return Text(f"loading {printable(gpu.swapping_to)}", style="yellow")
+    if not gpu.resident:
+        return Text("no model loaded", style="dim")
+    names = ", ".join(printable(name) for name in gpu.resident)
+    return Text(f"{names} loaded" + (" (home)" if gpu.is_home else f"; home is {printable(gpu.home_model)}" if gpu.home_model else ""))
+
+
+def _swap_line(gpu: GpuState) -> Text:
+    last = f", the last took {duration(gpu.last_swap_s)}" if gpu.last_swap_s is not None else ""
+    plural = "" if gpu.swaps_this_hour == 1 else "s"
+    return Text(f"{gpu.swaps_this_hour} swap{plural} this hour{last}; {gpu.overhead_pct:.0f} % of the work spent on swaps")
+
+
+def _backend_line(backend: BackendState) -> Text:
+    what = "emulator" if backend.emulator else "Ollama"
+    version = f" {printable(backend.version)}" if backend.version else ""
+    line = Text(f"{what}{version} at {printable(backend.url)} ")
+    return line.append("up", style="green") if backend.up else line.append("DOWN", style="bold red")
+
+
+def _day_line(page: StatusPage) -> Text:
+    internal, external = page.lanes
+    done = f"{internal.completed_24h} internal and {external.completed_24h} external completed"
+    return Text(f"{done}, {page.interrupted_24h} interrupted")

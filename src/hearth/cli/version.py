@@ -1,0 +1,15 @@
+"""`hearth version`: what to put into a bug report. Called by `hearth.cli` only."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from hearth import __version__
+
+
+@click.command
+def version() -> None:
+    """Print the version."""
+    click.echo(f"hearth {__version__} (Python {platform.python_version()}, {platform.system()} {platform.machine()})")

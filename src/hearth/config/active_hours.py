@@ -1,0 +1,169 @@
+"""Calendar arithmetic: when active hours begin and end, and when an announced task comes.
+
+Pure functions of (window, zone, instant): no clock is read here, and nothing is remembered between calls. Called by `gateway_config`
+and by the rules of the file; nobody else needs it.
+
+Instants are seconds since 1970-01-01 UTC. Each instant is classified by what a clock on the wall would show, and by nothing else:
+
+- Start inclusive, end exclusive, in whole minutes.
+- Where the clock jumps over a boundary (spring), the mode changes at the jump: with `02:30-06:00` the hours begin at 03:00.
+- Where the clock shows an hour twice (autumn), both passes get the same answer: a boundary inside that hour is crossed twice.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim
+
+from hearth.config.settings import Announcement, Window
+
+LOCAL = "local"
+DAY_MINUTES = 24 * 60
+_DAY_S = DAY_MINUTES * 60
+_WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})", re.ASCII)
+
+
+class MachineZone(tzinfo):
+    """The machine's own zone with its changes, as `datetime.astimezone()` resolves it for each instant."""
+
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        return None if dt is None else dt.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, dt: datetime | None) -> timedelta | None:
+        del dt
+        return None
+
+    def tzname(self, dt: datetime | None) -> str:
+        del dt
+        return LOCAL
+
+    def fromutc(self, dt: datetime) -> datetime:
+        """The wall clock of an instant given as UTC fields; `fold` says which pass of a repeated hour it is."""
+        local = dt.replace(tzinfo=UTC).astimezone()
+        naive = local.replace(tzinfo=None)
+        second_pass = naive.astimezone().utcoffset() != local.utcoffset()
+        return naive.replace(tzinfo=self, fold=int(second_pass))
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone that `scheduling.time_zone` names.
+
+    Raises:
+        ValueError: nothing on this machine knows the zone; the text says what to do.
+    """
+    if name == LOCAL:
+        return MachineZone()
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            "this machine knows no such time zone: check the spelling (`Europe/Berlin`, or `local`), "
+            "or install the zone data (package tzdata)"
+        ) from None
+
+
+def parse_window(text: str) -> Window:
+    """`HH:MM-HH:MM` as a window; `24:00` is allowed as its end.
+
+    Raises:
+        ValueError: the text is not a window; the message says what one looks like.
+    """
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        raise ValueError('must be a window such as "06:00-22:00", in quotes')
+    start_hour, start_minute, end_hour, end_minute = map(int, match.groups())
+    start, end = start_hour * 60 + start_minute, end_hour * 60 + end_minute
+    if start_minute > 59 or end_minute > 59 or start >= DAY_MINUTES or end > DAY_MINUTES:
+        raise ValueError("names a time that no clock shows; use 00:00 to 23:59, and up to 24:00 as the end")
+    return Window(start_minute=start, end_minute=end)
+
+
+def window_text(window: Window) -> str:
+    """The inverse of `parse_window`."""
+    return "-".join(f"{minute // 60:02}:{minute % 60:02}" for minute in (window.start_minute, window.end_minute))
+
+
+def is_whole_day(window: Window) -> bool:
+    """Whether the window never ends."""
+    return window.start_minute % DAY_MINUTES == window.end_minute % DAY_MINUTES
+
+
+def is_active(window: Window, zone: tzinfo, wall_s: float) -> bool:
+    """Whether a clock on a wall in `zone` shows a time inside the window at the instant `wall_s`."""
+    now = _wall_clock(zone, wall_s)
+    minute = now.hour * 60 + now.minute
+    if window.start_minute < window.end_minute:
+        return window.start_minute <= minute < window.end_minute
+    return minute >= window.start_minute or minute < window.end_minute
+
+
+def next_change(window: Window, zone: tzinfo, wall_s: float) -> float | None:
+    """The first instant after `wall_s` at which `is_active` gives another answer; None for a window of a whole day.
+
+    Assumes that a zone changes its offset at most once between two neighbouring boundaries, which holds for every zone in use.
+    """
+    if is_whole_day(window):
+        return None
+    at = math.floor(wall_s)
+    active = is_active(window, zone, at)
+    while is_active(window, zone, at) is active:
+        at = _next_candidate(window, zone, at)
+    return float(at)
+
+
+def next_occurrence(announcements: Iterable[Announcement], zone: tzinfo, wall_s: float) -> tuple[Announcement, float] | None:
+    """The announcement that comes first after `wall_s`, with its instant; None when nothing is announced. Ties go to the earlier line.
+
+    A task at a fixed time that the clock jumps over comes right after the jump; one in a repeated hour comes once, in the first pass
+    (Debian cron's rules, which cronsim follows).
+    """
+    coming = [(found, each) for each in announcements if (found := next_cron(each.cron, zone, wall_s)) is not None]
+    if not coming:
+        return None
+    at, announcement = min(coming, key=lambda pair: pair[0])
+    return announcement, at
+
+
+def next_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:
+    """The first instant after `wall_s` that a five-field expression names; None where it names none within 50 years.
+
+    Raises:
+        cronsim.CronSimError: the expression is malformed.
+    """
+    for occurrence in CronSim(cron, _wall_clock(zone, wall_s)):
+        # In the second pass of a repeated hour cronsim still offers times of the first.
+        if (at := occurrence.timestamp()) > wall_s:
+            return at
+    return None
+
+
+def _wall_clock(zone: tzinfo, wall_s: float) -> datetime:
+    return datetime.fromtimestamp(math.floor(wall_s), tz=zone)
+
+
+def _next_candidate(window: Window, zone: tzinfo, at: int) -> int:
+    """The next boundary on the wall clock, or the clock change before it, whichever comes first."""
+    now = _wall_clock(zone, at)
+    second_of_day = (now.hour * 60 + now.minute) * 60 + now.second
+    waits = [(minute * 60 - second_of_day) % _DAY_S or _DAY_S for minute in (window.start_minute, window.end_minute)]
+    boundary = at + min(waits)
+    if _wall_clock(zone, boundary).utcoffset() == now.utcoffset():
+        return boundary
+    return _offset_change(zone, at, boundary)
+
+
+def _offset_change(zone: tzinfo, before: int, after: int) -> int:
+    """The first second in (before, after] whose offset is not that of `before`."""
+    offset = _wall_clock(zone, before).utcoffset()
+    while after - before > 1:
+        middle = (before + after) // 2
+        if _wall_clock(zone, middle).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return after

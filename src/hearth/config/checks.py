@@ -1,0 +1,86 @@
+"""Rules that hold between fields: what may not be combined.
+
+They look at the plain document, so that they speak up even where other values are wrong. `loading` applies them to the file;
+`exposure_problem` is also for whoever lets a command line override the host. Never raises.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from hearth.config.problems import KeyPath, Problem
+
+
+def cross_problems(document: object) -> tuple[Problem, ...]:
+    """Everything that is wrong between fields of a document whose keys are hashed already."""
+    keys = _items(_at(document, "auth", "keys"))
+    return (*_exposed(document, has_keys=bool(keys)), *_repeated(keys, "name"), *_repeated(keys, "sha256"), *_limitless(document))
+
+
+def exposure_problem(host: str, *, has_keys: bool) -> str | None:
+    """Why Hearth must not listen on `host`; None where it may.
+
+    Without keys everybody is the same anonymous caller, so only this machine may ask.
+    """
+    if has_keys or is_loopback(host):
+        return None
+    return (
+        "without auth.keys anybody who reaches this address could use the GPU and spend the budget; "
+        "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`. Names are not resolved: of them, only `localhost` counts."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _exposed(document: object, *, has_keys: bool) -> list[Problem]:
+    host = _at(document, "server", "host")
+    what = exposure_problem(host, has_keys=has_keys) if isinstance(host, str) else None
+    return [] if what is None else [Problem(path=("server", "host"), text=what)]
+
+
+def _repeated(keys: list[object], field: str) -> list[Problem]:
+    """Entries of `auth.keys` that share what must be theirs alone."""
+    first: dict[str, int] = {}
+    problems = []
+    for index, entry in enumerate(keys):
+        value = _at(entry, field)
+        if not isinstance(value, str):
+            continue
+        earlier = first.setdefault(value.lower() if field == "sha256" else value, index)
+        if earlier != index:
+            path: KeyPath = ("auth", "keys", index, field)
+            problems.append(Problem(path=path, text=f"is the same as auth.keys[{earlier}]; {_REMEDY[field]}"))
+    return problems
+
+
+_REMEDY: Mapping[str, str] = MappingProxyType(
+    {"name": "every key needs a name of its own", "sha256": "every caller needs a key of its own"}
+)
+
+
+def _limitless(document: object) -> list[Problem]:
+    default = _at(document, "rate_limits", "default")
+    given = default.items() if isinstance(default, dict) else ()
+    return [
+        Problem(path=("rate_limits", "default", name), text="has no value; write a number (a caller's own limit may be left empty)")
+        for name, value in given
+        if value is None
+    ]
+
+
+def _at(value: object, *path: str) -> object:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

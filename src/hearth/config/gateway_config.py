@@ -1,0 +1,81 @@
+"""What the rest of Hearth holds of the owner's file: the settings, where they came from, and the questions others ask of them.
+
+An immutable value: a reload makes a new one. Never reads a file or a clock: instants are arguments. Made by `loading` (or by hand in
+tests); read by everybody above `config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hearth.config import active_hours
+from hearth.config.settings import Announcement, RateLimitSettings, SchedulerSettings, SchedulingSettings, Settings
+from hearth.types import Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """A checked configuration.
+
+    Attributes:
+        source: the file it was read from; None for the built-in defaults and for text that came from elsewhere.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    source: Path | None = None
+
+    def priority_for_task_type(self, task_type: str | None) -> Priority:
+        """The internal band of a task type; NORMAL for one that `priority_map` does not list, and for none."""
+        if task_type is None:
+            return Priority.NORMAL
+        return self.settings.priority_map.get(task_type, Priority.NORMAL)
+
+    def is_active_hours(self, wall_s: float) -> bool:
+        """Whether internal work preempts external work at an instant (seconds since 1970-01-01 UTC).
+
+        Start inclusive, end exclusive, read off a clock on the wall in `scheduling.time_zone`; `active_hours` tells of DST changes.
+        """
+        return active_hours.is_active(self._scheduling.active_hours, active_hours.zone_of(self._scheduling.time_zone), wall_s)
+
+    def next_mode_change(self, wall_s: float) -> float | None:
+        """The first instant after `wall_s` at which `is_active_hours` changes; None where the window is the whole day."""
+        return active_hours.next_change(self._scheduling.active_hours, active_hours.zone_of(self._scheduling.time_zone), wall_s)
+
+    def next_announcement(self, wall_s: float) -> tuple[Announcement, float] | None:
+        """The announced task that comes first after `wall_s`, with its instant; None where nothing is announced."""
+        zone = active_hours.zone_of(self._scheduling.time_zone)
+        return active_hours.next_occurrence(self._scheduling.announcements, zone, wall_s)
+
+    def rpm_for_caller(self, caller: str) -> int:
+        """Requests that a caller may make in any 60 seconds."""
+        limits = self.settings.rate_limits
+        own = limits.callers.get(caller)
+        return _first_given(
+            None if own is None else own.requests_per_minute,
+            limits.default.requests_per_minute,
+            RateLimitSettings().default.requests_per_minute,
+        )
+
+    def rph_for_caller(self, caller: str) -> int:
+        """Requests that a caller may make in any 3600 seconds."""
+        limits = self.settings.rate_limits
+        own = limits.callers.get(caller)
+        return _first_given(
+            None if own is None else own.requests_per_hour,
+            limits.default.requests_per_hour,
+            RateLimitSettings().default.requests_per_hour,
+        )
+
+    @property
+    def scheduler_settings(self) -> SchedulerSettings:
+        """The part that the scheduler decides by."""
+        return SchedulerSettings.of(self.settings)
+
+    @property
+    def _scheduling(self) -> SchedulingSettings:
+        return self.settings.scheduling
+
+
+def _first_given(*limits: int | None) -> int:
+    return next(limit for limit in limits if limit is not None)

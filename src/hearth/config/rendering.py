@@ -1,0 +1,81 @@
+"""Settings for people to look at: the effective file, and what changed between two of them.
+
+Never shows more of a key's digest than its beginning. Called by `cli` and by whoever reports a reload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+
+import yaml
+
+from hearth.config.plain import Plain, plain
+from hearth.config.problems import KeyPath, dotted
+from hearth.config.settings import KeySettings, Settings, Window
+from hearth.config.shapes import field_docs, mode_of
+
+_SHOWN_DIGEST_CHARS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One setting that differs.
+
+    Attributes:
+        path: where it stands in the file, with dots.
+        old, new: as they would stand in the file, secrets shortened; None also where the setting, or the entry it belongs to, is absent.
+        hot: a reload applies it at once; otherwise it takes a restart.
+    """
+
+    path: str
+    old: Plain
+    new: Plain
+    hot: bool
+
+
+def as_yaml(settings: Settings) -> str:
+    """Every effective setting as YAML that reads back as the same settings, except that digests are cut to their first 8 characters."""
+    # PyYAML's stubs leave the result untyped.
+    text: str = yaml.dump(
+        _shown(settings), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf")
+    )
+    return text
+
+
+def differences(old: Settings, new: Settings) -> tuple[Change, ...]:
+    """What changes when `new` takes the place of `old`, in the order of the settings classes."""
+    return tuple(_changes((), old, new, hot=True))
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes equal values out each time: the file may have no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        del data
+        return True
+
+
+def _changes(path: KeyPath, old: object, new: object, *, hot: bool) -> Iterator[Change]:
+    if old == new:
+        return
+    if is_dataclass(old) and type(old) is type(new) and not isinstance(old, Window):
+        docs = field_docs(type(old))
+        for each in fields(old):
+            mode = mode_of(docs.get(each.name, ""))
+            yield from _changes((*path, each.name), getattr(old, each.name), getattr(new, each.name), hot=mode != "restart")
+    elif isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
+            yield from _changes((*path, str(key)), old.get(key), new.get(key), hot=hot)
+    else:
+        yield Change(path=dotted(path), old=_shown(old), new=_shown(new), hot=hot)
+
+
+def _shown(value: object) -> Plain:
+    """The plain form, with every digest shortened."""
+    if isinstance(value, tuple):
+        return [_shown(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, Window):
+        shown = {each.name: _shown(getattr(value, each.name)) for each in fields(value)}
+        return shown | {"sha256": value.sha256[:_SHOWN_DIGEST_CHARS] + "…"} if isinstance(value, KeySettings) else shown
+    return {str(key): _shown(each) for key, each in value.items()} if isinstance(value, Mapping) else plain(value)

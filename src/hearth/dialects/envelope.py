@@ -1,0 +1,164 @@
+"""What the queue must know of a request body, and the few things changed in it before it goes on.
+
+A body goes to Ollama as the very bytes the caller sent, unless it asks for something that only the owner of the GPU may decide: how long a
+model stays, and how it is loaded. Those are the causes of Ollama's reload ping-pong and of its eviction wedge (ollama/ollama issue
+17408). Must never change anything else. Called by the gateway, once per inference request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hearth.dialects.demands import check_request
+from hearth.dialects.durations import keep_alive_ns
+from hearth.dialects.gojson import (
+    Document,
+    GoJsonError,
+    JsonObject,
+    bool_field,
+    decode_document,
+    encode,
+    integer_field,
+    lookup,
+    object_field,
+    spellings,
+    struct_of,
+    without,
+)
+from hearth.dialects.prompt_size import prompt_tokens
+from hearth.dialects.routes import Endpoint, Route
+from hearth.errors import BadRequest
+from hearth.types import Dialect, LoadOptions, WorkKind
+
+_LOAD_TIME_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"})
+"""Options that make Ollama reload the model when they differ from those it was loaded with (server/sched.go, `needsReload`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """A request body as the gateway sees it.
+
+    Attributes:
+        model: as the caller wrote it.
+        streaming: the answer comes in pieces; never for embeddings and load or unload forms.
+        prompt_tokens: estimate, see `prompt_size`.
+        max_tokens: the caller's own limit of the output, None without one.
+        body: the caller's own bytes object, or the changed body.
+        rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`; empty for an untouched body.
+    """
+
+    dialect: Dialect
+    kind: WorkKind
+    model: str
+    streaming: bool
+    prompt_tokens: int
+    max_tokens: int | None
+    body: bytes
+    rewritten: tuple[str, ...] = ()
+
+
+def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadOptions]) -> Envelope:
+    """Read, check and where needed rewrite one body. `load_options` gives the pinned options of a model by the name it is called.
+
+    Raises:
+        BadRequest, ModelNotFound: with the text that Ollama would answer on this route.
+    """
+    document = _decode(route, body)
+    fields = struct_of(document.value, f"{route.package}.{route.go_struct}")
+    model = check_request(route, fields)
+    kind = _kind(route, fields)
+    final, rewritten = body, tuple[str, ...]()
+    if route.dialect is Dialect.OLLAMA:
+        final, rewritten = _rewrite(route, document, fields, body, load_options(model))
+    return Envelope(
+        dialect=route.dialect,
+        kind=kind,
+        model=model,
+        streaming=_streaming(route, kind, fields),
+        prompt_tokens=prompt_tokens(fields),
+        max_tokens=_max_tokens(route, fields),
+        body=final,
+        rewritten=rewritten,
+    )
+
+
+def _decode(route: Route, body: bytes) -> Document:
+    try:
+        return decode_document(body)
+    except GoJsonError as error:
+        if route.dialect is Dialect.OLLAMA and error.message == "EOF":
+            raise BadRequest("missing request body") from error
+        raise
+
+
+def _kind(route: Route, fields: JsonObject) -> WorkKind:
+    """A native request without prompt or messages loads the model, with `keep_alive` 0 it unloads it."""
+    if route.dialect is not Dialect.OLLAMA:
+        return route.kind
+    stay_ns = keep_alive_ns(lookup(fields, "keep_alive"))
+    content = {Endpoint.CHAT: "messages", Endpoint.GENERATE: "prompt"}.get(route.path)
+    if content is None or lookup(fields, content):
+        return route.kind
+    return WorkKind.UNLOAD if stay_ns == 0 else WorkKind.LOAD
+
+
+def _streaming(route: Route, kind: WorkKind, fields: JsonObject) -> bool:
+    if kind is not WorkKind.GENERATE:
+        return False
+    asked = bool_field(fields, "stream", route.go_struct)
+    return route.dialect is Dialect.OLLAMA if asked is None else asked
+
+
+def _max_tokens(route: Route, fields: JsonObject) -> int | None:
+    if route.kind is WorkKind.EMBED:
+        return None
+    if route.dialect is Dialect.OLLAMA:
+        limit = _options(route, fields).get("num_predict")
+        return int(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 1 else None
+    name = "max_output_tokens" if route.path is Endpoint.OPENAI_RESPONSES else "max_tokens"
+    given = integer_field(fields, name, route.go_struct)
+    return given if given is not None and given > 0 else None
+
+
+def _options(route: Route, fields: JsonObject) -> JsonObject:
+    """All `options` of a native body; Go merges them where the key is spelled in several ways."""
+    merged: JsonObject = {}
+    for key in spellings(fields, "options"):
+        merged.update(object_field({"options": fields[key]}, "options", route.go_struct, "map[string]interface {}"))
+    return merged
+
+
+def _rewrite(route: Route, document: Document, fields: JsonObject, body: bytes, pinned: LoadOptions) -> tuple[bytes, tuple[str, ...]]:
+    options = _options(route, fields)
+    wanted = _without_load_options(options, pinned.num_ctx)
+    changed = [f"options.{name}" for name in {**options, **wanted} if options.get(name) != wanted.get(name)]
+    kept = without(fields, "keep_alive")
+    if len(kept) != len(fields):
+        changed.insert(0, "keep_alive")
+    if not document.exact or len(spellings(fields, "options")) > 1:
+        changed.append("duplicate keys")
+    if not changed:
+        return body, ()
+    return encode(_with_options(kept, wanted)), tuple(changed)
+
+
+def _without_load_options(options: JsonObject, num_ctx: int | None) -> JsonObject:
+    kept: JsonObject = {}
+    for key, value in options.items():
+        name = key.lower()
+        if name == "num_ctx" and num_ctx is not None:
+            kept["num_ctx"] = num_ctx
+        elif name not in _LOAD_TIME_OPTIONS:
+            kept[key] = value
+    if num_ctx is not None:
+        kept["num_ctx"] = num_ctx
+    return kept
+
+
+def _with_options(fields: JsonObject, options: JsonObject) -> JsonObject:
+    """The fields with one `options` object, at the place of the first one; none is added where there is nothing to say."""
+    keys = spellings(fields, "options")
+    if not keys:
+        return {**fields, "options": options} if options else fields
+    return {key: options if key == keys[0] else value for key, value in fields.items() if key == keys[0] or key not in keys}

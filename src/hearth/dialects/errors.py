@@ -1,0 +1,93 @@
+"""Errors in the words of each dialect: as a whole answer, and inside a stream that has already begun.
+
+Every caller must be able to treat Hearth's refusals like those of the server it believes to speak to, so the shapes are Ollama's own
+(openai/openai.go and anthropic/anthropic.go, `NewError`), with the types that the official clients know for what Ollama never answers
+itself (401, 403, 413, 429). Must never invent a message: it renders `error.message` as it is. Called by `api` and the executor's callers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.routes import Endpoint, Route
+from hearth.errors import HearthError, MethodNotAllowed, Unauthenticated
+from hearth.types import Dialect, Headers, RequestId
+
+PAGE_NOT_FOUND = "404 page not found"
+"""The message of a NotFound for an address that does not exist; rendered as plain text, as Ollama does."""
+
+_OPENAI_TYPES: Mapping[int, str] = MappingProxyType(
+    {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+)
+_OPENAI_CODES: Mapping[int, str] = MappingProxyType({401: "invalid_api_key", 429: "rate_limit_exceeded"})
+_ANTHROPIC_TYPES: Mapping[int, str] = MappingProxyType(
+    {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+        529: "overloaded_error",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorReply:
+    """A whole HTTP answer: status, headers with `content-type` first, body."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) -> ErrorReply:
+    """The answer to a request that failed before any byte of its answer was sent; with `Retry-After` where the error has one."""
+    if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
+        return ErrorReply(status=error.status, headers=_headers(b"text/plain", error), body=error.message.encode(errors="replace"))
+    body = encode(_shape(dialect, error, request_id))
+    if dialect is Dialect.OLLAMA or error.status == 400:
+        return ErrorReply(status=error.status, headers=_headers(b"application/json; charset=utf-8", error), body=body)
+    return ErrorReply(status=error.status, headers=_headers(b"application/json", error), body=body + b"\n")
+
+
+def stream_error(route: Route, error: HearthError, request_id: RequestId) -> bytes:
+    """The last bytes of a stream that cannot go on: one line or frame that makes the official client raise instead of stopping quietly."""
+    shape = _shape(route.dialect, error, request_id)
+    if route.dialect is Dialect.OLLAMA:
+        return encode(shape) + b"\n"
+    if route.dialect is Dialect.ANTHROPIC:
+        return b"event: error\ndata: " + encode(shape) + b"\n\n"
+    if route.path is Endpoint.OPENAI_RESPONSES:
+        flat: JsonObject = {"type": "error", "code": error.reason, "message": error.message, "param": None}
+        return b"event: error\ndata: " + encode({**flat, **shape}) + b"\n\n"
+    return b"data: " + encode(shape) + b"\n\n"
+
+
+def _shape(dialect: Dialect, error: HearthError, request_id: RequestId) -> JsonObject:
+    if dialect is Dialect.OLLAMA:
+        return {"error": error.message}
+    if dialect is Dialect.OPENAI:
+        code = _OPENAI_CODES.get(error.status)
+        return {"error": {"message": error.message, "type": _type(_OPENAI_TYPES, error.status), "param": None, "code": code}}
+    kind = _type(_ANTHROPIC_TYPES, error.status)
+    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+
+
+def _type(types: Mapping[int, str], status: int) -> str:
+    return types.get(status, "invalid_request_error" if 400 <= status < 500 else "api_error")
+
+
+def _headers(content_type: bytes, error: HearthError) -> Headers:
+    headers: list[tuple[bytes, bytes]] = [(b"content-type", content_type)]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return tuple(headers)

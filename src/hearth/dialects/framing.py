@@ -1,0 +1,137 @@
+"""Tells a whole stream from a broken one, and what it reported of itself, by looking at its end.
+
+Status and HTTP framing do not say it: Ollama ends streams cleanly in the middle of an answer, so a stream without its own dialect's
+terminator is truncated. Sans-IO; must never parse while a stream runs, hold more than its last lines, or change a byte. Called by the
+executor. Lines end at LF only: U+2028, U+0085 and CR are text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hearth.dialects.gojson import GoJsonError, JsonObject, decode
+from hearth.dialects.routes import Endpoint, Route
+from hearth.types import Dialect, Usage, WorkKind
+
+LINE_CAP_BYTES = 4 * 1024 * 1024
+"""Longest line that is understood: the last line of a long native answer lists its whole context, some 8 bytes per token."""
+
+_TRIM_AT_BYTES = 64 * 1024
+_KEPT_LINES = 16
+"""The terminator and the usage of every dialect lie within the last five frames of at most three lines each."""
+
+_EMBED_TAIL_BYTES = 512
+_EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,18})')
+_RESPONSES_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class StreamTail:
+    """The end of one stream; `feed` every chunk, then ask. Asking parses the last lines, so ask at the end, not per chunk."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._tail = bytearray()
+        self._trim_at_bytes = _TRIM_AT_BYTES
+
+    def feed(self, chunk: bytes) -> None:
+        """Add the next bytes, cut anywhere."""
+        self._tail += chunk
+        if len(self._tail) > self._trim_at_bytes:
+            self._trim()
+
+    def _trim(self) -> None:
+        start = len(self._tail)
+        for _ in range(_KEPT_LINES + 1):
+            start = self._tail.rfind(b"\n", 0, start)
+            if start < 0:
+                break
+        del self._tail[: max(start + 1, len(self._tail) - LINE_CAP_BYTES)]
+        self._trim_at_bytes = max(_TRIM_AT_BYTES, 2 * len(self._tail))
+
+    @property
+    def complete(self) -> bool:
+        """The dialect's own terminator was the last thing that came."""
+        last = self._last_data()
+        if self._route.dialect is Dialect.OLLAMA:
+            return _object(last).get("done") is True
+        if self._route.dialect is Dialect.ANTHROPIC:
+            return _object(last).get("type") == "message_stop"
+        if self._route.path is Endpoint.OPENAI_RESPONSES:
+            return _object(last).get("type") in _RESPONSES_ENDS
+        return last == b"[DONE]"
+
+    @property
+    def reported_error(self) -> bool:
+        """An error in the dialect's own form was the last thing that came."""
+        last = _object(self._last_data())
+        return bool(last.get("error")) or last.get("type") in ("error", "response.failed")
+
+    def usage(self) -> Usage:
+        """What the last lines report; all None where they report nothing."""
+        for data in reversed(self._data()):
+            found = _usage(self._route, _object(data))
+            if found != Usage():
+                return found
+        return Usage()
+
+    def _last_data(self) -> bytes:
+        data = self._data()
+        return data[-1] if data else b""
+
+    def _data(self) -> list[bytes]:
+        """The payloads of the last lines, oldest first."""
+        lines = [line.strip() for line in bytes(self._tail).split(b"\n")[-_KEPT_LINES - 1 :]]
+        if self._route.dialect is Dialect.OLLAMA:
+            return [line for line in lines if line]
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+
+def whole_usage(route: Route, body: bytes) -> Usage:
+    """What an answer that came in one piece reports; all None for errors and for whatever is not JSON."""
+    if route.kind is WorkKind.EMBED:
+        found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
+        return Usage() if found is None else Usage(prompt_tokens=int(found.group(1)))
+    return _usage(route, _object(body))
+
+
+def _usage(route: Route, said: JsonObject) -> Usage:
+    if route.dialect is Dialect.OLLAMA:
+        return native_usage(said)
+    response = said.get("response")
+    usage = (response if isinstance(response, dict) else said).get("usage")
+    if not isinstance(usage, dict):
+        return Usage()
+    prompt = _count(usage, "input_tokens" if "input_tokens" in usage else "prompt_tokens")
+    output = _count(usage, "output_tokens" if "output_tokens" in usage else "completion_tokens")
+    if not prompt and not output:
+        return Usage()  # `/v1/completions` fills every chunk but the last with zeros
+    return Usage(prompt_tokens=prompt, output_tokens=output)
+
+
+def native_usage(said: JsonObject) -> Usage:
+    """Counters and timings of a native answer; absent keys are None, though Ollama also omits zeros."""
+    return Usage(
+        prompt_tokens=_count(said, "prompt_eval_count"),
+        output_tokens=_count(said, "eval_count"),
+        load_s=_seconds(said, "load_duration"),
+        prompt_s=_seconds(said, "prompt_eval_duration"),
+        decode_s=_seconds(said, "eval_duration"),
+    )
+
+
+def _count(fields: JsonObject, name: str) -> int | None:
+    value = fields.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _seconds(fields: JsonObject, name: str) -> float | None:
+    nanoseconds = _count(fields, name)
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def _object(data: bytes) -> JsonObject:
+    try:
+        value = decode(data)
+    except GoJsonError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,266 @@
+"""JSON as Ollama reads and writes it: Go's encoding/json, error texts included.
+
+Whatever the gateway believes about a body must be what Ollama will read from the same bytes, so the differences between the two parsers
+are settled here: keys match in any letter case and the last one wins, invalid text becomes U+FFFD, data after the first value is ignored,
+NaN is refused. Must never know a route or a field. Called by the other dialect modules, the emulator and the routes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from hearth.dialects.goscan import MAX_DEPTH, GoJsonError, refuse_malformed
+
+__all__ = [
+    "MAX_DEPTH",
+    "Document",
+    "GoJsonError",
+    "JsonObject",
+    "JsonValue",
+    "array_field",
+    "bool_field",
+    "decode",
+    "decode_document",
+    "encode",
+    "integer_field",
+    "lookup",
+    "mismatch",
+    "object_field",
+    "spellings",
+    "string_field",
+    "struct_of",
+    "without",
+]
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+JsonObject: TypeAlias = "dict[str, JsonValue]"
+
+_EXPLAINED_BYTES = 64 * 1024
+"""How much of a broken body is scanned for Go's text; the rest of a larger one gets a plainer text."""
+
+_SPACE = " \t\r\n"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A decoded body. `exact`: False when re-encoding `value` would mean something else to a reader that handles duplicates otherwise."""
+
+    value: JsonValue
+    exact: bool
+
+
+def decode(body: bytes) -> JsonValue:
+    """The first JSON value of `body`.
+
+    Raises GoJsonError with the text of Go's `json.Decoder` (`EOF` for a body of white space, `unexpected EOF`, `invalid character …`), and
+    with `exceeded max depth` for more than MAX_DEPTH nested containers.
+    """
+    return decode_document(body).value
+
+
+def decode_document(body: bytes) -> Document:
+    """As `decode`, and whether any object repeated a key (Go merges repeated objects, so the bytes and the value may differ)."""
+    pairs = _Pairs()
+    text = _text(body)
+    parser = json.JSONDecoder(object_pairs_hook=pairs.build, parse_float=_finite, parse_constant=_no_constant)
+    try:
+        value: JsonValue = parser.raw_decode(text, len(text) - len(text.lstrip(_SPACE)))[0]
+    except RecursionError:
+        raise GoJsonError("exceeded max depth") from None
+    except ValueError as error:
+        _refuse(body, error)
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _refuse_deep(value)
+    if _SURROGATE_ESCAPE.search(body):
+        value = _without_surrogates(value)
+    return Document(value=value, exact=not pairs.repeated)
+
+
+class _Pairs:
+    """Builds objects; a repeated key takes the place and the value of its last occurrence, as Go's assignment order does."""
+
+    def __init__(self) -> None:
+        self.repeated = False
+
+    def build(self, pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+        built = dict(pairs)
+        if len(built) == len(pairs):
+            return built
+        self.repeated = True
+        built.clear()
+        for key, value in pairs:
+            built.pop(key, None)
+            built[key] = value
+        return built
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return _SURROGATE.sub("\ufffd", body.decode(errors="surrogateescape"))
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise GoJsonError(f"json: cannot unmarshal number {digits} into Go value of type float64")
+    return number
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _refuse(body: bytes, error: ValueError) -> NoReturn:
+    if len(body) <= _EXPLAINED_BYTES:
+        refuse_malformed(body)
+        raise GoJsonError("json: cannot unmarshal number into Go value of type float64") from error
+    if isinstance(error, json.JSONDecodeError):
+        if error.pos >= len(error.doc.rstrip(_SPACE)) or error.msg.startswith("Unterminated string"):
+            raise GoJsonError("unexpected EOF") from error
+        raise GoJsonError(f"invalid JSON near byte {error.pos}: {error.msg}") from error
+    raise GoJsonError("invalid JSON") from error
+
+
+def _refuse_deep(value: JsonValue) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise GoJsonError("exceeded max depth")
+
+
+def _children(node: JsonValue) -> list[JsonValue]:
+    if isinstance(node, dict):
+        return list(node.values())
+    return node if isinstance(node, list) else []
+
+
+def _without_surrogates(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_SURROGATE.sub("\ufffd", key): _without_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
+    """`value` as Go's `json.Marshal` writes it: no spaces, `<`, `>`, `&`, U+2028 and U+2029 escaped, all else raw UTF-8.
+
+    Key order is kept. Floats are written as Python does (`1.0`, not `1`): the same number, not always the same bytes.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _ESCAPED.sub(_escape, text).encode()
+
+
+def _escape(found: re.Match[str]) -> str:
+    char = found.group()
+    return "\ufffd" if _SURROGATE.match(char) else f"\\u{ord(char):04x}"
+
+
+def _fold(key: str) -> str:
+    """Go's `foldName` for ASCII names: U+212A and U+017F fold to `k` and `s` too."""
+    return key.lower().replace("\u017f", "s")
+
+
+def lookup(fields: Mapping[str, JsonValue], name: str) -> JsonValue:
+    """The value that Go puts into the field tagged `name` (lower case): the last key that matches in any case; None if absent or null."""
+    found: JsonValue = None
+    for key in spellings(fields, name):
+        found = found if fields[key] is None else fields[key]
+    return found
+
+
+def spellings(fields: Mapping[str, JsonValue], name: str) -> list[str]:
+    """The keys that Go would read as `name` (lower case), in document order."""
+    return [key for key in fields if key == name or _fold(key) == name]
+
+
+def without(fields: Mapping[str, JsonValue], name: str) -> JsonObject:
+    """A copy without any key that Go would read as `name`; the order of the others is kept."""
+    return {key: value for key, value in fields.items() if _fold(key) != name}
+
+
+def struct_of(value: JsonValue, struct: str) -> JsonObject:
+    """The object that a Go struct is filled from; null is an empty one. Raises GoJsonError for any other type."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type {struct}")
+    return value
+
+
+def string_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> str:
+    """A Go `string` field, empty if absent. Raises GoJsonError for another type, naming `struct`."""
+    value = lookup(fields, name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise mismatch(value, name, struct, "string")
+    return value
+
+
+def bool_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> bool | None:
+    """A Go `*bool` field, None if absent. Raises GoJsonError for another type."""
+    value = lookup(fields, name)
+    if value is not None and not isinstance(value, bool):
+        raise mismatch(value, name, struct, "bool")
+    return value
+
+
+def integer_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> int | None:
+    """A Go `*int` field, None if absent. Raises GoJsonError for another type and for `1.5`."""
+    value = lookup(fields, name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise mismatch(value, name, struct, "int")
+    return value
+
+
+def array_field(fields: Mapping[str, JsonValue], name: str, struct: str, go_type: str) -> list[JsonValue]:
+    """A Go slice field of type `go_type` (as Go writes it, `[]api.Message`), empty if absent. Raises GoJsonError for another type."""
+    value = lookup(fields, name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise mismatch(value, name, struct, go_type)
+    return value
+
+
+def object_field(fields: Mapping[str, JsonValue], name: str, struct: str, go_type: str) -> JsonObject:
+    """A Go map or struct field of type `go_type`, empty if absent. Raises GoJsonError for another type."""
+    value = lookup(fields, name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise mismatch(value, name, struct, go_type)
+    return value
+
+
+def mismatch(value: JsonValue, name: str, struct: str, go_type: str) -> GoJsonError:
+    """The error for a value that does not fit the field `struct`.`name` of Go type `go_type`; `name` may be a dotted path."""
+    kind = _kind(value)
+    if isinstance(value, float) and go_type == "int":
+        kind = f"number {value!r}"
+    return GoJsonError(f"json: cannot unmarshal {kind} into Go struct field {struct}.{name} of type {go_type}")
+
+
+def _kind(value: JsonValue) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, dict) else "number"

@@ -1,0 +1,54 @@
+"""The native calls that Hearth makes or answers itself, as bytes.
+
+Must never send anything: the executor and the model control do. Called by the worker (in-process completions), the executor and the
+routes. Source of the shapes: Ollama's `GenerateRequest` and `GenerateResponse` (api/types.go).
+"""
+
+from __future__ import annotations
+
+from hearth.dialects.framing import native_usage
+from hearth.dialects.gojson import GoJsonError, JsonObject, decode, encode
+from hearth.dialects.routes import Endpoint, Route
+from hearth.errors import BackendProtocolError
+from hearth.types import BackendCall, Completion
+
+_QUOTED_CHARS = 200
+
+
+def completion_call(prompt: str, model: str, max_tokens: int | None, *, json_mode: bool = False) -> BackendCall:
+    """The `/api/generate` call for one whole answer; `json_mode` has Ollama force well-formed JSON."""
+    request: JsonObject = {"model": model, "prompt": prompt, "stream": False}
+    if json_mode:
+        request["format"] = "json"
+    if max_tokens is not None:
+        request["options"] = {"num_predict": max_tokens}
+    return BackendCall(method="POST", path=Endpoint.GENERATE, headers=((b"content-type", b"application/json"),), body=encode(request))
+
+
+def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
+    """The answer to `completion_call`; counters that Ollama left out are 0.
+
+    Raises:
+        BackendProtocolError: not JSON, not an answer, an error, or an answer cut off before its end (`done` false).
+    """
+    try:
+        said = decode(body)
+    except GoJsonError as error:
+        raise BackendProtocolError(f"the model server sent no JSON: {error.message}") from error
+    if not isinstance(said, dict):
+        raise BackendProtocolError("the model server sent JSON that is not an object")
+    if said.get("error"):
+        raise BackendProtocolError(f"the model server failed: {str(said['error'])[:_QUOTED_CHARS]}")
+    output = said.get("response")
+    if not isinstance(output, str) or said.get("done") is not True:
+        raise BackendProtocolError("the model server broke off before the end of the answer")
+    usage = native_usage(said)
+    return Completion(
+        output=output, model=model, tokens_in=usage.prompt_tokens or 0, tokens_out=usage.output_tokens or 0, latency_ms=latency_ms
+    )
+
+
+def unload_reply(route: Route, model: str, created_at: str) -> bytes:
+    """What Ollama answers to the unload form of `route` (chat or generate); `created_at` is RFC 3339 in UTC."""
+    content: JsonObject = {"message": {"role": "assistant", "content": ""}} if route.path is Endpoint.CHAT else {"response": ""}
+    return encode({"model": model, "created_at": created_at, **content, "done": True, "done_reason": "unload"})

@@ -1,0 +1,183 @@
+"""Carries out what the scheduler decided and records what its facts mean for each work. One fact, one decision, then this.
+
+The single place where an item ends: whoever comes first sets its outcome, and what comes later finds it set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hearth.chronicle import Chronicle
+from hearth.errors import (
+    BackendError,
+    BackendUnreachable,
+    CallerError,
+    HearthError,
+    ModelNotFound,
+    NeverFits,
+    WaitExpired,
+)
+from hearth.executor import Executor
+from hearth.register import Register
+from hearth.scheduling import inputs
+from hearth.scheduling.actions import Abort, Action, Dispatch, Expire, Fail, Load, Preempt, Refusal, Unload, WakeAt
+from hearth.scheduling.inputs import Input
+from hearth.scheduling.preemption import protected
+from hearth.scheduling.state import State
+from hearth.swapper import Swapper
+from hearth.types import Outcome, Sequence
+from hearth.work import Work
+
+RETRY_AFTER_SWAP_S = 30.0
+RETRY_AFTER_DOWN_S = 5.0
+
+
+class Dispatching:
+    """The hands of the queue worker."""
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        register: Register,
+        executor: Executor,
+        swapper: Swapper,
+        chronicle: Chronicle,
+        arm: Callable[[float | None], None],
+        post: Callable[[Input], None],
+    ) -> None:
+        self.chronicle = chronicle
+        self._state = state
+        self._register = register
+        self._executor = executor
+        self._swapper = swapper
+        self._arm = arm
+        self._post = post
+
+    def record(self, fact: Input, now: float) -> None:
+        """Note what a fact means, the scheduler having folded it in."""
+        match fact:
+            case inputs.FirstByte(sequence=sequence):
+                self._first_byte(sequence, now)
+            case inputs.Finished(sequence=sequence):
+                self._finished(sequence, now)
+            case inputs.Failed(sequence=sequence) | inputs.Stopped(sequence=sequence):
+                self._back_in_line(fact, sequence, now)
+            case inputs.Loaded(model=model, vram_mib=vram_mib):
+                self.chronicle.loaded(model, now, vram_mib=vram_mib, offloaded=self._swapper.offloaded(model))
+            case inputs.LoadFailed(model=model):
+                self.chronicle.load_failed(model, now, self._swapper.error_of(model))
+            case inputs.Unloaded(model=model):
+                self.chronicle.gone(model, now)
+            case inputs.UnloadFailed(model=model):
+                self.chronicle.stuck(model, now, self._swapper.error_of(model))
+            case _:
+                pass
+
+    def carry_out(self, action: Action, now: float) -> None:
+        """Do what an action says."""
+        match action:
+            case Dispatch():
+                self._dispatch(action, now)
+            case Preempt(sequence=sequence):
+                self._executor.preempt(sequence)
+            case Abort(sequence=sequence):
+                self._executor.abort(sequence)
+            case Load(model=model):
+                self.chronicle.load_begins(action, now)
+                self._swapper.load(model)
+            case Unload(model=model):
+                self.chronicle.unload_begins(now)
+                self._swapper.unload(model)
+            case Fail(sequence=sequence, why=why):
+                self._fail(sequence, why, now)
+            case Expire(sequence=sequence):
+                self._give_up(sequence, Outcome.EXPIRED, now, WaitExpired())
+            case WakeAt(at=at):
+                self._arm(at)
+
+    def end(self, work: Work, outcome: Outcome, now: float, error: HearthError | None = None) -> None:
+        """Set the outcome, tell the caller where it was not told, and write it down. A second ending changes nothing."""
+        if not work.end(outcome):
+            return
+        if error is not None:
+            work.error = error
+            work.reply.fail(error)
+        self._register.end(work)
+        self.chronicle.ended(work, now)
+
+    async def aclose(self) -> None:
+        """Stop the machinery of swaps."""
+        await self._swapper.aclose()
+
+    def _dispatch(self, action: Dispatch, now: float) -> None:
+        work = self._register.live(action.sequence)
+        if work is None:  # cancelled a moment ago, the news is still in the mailbox: never run it
+            self._post(inputs.Stopped(sequence=action.sequence, attempt=action.attempt))
+            return
+        work.begin_attempt(action.attempt, action.model, now)
+        self.chronicle.dispatched(work, now)
+        estimates = self._state.estimates
+        self._executor.start(
+            work,
+            prompt_s=estimates.prompt_s(work.item, action.model),
+            limit_s=estimates.limit_s(work.item, action.model),
+        )
+
+    def _first_byte(self, sequence: Sequence, now: float) -> None:
+        work = self._register.live(sequence)
+        if work is not None:
+            self.chronicle.first_byte(work, now)
+
+    def _finished(self, sequence: Sequence, now: float) -> None:
+        work = self._register.live(sequence)
+        if work is None:
+            return
+        if work.status is not None and work.status >= 400:
+            work.error = _error_of_status(work.status)
+            self.end(work, Outcome.FAILED, now)
+        else:
+            self.end(work, Outcome.COMPLETED, now)
+
+    def _back_in_line(self, fact: Input, sequence: Sequence, now: float) -> None:
+        """The attempt is over; where the item waits again, say why."""
+        work, entry = self._register.live(sequence), self._state.entries.get(sequence)
+        if work is None or entry is None:
+            return
+        if isinstance(fact, inputs.Failed):
+            self.chronicle.resent(work, now)
+        elif entry.interrupts != work.interrupts:
+            work.interrupts = entry.interrupts
+            self.chronicle.interrupted(work, now, protected=protected(self._state, entry))
+
+    def _fail(self, sequence: Sequence, why: Refusal, now: float) -> None:
+        work = self._register.live(sequence)
+        if work is not None:
+            self._give_up(sequence, Outcome.FAILED, now, self._error_of(work, why))
+
+    def _give_up(self, sequence: Sequence, outcome: Outcome, now: float, error: HearthError) -> None:
+        work = self._register.live(sequence)
+        if work is not None:
+            self.end(work, outcome, now, error)
+
+    def _error_of(self, work: Work, why: Refusal) -> HearthError:
+        model = work.item.model or self._state.home or ""
+        match why:
+            case Refusal.LOAD_FAILED:
+                error = self._swapper.error_of(model)
+                error.retry_after_s = RETRY_AFTER_SWAP_S if error.retryable else None
+                return error
+            case Refusal.NEVER_FITS:
+                residency = self._state.residency
+                return NeverFits(f"model '{model}' needs {residency.need_mib(model):.0f} MiB, the GPU has {residency.capacity_mib:.0f}")
+            case Refusal.BACKEND_DOWN:
+                return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
+            case Refusal.ATTEMPTS_EXHAUSTED:
+                return work.error or BackendError()
+
+
+def _error_of_status(status: int) -> HearthError:
+    """What an answer with an error status counts as in the history; the answer itself went to the caller as it was."""
+    if status == 404:
+        return ModelNotFound()
+    return BackendError() if status >= 500 else CallerError()

@@ -1,0 +1,248 @@
+"""The scheduler of the emulated server: one loop loads, everybody else waits, a loaded model bypasses the queue.
+
+Mirrors ollama/ollama `server/sched.go` with its traps (a waiting eviction blocks every other load; an explicit keep_alive on the victim
+revives it; a caller that leaves during a load kills the load). It must never speak HTTP. Called by the handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from hearth.clock import Clock
+from hearth.emulator.errors import BUSY_TEXT, OllamaError
+from hearth.emulator.models import Installed
+from hearth.emulator.runners import LoadKey, Runner
+from hearth.service_model import ServiceModel
+
+_GIB = 1024**3
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Pending:
+    installed: Installed
+    key: LoadKey
+    keep_alive_s: float | None
+    answer: asyncio.Future[Runner]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the emulated server was started with.
+
+    Attributes:
+        parallel: slots per model (OLLAMA_NUM_PARALLEL); waiting: length of the load queue (OLLAMA_MAX_QUEUE).
+        loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
+        vram_gib: 0 means no GPU and no limit.
+        keep_alive_s: default stay after the last request (OLLAMA_KEEP_ALIVE).
+    """
+
+    parallel: int = 1
+    waiting: int = 512
+    loaded: int = 3
+    vram_gib: float = 24.0
+    keep_alive_s: float = 300.0
+
+    @property
+    def default_context_tokens(self) -> int:
+        """Ollama's tiers by total GPU memory (since v0.17)."""
+        if self.vram_gib < 23:
+            return 4096
+        return 32768 if self.vram_gib < 47 else 262144
+
+
+class Engine:
+    """Runners and the loop that loads them. `start` before use, `stop` once; both on one event loop."""
+
+    def __init__(self, service: ServiceModel, limits: Limits, clock: Clock) -> None:
+        self.service = service
+        self.limits = limits
+        self.clock = clock
+        self.loads: list[tuple[str, float]] = []
+        self.running: Counter[str] = Counter()
+        self.max_running = 0
+        self._loaded: dict[str, Runner] = {}
+        self._queue: asyncio.Queue[_Pending] = asyncio.Queue(maxsize=max(1, limits.waiting))
+        self._unloading: set[asyncio.Task[None]] = set()
+        self._unloaded = asyncio.Event()
+        self._loop_task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._loop_task = asyncio.get_running_loop().create_task(self._load_loop())
+
+    async def stop(self) -> None:
+        for runner in self._loaded.values():
+            runner.stop_timer()
+        self._loaded.clear()
+        tasks = [*self._unloading, *([self._loop_task] if self._loop_task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def resident(self) -> tuple[Runner, ...]:
+        """Loaded runners, latest expiry first; one that is being loaded is absent."""
+        return tuple(sorted(self._loaded.values(), key=lambda runner: -runner.expires_wall))
+
+    @asynccontextmanager
+    async def lease(self, installed: Installed, key: LoadKey, keep_alive_s: float | None) -> AsyncIterator[Runner]:
+        """A loaded runner for the time of the block; raises `OllamaError` 503 when too many loads wait."""
+        runner = await self._acquire(_Pending(installed=installed, key=key, keep_alive_s=keep_alive_s, answer=_future()))
+        try:
+            yield runner
+        finally:
+            self._release(runner)
+
+    @asynccontextmanager
+    async def slot(self, runner: Runner) -> AsyncIterator[None]:
+        """One of the runner's slots, in order of arrival."""
+        async with runner.slots:
+            self.running[runner.name] += 1
+            self.max_running = max(self.max_running, self.running.total())
+            try:
+                yield
+            finally:
+                self.running[runner.name] -= 1
+
+    def expire(self, installed: Installed) -> None:
+        """Mark the model for unloading: now if idle, else after its last request. Nothing happens if it is not loaded."""
+        runner = self._loaded.get(installed.model.weights)
+        if runner is None:
+            return
+        runner.keep_alive_s = 0.0
+        runner.expires_wall = self.clock.wall()
+        if runner.references == 0:
+            self._begin_unload(runner)
+
+    def kill(self, weights: str) -> None:
+        """End the runner's process as a crash would; it stays listed until somebody needs it."""
+        runner = self._loaded.get(weights)
+        if runner is not None:
+            runner.died.set()
+
+    async def _acquire(self, pending: _Pending) -> Runner:
+        runner = self._loaded.get(pending.installed.model.weights)
+        if runner is not None and runner.serves(pending.key):
+            self._attach(runner, pending)
+            return runner
+        try:
+            self._queue.put_nowait(pending)
+        except asyncio.QueueFull:
+            raise OllamaError(503, BUSY_TEXT) from None
+        try:
+            return await pending.answer
+        except asyncio.CancelledError:
+            if pending.answer.done() and not pending.answer.cancelled():
+                self._release(pending.answer.result())
+            raise
+
+    def _attach(self, runner: Runner, pending: _Pending) -> None:
+        runner.references += 1
+        runner.stop_timer()
+        if pending.keep_alive_s is not None:
+            runner.keep_alive_s = pending.keep_alive_s
+
+    def _release(self, runner: Runner) -> None:
+        runner.references -= 1
+        if runner.references > 0 or self._loaded.get(runner.model.weights) is not runner:
+            return
+        runner.expires_wall = runner.expires_at_wall(self.clock.wall())
+        if runner.keep_alive_s <= 0:
+            self._begin_unload(runner)
+        elif runner.expires_wall != float("inf"):
+            runner.timer = asyncio.get_running_loop().call_later(runner.keep_alive_s, self._begin_unload, runner)
+
+    async def _load_loop(self) -> None:
+        while True:
+            pending = await self._queue.get()
+            if not pending.answer.done():
+                await self._serve(pending)
+
+    async def _serve(self, pending: _Pending) -> None:
+        while True:
+            runner = self._loaded.get(pending.installed.model.weights)
+            if runner is not None and runner.serves(pending.key):
+                self._hand_over(runner, pending)
+                return
+            victim = runner or self._victim(pending)
+            if victim is None:
+                break
+            await self._evict(victim)
+        await self._load(pending)
+
+    def _victim(self, pending: _Pending) -> Runner | None:
+        """Whom to evict before the load may begin; None when there is room (or nothing to evict)."""
+        if not self._loaded:
+            return None
+        if len(self._loaded) < self.limits.loaded and self._fits_beside(pending):
+            return None
+        ranked = sorted(self._loaded.values(), key=lambda runner: runner.eviction_rank)
+        return next((runner for runner in ranked if runner.references == 0), ranked[0])
+
+    def _fits_beside(self, pending: _Pending) -> bool:
+        if self.limits.vram_gib == 0:
+            return True
+        used = sum(runner.vram_bytes for runner in self._loaded.values())
+        return pending.installed.model.profile.vram_gib * _GIB <= 0.8 * (self.limits.vram_gib * _GIB - used)
+
+    async def _evict(self, victim: Runner) -> None:
+        self._unloaded.clear()
+        victim.keep_alive_s = 0.0
+        if victim.references == 0:
+            self._begin_unload(victim)
+        await self._unloaded.wait()
+
+    async def _load(self, pending: _Pending) -> None:
+        if self._unloading:
+            await asyncio.wait(self._unloading)
+        if pending.answer.done():
+            return
+        model = pending.installed.model
+        await asyncio.wait({pending.answer}, timeout=self.service.load_s(model.profile.name))
+        if pending.answer.done():
+            return
+        runner = self._new_runner(pending)
+        self._loaded[model.weights] = runner
+        self.loads.append((runner.name, self.clock.monotonic()))
+        self._hand_over(runner, pending)
+
+    def _hand_over(self, runner: Runner, pending: _Pending) -> None:
+        if not pending.answer.done():
+            self._attach(runner, pending)
+            pending.answer.set_result(runner)
+
+    def _new_runner(self, pending: _Pending) -> Runner:
+        model = pending.installed.model
+        keep_alive_s = self.limits.keep_alive_s if pending.keep_alive_s is None else pending.keep_alive_s
+        parallel = 1 if model.can("embedding") else self.limits.parallel
+        runner = Runner(
+            model=model,
+            name=pending.installed.name.short,
+            digest=pending.installed.digest,
+            key=pending.key,
+            vram_bytes=int(min(self.limits.vram_gib, model.profile.vram_gib) * _GIB),
+            keep_alive_s=keep_alive_s,
+            slots=asyncio.Semaphore(parallel),
+            expires_wall=0.0,
+        )
+        runner.expires_wall = runner.expires_at_wall(self.clock.wall())
+        return runner
+
+    def _begin_unload(self, runner: Runner) -> None:
+        if self._loaded.get(runner.model.weights) is not runner or runner.references > 0:
+            return
+        runner.stop_timer()
+        del self._loaded[runner.model.weights]
+        task = asyncio.get_running_loop().create_task(self._unload(runner))
+        self._unloading.add(task)
+        task.add_done_callback(self._unloading.discard)
+
+    async def _unload(self, runner: Runner) -> None:
+        await asyncio.sleep(self.service.unload_s(runner.model.profile.name))
+        self._unloaded.set()
+
+
+def _future() -> asyncio.Future[Runner]:
+    return asyncio.get_running_loop().create_future()

@@ -1,0 +1,59 @@
+"""Failures of the emulated server, with Ollama's status and text, and their body in each dialect.
+
+Shapes and texts as in ollama/ollama v0.33.0-rc2 (`api`, `openai` and `anthropic` packages). Must never be raised outside the emulator.
+"""
+
+from __future__ import annotations
+
+from hearth.dialects.gojson import encode
+from hearth.errors import HearthError
+from hearth.types import Dialect
+
+BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
+RUNNER_DIED_TEXT = "an error was encountered while running the model: unexpected EOF"
+
+
+class OllamaError(HearthError):
+    """The emulated Ollama refuses.
+
+    Attributes:
+        at_bind: raised while the request is read, before any model is looked up; `/v1` routes frame those differently.
+    """
+
+    reason = "emulated"
+
+    def __init__(self, status: int, message: str, *, at_bind: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.at_bind = at_bind
+
+
+class RunnerDied(OllamaError):
+    """The process that runs the model ended before the answer did."""
+
+    def __init__(self) -> None:
+        super().__init__(500, RUNNER_DIED_TEXT)
+
+
+def error_body(error: OllamaError, dialect: Dialect, request_id: str) -> bytes:
+    """The JSON body of `error`, without a trailing newline; `request_id` appears in Anthropic's shape only."""
+    if dialect is Dialect.OPENAI:
+        kind = {400: "invalid_request_error", 404: "not_found_error"}.get(error.status, "api_error")
+        return encode({"error": {"message": error.message, "type": kind, "param": None, "code": None}})
+    if dialect is Dialect.ANTHROPIC:
+        inner = {"type": _anthropic_kind(error.status), "message": error.message}
+        return encode({"type": "error", "error": {**inner}, "request_id": request_id})
+    return encode({"error": error.message})
+
+
+def _anthropic_kind(status: int) -> str:
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+        529: "overloaded_error",
+    }
+    return kinds.get(status, "api_error")

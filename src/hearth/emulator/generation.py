@@ -1,0 +1,82 @@
+"""The execution of one reply on a loaded model: waits for a slot, reads the prompt, says the tokens at the model's pace.
+
+Paces by an absolute schedule, so a fast emulator is not limited by the resolution of timers. It must never frame bytes for a dialect.
+Called by the handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from hearth.emulator.engine import Engine
+from hearth.emulator.errors import RunnerDied
+from hearth.emulator.runners import Runner
+from hearth.emulator.text import Piece, ReplyPlan
+
+_TIMER_RESOLUTION_S = 0.001
+
+Say = Callable[[Piece], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one execution took, by the emulator's clock."""
+
+    prompt_tokens: int
+    eval_tokens: int
+    prompt_s: float
+    eval_s: float
+
+
+class Execution:
+    """One use of a runner."""
+
+    def __init__(self, engine: Engine, runner: Runner, prompt_tokens: int) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._prompt_tokens = prompt_tokens
+
+    async def speak(self, plan: ReplyPlan, say: Say) -> Measured:
+        """Say every piece of `plan` when it is due; the slot is held until the last one has been taken.
+
+        Raises `RunnerDied` when the runner's process ends meanwhile.
+        """
+        async with self._engine.slot(self._runner):
+            clock, name = self._engine.clock, self._runner.model.profile.name
+            began_at = clock.monotonic()
+            first_at = began_at + self._engine.service.prompt_s(name, self._prompt_tokens)
+            await self._until(first_at)
+            spoke_at = clock.monotonic()
+            for place, piece in enumerate(plan.pieces):
+                await self._until(first_at + self._engine.service.decode_s(name, place))
+                await say(piece)
+            await self._until(first_at + self._engine.service.decode_s(name, max(0, plan.eval_tokens - 1)))
+            return self._measured(plan, spoke_at - began_at, clock.monotonic() - spoke_at)
+
+    async def read(self, prompt_tokens: int) -> None:
+        """Read a prompt without an answer: one embedding."""
+        async with self._engine.slot(self._runner):
+            began_at = self._engine.clock.monotonic()
+            await self._until(began_at + self._engine.service.prompt_s(self._runner.model.profile.name, prompt_tokens))
+
+    def _measured(self, plan: ReplyPlan, prompt_s: float, eval_s: float) -> Measured:
+        return Measured(prompt_tokens=self._prompt_tokens, eval_tokens=plan.eval_tokens, prompt_s=prompt_s, eval_s=eval_s)
+
+    async def _until(self, due_at: float) -> None:
+        ahead_s = due_at - self._engine.clock.monotonic()
+        if ahead_s > _TIMER_RESOLUTION_S:
+            await _sleep_unless(self._runner.died, ahead_s)
+        else:
+            await asyncio.sleep(0)
+        if self._runner.died.is_set():
+            raise RunnerDied
+
+
+async def _sleep_unless(event: asyncio.Event, duration_s: float) -> None:
+    try:
+        async with asyncio.timeout(duration_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,66 @@
+"""One loaded model: its slots, its references and the moment it may leave.
+
+State only; the engine is the sole writer. Terms follow ollama/ollama `server/sched.go`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hearth.dialects.gojson import JsonValue
+from hearth.emulator.durations import FOREVER_S
+from hearth.emulator.models import EmulatedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadKey:
+    """The options that decide how a model is loaded; another value means a reload.
+
+    Attributes:
+        num_ctx: context of one slot after clamping.
+        others: the remaining load-time options that were given, sorted by name.
+    """
+
+    num_ctx: int
+    others: tuple[tuple[str, JsonValue], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Runner:
+    """A model in memory.
+
+    Attributes:
+        keep_alive_s: how long it stays after its last request; 0 marks it for eviction, infinity keeps it.
+        references: requests attached, waiting for a slot included.
+        expires_wall: refreshed only when the runner goes idle.
+        died: set when its process has ended; nobody notices before the next request.
+    """
+
+    model: EmulatedModel
+    name: str
+    digest: str
+    key: LoadKey
+    vram_bytes: int
+    keep_alive_s: float
+    slots: asyncio.Semaphore
+    expires_wall: float
+    references: int = 0
+    died: asyncio.Event = field(default_factory=asyncio.Event)
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def eviction_rank(self) -> tuple[float, str]:
+        """Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used."""
+        return (self.keep_alive_s, self.model.weights)
+
+    def serves(self, key: LoadKey) -> bool:
+        return self.key == key and not self.died.is_set()
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def expires_at_wall(self, now_wall: float) -> float:
+        return FOREVER_S if self.keep_alive_s == FOREVER_S else now_wall + self.keep_alive_s

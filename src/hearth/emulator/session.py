@@ -1,0 +1,157 @@
+"""One generation from request to last token, the same for every dialect.
+
+Turns what a dialect asked for into a lease, a prompt and a planned reply. It must never write to a sink. Called by the generating
+handlers (`native`, `openai`, `responses`, `anthropic`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.emulator.errors import OllamaError
+from hearth.emulator.exchange import Server
+from hearth.emulator.generation import Execution, Measured, Say
+from hearth.emulator.models import Installed
+from hearth.emulator.options import Options, read_options
+from hearth.emulator.prompts import Message, Prompt, Room, fit_messages, fit_text
+from hearth.emulator.runners import Runner
+from hearth.emulator.samples import sample
+from hearth.emulator.text import ReplyPlan, ToolCall, Wish, draws, plan_reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a caller wants of a model.
+
+    Attributes:
+        prompt: a finished prompt (raw generate); None renders `messages`.
+        options: in Ollama's names.
+        schema: `"json"`, a JSON schema or None.
+        think: True, False, an effort, or None for the model's default.
+        keep_alive_s: None keeps what the runner has; infinity for ever.
+    """
+
+    messages: Sequence[Message] = ()
+    prompt: str | None = None
+    options: JsonObject = field(default_factory=dict)
+    tools: Sequence[JsonObject] = ()
+    schema: JsonValue = None
+    think: JsonValue = None
+    keep_alive_s: float | None = None
+    truncate: bool = True
+    shift: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A reply that was said to its end. `reason` is tool_calls-free: stop, length or None."""
+
+    plan: ReplyPlan
+    prompt: Prompt
+    measured: Measured
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.plan.pieces if not piece.thinking)
+
+    @property
+    def thinking(self) -> str:
+        return "".join(piece.text for piece in self.plan.pieces if piece.thinking)
+
+
+class Session:
+    """A request that holds its runner."""
+
+    def __init__(self, server: Server, installed: Installed, ask: Ask, options: Options, runner: Runner) -> None:
+        self._server = server
+        self._installed = installed
+        self._ask = ask
+        self._options = options
+        self._runner = runner
+        self.handed_over_at = server.engine.clock.monotonic()
+
+    async def speak(self, say: Say) -> Finished:
+        """Say the reply; raises `OllamaError` before the first piece for a bad format or a prompt that is too long."""
+        _check_format(self._ask.schema)
+        prompt = self._prompt()
+        plan = plan_reply(self._installed.model, prompt.text, self._wish(prompt))
+        measured = await Execution(self._server.engine, self._runner, prompt.tokens).speak(plan, say)
+        return Finished(plan=plan, prompt=prompt, measured=measured)
+
+    def _prompt(self) -> Prompt:
+        ask, model = self._ask, self._installed.model
+        room = Room(num_ctx=self._options.load.num_ctx, num_keep=self._options.num_keep, truncate=ask.truncate, shift=ask.shift)
+        if ask.prompt is not None:
+            return fit_text(model, ask.prompt, room)
+        return fit_messages(model, ask.messages, room, tools=ask.tools)
+
+    def _wish(self, prompt: Prompt) -> Wish:
+        ask, options = self._ask, self._options
+        seed = self._server.rng.getrandbits(31) if options.seed is None else options.seed
+        limit_tokens = options.limit_tokens
+        if not ask.shift:
+            room_tokens = max(1, options.load.num_ctx - prompt.tokens)
+            limit_tokens = min(limit_tokens or room_tokens, room_tokens)
+        return Wish(
+            seed=seed,
+            limit_tokens=limit_tokens,
+            stop=options.stop,
+            schema=ask.schema,
+            thinks=self._installed.model.can("thinking") and ask.think not in (False, "none"),
+            tool=chosen_tool(ask.messages, ask.tools),
+        )
+
+
+@asynccontextmanager
+async def open_session(server: Server, installed: Installed, ask: Ask) -> AsyncIterator[Session]:
+    """Hold a loaded runner for the block; raises `OllamaError` for bad options or a full queue."""
+    default_num_ctx = server.engine.limits.default_context_tokens
+    options = read_options(installed.model, ask.options, default_num_ctx=default_num_ctx, shift=ask.shift)
+    async with server.engine.lease(installed, options.load, ask.keep_alive_s) as runner:
+        yield Session(server, installed, ask, options, runner)
+
+
+def chosen_tool(messages: Sequence[Message], tools: Sequence[JsonObject]) -> ToolCall | None:
+    """The tool that the last user message asks for: it names the tool, or a long word of the tool's name; None otherwise."""
+    if not messages or messages[-1].role != "user":
+        return None
+    said = messages[-1].content
+    for tool in tools:
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(function, dict) and isinstance(name, str) and _mentions(said, name):
+            return ToolCall(name=name, arguments=_arguments(function.get("parameters"), said))
+    return None
+
+
+def _mentions(said: str, name: str) -> bool:
+    folded = said.lower()
+    return name.lower() in folded or any(len(word) > 4 and word in folded for word in name.lower().replace("-", "_").split("_"))
+
+
+def _arguments(parameters: JsonValue, said: str) -> JsonObject:
+    if not isinstance(parameters, dict) or not parameters.get("properties"):
+        return {}
+    value = sample(parameters, draws(said), hints=said)
+    return value if isinstance(value, dict) else {}
+
+
+def _check_format(schema: JsonValue) -> None:
+    if schema is None or isinstance(schema, dict) or schema == "json":
+        return
+    quoted = encode(schema).decode()
+    raise OllamaError(500, f'invalid format: {encode(quoted).decode()}; expected "json" or a valid JSON Schema object')
+
+
+def check_capabilities(installed: Installed, shown: str, *, task: str, ask: Ask, strict_thinking: bool = True) -> None:
+    """Refuse what the model cannot do; raises `OllamaError` 400 with Ollama's text for the missing capability."""
+    model = installed.model
+    if not model.can("completion"):
+        raise OllamaError(400, f'"{shown}" does not support {task}')
+    if ask.tools and not model.can("tools"):
+        raise OllamaError(400, f"{installed.name.full} does not support tools")
+    if strict_thinking and ask.think not in (None, False, "none") and not model.can("thinking"):
+        raise OllamaError(400, f'"{shown}" does not support thinking')

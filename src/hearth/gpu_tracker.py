@@ -1,0 +1,212 @@
+"""What the GPU holds and what swapping costs: rolling metrics over the last hour and the thresholds worth a word to the owner.
+
+Bookkeeping only: it decides nothing, sends nothing, reads no clock and does no I/O; every `at` and `now` is an instant in seconds on the
+monotonic clock. The queue worker reports to it, status and the alerter read it. Single-worker access, not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hearth.config.settings import GpuAlertSettings
+
+HOUR_S = 3600.0
+SWAPS_KEPT = 200
+EXECUTIONS_KEPT = 500
+
+
+class GpuBreachKind(StrEnum):
+    """Which threshold was passed; the value is the alert's type."""
+
+    SWAP_FREQUENCY = "gpu_swap_frequency"
+    SWAP_LATENCY = "gpu_swap_latency"
+    SWAP_OVERHEAD = "gpu_swap_overhead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBreach:
+    """A threshold that is passed now: swaps per hour, milliseconds or percent, as `kind` says."""
+
+    kind: GpuBreachKind
+    measured: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Swap:
+    from_model: str | None
+    to_model: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """A stretch of GPU time, from `started_at` to `ended_at`."""
+
+    started_at: float
+    ended_at: float
+
+    @property
+    def length_s(self) -> float:
+        return self.ended_at - self.started_at
+
+    def overlap_s(self, since: float, until: float) -> float:
+        return max(0.0, min(self.ended_at, until) - max(self.started_at, since))
+
+
+class _History:
+    """The last spans of one kind, in the order they ended, and the instant before which they are incomplete."""
+
+    __slots__ = ("_spans", "complete_since")
+
+    def __init__(self, kept: int) -> None:
+        self._spans: deque[_Span] = deque(maxlen=kept)
+        self.complete_since = float("-inf")
+
+    def add(self, span: _Span) -> None:
+        if len(self._spans) == self._spans.maxlen:
+            self.complete_since = max(self.complete_since, self._spans[0].ended_at)
+        self._spans.append(span)
+
+    def ended_since(self, since: float) -> int:
+        return sum(span.ended_at > since for span in self._spans)
+
+    def overlap_s(self, since: float, until: float) -> float:
+        return sum(span.overlap_s(since, until) for span in self._spans)
+
+    def last(self) -> _Span | None:
+        return self._spans[-1] if self._spans else None
+
+    def mean_s(self) -> float | None:
+        return sum(span.length_s for span in self._spans) / len(self._spans) if self._spans else None
+
+
+class GpuTracker:
+    """Residency, swaps and executions as they are reported.
+
+    Several models may be resident at once; the loaded model is the one loaded or used last. The last 200 swaps and the last 500
+    executions are kept, so hourly counts saturate there.
+    """
+
+    def __init__(self, home_model: str, alerts: GpuAlertSettings) -> None:
+        self._home_model = home_model
+        self._alerts = alerts
+        self._resident: dict[str, float] = {}
+        self._current: _Swap | None = None
+        self._swaps = _History(SWAPS_KEPT)
+        self._failures = _History(SWAPS_KEPT)
+        self._executions = _History(EXECUTIONS_KEPT)
+
+    @property
+    def home_model(self) -> str:
+        """The model that should be resident when nobody needs another; empty for none."""
+        return self._home_model
+
+    @property
+    def loaded_model(self) -> str | None:
+        """The resident model that was loaded or used last; None when nothing is known to be resident."""
+        return max(reversed(self._resident), key=self._resident.__getitem__, default=None)
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the loaded model is the home model."""
+        return self.loaded_model == self._home_model
+
+    def swaps_this_hour(self, now: float) -> int:
+        """Swaps completed in (now - 3600, now]; a method, where donna's page has a property, because time is an argument."""
+        return self._swaps.ended_since(now - HOUR_S)
+
+    def record_loaded(self, model: str, at: float) -> None:
+        """The model is verified resident, or was used: it becomes the loaded one unless another was loaded or used later."""
+        self._resident.pop(model, None)
+        self._resident[model] = at
+
+    def record_unloaded(self, model: str) -> None:
+        """The model is verified gone. Unknown models are ignored."""
+        self._resident.pop(model, None)
+
+    def record_swap_started(self, from_model: str | None, to_model: str, at: float) -> None:
+        """A swap set out to make `to_model` resident; one that is still under way counts as failed.
+
+        Args:
+            from_model: the model that makes room, None for none. Where several do, report the others by `record_unloaded`.
+        """
+        if self._current is not None:
+            self.record_swap_failed(at)
+        self._current = _Swap(from_model=from_model, to_model=to_model, started_at=at)
+
+    def record_swap_completed(self, at: float) -> None:
+        """The current swap ended with its model verified resident. Ignored where none is under way: late news of a failed one."""
+        swap, self._current = self._current, None
+        if swap is None:
+            return
+        self._swaps.add(_Span(started_at=swap.started_at, ended_at=at))
+        if swap.from_model is not None and swap.from_model != swap.to_model:
+            self.record_unloaded(swap.from_model)
+        self.record_loaded(swap.to_model, at)
+
+    def record_swap_failed(self, at: float) -> None:
+        """The current swap failed or timed out. It enters no swap metric but its own count, and says nothing about residency."""
+        swap, self._current = self._current, None
+        if swap is not None:
+            self._failures.add(_Span(started_at=swap.started_at, ended_at=at))
+
+    def record_execution_time(self, seconds: float, at: float) -> None:
+        """An execution of `seconds` ended at `at`."""
+        self._executions.add(_Span(started_at=at - max(0.0, seconds), ended_at=at))
+
+    def update(self, home_model: str, alerts: GpuAlertSettings) -> None:
+        """Put new settings in force; history and residency stay."""
+        self._home_model = home_model
+        self._alerts = alerts
+
+    def get_metrics(self, now: float) -> dict[str, object]:
+        """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None for what was never measured."""
+        last, mean_s = self._swaps.last(), self._swaps.mean_s()
+        return {
+            "loaded_model": self.loaded_model,
+            "resident_models": sorted(self._resident),
+            "is_home": self.is_home,
+            "home_model": self._home_model,
+            "swaps_this_hour": self.swaps_this_hour(now),
+            "swap_failures_1h": self._failures.ended_since(now - HOUR_S),
+            "current_swap": self._current_swap(now),
+            "last_swap_ms": None if last is None else _ms(last.length_s),
+            "avg_swap_ms": None if mean_s is None else _ms(mean_s),
+            "swap_overhead_pct_1h": round(self._overhead_pct(now), 2),
+            "executions_1h": self._executions.ended_since(now - HOUR_S),
+        }
+
+    def check_alerts(self, now: float) -> list[GpuBreach]:
+        """Thresholds passed now, strictly: swaps in the last hour, length of the last swap (of the last hour), swap overhead."""
+        last = self._swaps.last()
+        last_ms = _ms(last.length_s) if last is not None and last.ended_at > now - HOUR_S else 0.0
+        readings = (
+            (GpuBreachKind.SWAP_FREQUENCY, float(self.swaps_this_hour(now)), float(self._alerts.swaps_per_hour_warning)),
+            (GpuBreachKind.SWAP_LATENCY, last_ms, self._alerts.swap_wait_ms_warning),
+            (GpuBreachKind.SWAP_OVERHEAD, self._overhead_pct(now), self._alerts.swap_overhead_pct_warning),
+        )
+        return [GpuBreach(kind=kind, measured=measured, threshold=limit) for kind, measured, limit in readings if measured > limit]
+
+    def _overhead_pct(self, now: float) -> float:
+        """Swap time over swap and execution time in the last hour, by overlap; 0 where the GPU did neither.
+
+        Where an hour holds more than is kept, the share is that of the time that both histories still cover: dropping only the
+        executions would make swaps look dearer than they are.
+        """
+        since = max(now - HOUR_S, self._swaps.complete_since, self._executions.complete_since)
+        swap_s, execution_s = self._swaps.overlap_s(since, now), self._executions.overlap_s(since, now)
+        busy_s = swap_s + execution_s
+        return 100.0 * swap_s / busy_s if busy_s > 0 else 0.0
+
+    def _current_swap(self, now: float) -> dict[str, object] | None:
+        swap = self._current
+        if swap is None:
+            return None
+        return {"from_model": swap.from_model, "to_model": swap.to_model, "elapsed_ms": _ms(max(0.0, now - swap.started_at))}
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000.0, 3)

@@ -1,0 +1,85 @@
+"""Delivers every event to every sink, in order, and keeps a defective sink from disturbing anybody else.
+
+Knows no sink by name and filters nothing. `bootstrap` builds it; whoever emits holds it as a plain `EventSink`. One thread only: the
+event loop's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+from hearth.events import Event, name_of
+from hearth.ports import EventSink
+
+
+class EventFanout:
+    """An `EventSink` in front of any number of others.
+
+    Every sink sees the events in the same order, also those that a sink emits while it is handling another. A sink that raises misses
+    that event only; its first failure is logged by type and place, without the error's text, which may quote anything.
+    """
+
+    def __init__(self, sinks: Iterable[EventSink] = ()) -> None:
+        self._sinks = list(sinks)
+        self._reported: list[EventSink] = []
+        self._pending: deque[Event] = deque()
+        self._delivering = False
+        self._logger = logging.getLogger(__name__)
+
+    def subscribe(self, sink: EventSink) -> None:
+        """Deliver to `sink` too, from the next event on; a second subscription of the same sink is ignored."""
+        if not _holds(self._sinks, sink):
+            self._sinks.append(sink)
+
+    def unsubscribe(self, sink: EventSink) -> None:
+        """Deliver nothing more to `sink`; unknown sinks are ignored."""
+        self._sinks = [known for known in self._sinks if known is not sink]
+        self._reported = [known for known in self._reported if known is not sink]
+
+    def emit(self, event: Event) -> None:
+        """Deliver `event`; never raises for a defect of a sink."""
+        self._pending.append(event)
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._pending:
+                self._deliver(self._pending.popleft())
+        finally:
+            self._delivering = False
+
+    def _deliver(self, event: Event) -> None:
+        for sink in tuple(self._sinks):
+            if not _holds(self._sinks, sink):
+                continue
+            try:
+                sink.emit(event)
+            except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one
+                self._report(sink, event, error)
+
+    def _report(self, sink: EventSink, event: Event, error: Exception) -> None:
+        if _holds(self._reported, sink):
+            return
+        self._reported.append(sink)
+        self._logger.error(
+            "event sink %s raised %s at %s on %s; its further failures are not reported",
+            type(sink).__name__,
+            type(error).__name__,
+            _place(error),
+            name_of(event),
+        )
+
+
+def _holds(sinks: list[EventSink], sink: EventSink) -> bool:
+    """Membership by identity: sinks may be equal without being the same, or not comparable at all."""
+    return any(known is sink for known in sinks)
+
+
+def _place(error: Exception) -> str:
+    """`module:line` of the innermost frame."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "unknown" if trace is None else f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"

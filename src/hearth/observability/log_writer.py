@@ -1,0 +1,138 @@
+"""The thread that writes log lines, so that a slow, blocked or closed output never delays the gateway.
+
+Writes what it is given and counts what it could not; formats nothing. Only `logs` uses it. `put` and `dropped` may be used from any
+thread; nothing here touches the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import selectors
+import threading
+from collections.abc import Callable
+from typing import Protocol, TextIO
+
+from hearth.observability.log_lines import LogLine
+
+
+class Target(Protocol):
+    """Where text goes. `write` may block and may raise OSError or ValueError; `close` is called once, by the writing thread."""
+
+    def write(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DescriptorTarget:
+    """Writes to a descriptor of its own, past the stream's buffer.
+
+    A thread stuck in a buffered stream would hold the lock that the interpreter needs at exit (it aborts then); and the stream's own
+    descriptor number may be closed and given to a caller's socket.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        stream.flush()
+        self._encoding = stream.encoding or "utf-8"
+        self._fd = os.dup(stream.fileno())
+
+    def write(self, text: str) -> None:
+        rest = memoryview(text.encode(self._encoding, errors="backslashreplace"))
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:
+                self._wait_until_writable()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _wait_until_writable(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._fd, selectors.EVENT_WRITE)
+            selector.select()
+
+
+class StreamTarget:
+    """Writes to a stream that has no descriptor, and leaves it open."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def close(self) -> None:
+        return
+
+
+def target_of(stream: TextIO) -> Target:
+    """The stream's own descriptor where it has one, else the stream."""
+    try:
+        return DescriptorTarget(stream)
+    except (OSError, ValueError):
+        return StreamTarget(stream)
+
+
+class LineWriter:
+    """A bounded queue and the daemon thread that empties it.
+
+    A line that finds the queue full, or that the target refuses, is dropped and counted; the count is written as a line of its own
+    (`log_lines_dropped`) as soon as something can be written again.
+    """
+
+    def __init__(self, target: Target, render: Callable[[LogLine], str], capacity: int) -> None:
+        self._target = target
+        self._render = render
+        self._queue: queue.Queue[LogLine | None] = queue.Queue(capacity)
+        self._counting = threading.Lock()
+        self._dropped = 0
+        self._told = 0
+        self._thread = threading.Thread(target=self._run, name="hearth-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost since the start."""
+        return self._dropped
+
+    def put(self, line: LogLine) -> None:
+        """Queue a line; never blocks."""
+        try:
+            self._queue.put_nowait(line)
+        except queue.Full:
+            self._drop()
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is queued and end the thread; False when that takes longer than about `timeout_s` and the rest is given up."""
+        try:
+            self._queue.put(None, timeout=timeout_s / 2)
+        except queue.Full:
+            return False
+        self._thread.join(timeout_s / 2)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        for line in iter(self._queue.get, None):
+            self._tell_drops(line.wall_at)
+            if not self._write(line):
+                self._drop()
+        self._target.close()
+
+    def _tell_drops(self, wall_at: float) -> None:
+        missing = self._dropped - self._told
+        if missing and self._write(LogLine(wall_at=wall_at, level=logging.WARNING, event="log_lines_dropped", fields={"count": missing})):
+            self._told += missing
+
+    def _write(self, line: LogLine) -> bool:
+        try:
+            self._target.write(self._render(line) + "\n")
+        except (OSError, ValueError, OverflowError):  # a closed output, or an instant that no calendar can show
+            return False
+        return True
+
+    def _drop(self) -> None:
+        with self._counting:
+            self._dropped += 1

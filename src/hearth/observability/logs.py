@@ -1,0 +1,139 @@
+"""Events as log lines, and everything that other libraries log in the same format on the same output.
+
+Renders and writes; decides nothing, keeps nothing, and never blocks whoever logs. `bootstrap` calls `configure_logging` once per process
+and puts a `LogSink` into the fanout; `hearth serve` closes the output last.
+
+Colour follows https://no-color.org and https://force-color.org: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TextIO
+
+from hearth.clock import Clock
+from hearth.errors import ConfigError
+from hearth.events import Event
+from hearth.observability.log_lines import LogLine, line_of, to_json, to_text
+from hearth.observability.log_writer import LineWriter, target_of
+
+QUEUED_LINES = 10_000
+CLOSE_TIMEOUT_S = 2.0
+FORMATS = ("text", "json", "auto")
+
+_MAX_FRAMES = 20
+
+
+class LogSink:
+    """An `EventSink` that logs every event as one record of the logger `hearth.events`.
+
+    The time stamp is the wall time at which the event happened (its `at`), by the given clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._logger = logging.getLogger("hearth.events")
+
+    def emit(self, event: Event) -> None:
+        """Log the event; never blocks."""
+        wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
+        line = line_of(event, wall_at)
+        self._logger.log(line.level, line.event, extra={"hearth_line": line})
+
+
+class LogOutput:
+    """The configured output of this process, until `close`."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        self._handler = _LineHandler(writer)
+        self._logger = logging.getLogger("hearth")
+        self._level_before = self._logger.level
+        self._logger.setLevel(logging.INFO)
+        logging.getLogger().addHandler(self._handler)
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost because the output was too slow, blocked or closed."""
+        return self._writer.dropped
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Detach from logging, then write what is queued; False when the output did not take it within about `timeout_s`."""
+        logging.getLogger().removeHandler(self._handler)
+        self._logger.setLevel(self._level_before)
+        return self._writer.close(timeout_s)
+
+
+def configure_logging(
+    log_format: str, stream: TextIO, *, environ: Mapping[str, str] | None = None, queued_lines: int = QUEUED_LINES
+) -> LogOutput:
+    """Send everything that is logged in this process to `stream`: `hearth` from INFO, other libraries as the root logger says (WARNING).
+
+    Args:
+        log_format: `text`, `json`, or `auto`: text in a terminal, JSON elsewhere.
+        environ: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None.
+        queued_lines: lines held for a slow output; more are dropped and counted.
+
+    Raises:
+        ConfigError: for any other format.
+    """
+    if log_format not in FORMATS:
+        raise ConfigError([f"server.log_format: {log_format!r} is not one of {', '.join(FORMATS)}"])
+    render = _renderer(log_format, stream, os.environ if environ is None else environ)
+    return LogOutput(LineWriter(target_of(stream), render, queued_lines))
+
+
+def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether text on `stream` should be coloured."""
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return environ["FORCE_COLOR"] != "0"
+    return stream.isatty() and environ.get("TERM") != "dumb"
+
+
+class _LineHandler(logging.Handler):
+    """Hands records to the writer as lines; formatting happens on its thread."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = vars(record).get("hearth_line")
+        self._writer.put(line if isinstance(line, LogLine) else _foreign_line(record))
+
+
+def _renderer(log_format: str, stream: TextIO, environ: Mapping[str, str]) -> Callable[[LogLine], str]:
+    if log_format == "text" or (log_format == "auto" and stream.isatty()):
+        return partial(to_text, colour=wants_colour(stream, environ))
+    return to_json
+
+
+def _foreign_line(record: logging.LogRecord) -> LogLine:
+    """What a library logged. Of an exception only the type and the frames: its text may quote a request."""
+    fields: dict[str, object] = {"logger": record.name, "message": _message(record)}
+    if record.exc_info and record.exc_info[0] is not None:
+        fields["error"] = record.exc_info[0].__name__
+        fields["frames"] = _frames(record.exc_info[1])
+    return LogLine(wall_at=record.created, level=record.levelno, event="log", fields=fields)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError):  # a library's own mistake in its format string
+        return str(record.msg)
+
+
+def _frames(error: BaseException | None) -> list[str]:
+    """`module:line` of the innermost frames, outermost first."""
+    frames: list[str] = []
+    trace = None if error is None else error.__traceback__
+    while trace is not None:
+        frames.append(f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return frames[-_MAX_FRAMES:]

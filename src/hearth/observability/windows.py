@@ -1,0 +1,70 @@
+"""How many items ended in the last 24 hours: the `stats_24h` of the status page.
+
+Counts and forgets; keeps no item and reads no clock. Fed by the fanout, read by status. One thread only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from hearth.events import Event, ItemEnded, ItemInterrupted, RequestRejected
+from hearth.types import Lane, Outcome
+
+DAY_S = 86_400.0
+BUCKET_S = 60.0
+
+_KEYS = (*(f"{lane.value}_{word}" for lane in Lane for word in (*(outcome.value for outcome in Outcome), "interrupted")), "rejected")
+
+
+class _Bucket:
+    """Counts of the events in the minute that began with its first event."""
+
+    __slots__ = ("counts", "opened_at")
+
+    def __init__(self, opened_at: float) -> None:
+        self.opened_at = opened_at
+        self.counts: Counter[str] = Counter()
+
+
+class Stats24h:
+    """An `EventSink` that counts over a window that really slides.
+
+    A bucket opens with its first event and takes those of the next 60 s; it leaves as a whole when that first event is 24 h old. So
+    nothing older than 24 h is ever counted, an event that stands alone leaves exactly at 24 h, and none leaves more than a minute
+    early. At most 1441 buckets exist.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: deque[_Bucket] = deque()
+
+    def emit(self, event: Event) -> None:
+        """Count endings, interruptions and rejections; ignore every other event."""
+        key = _key_of(event)
+        if key is not None:
+            self._bucket_for(event.at).counts[key] += 1
+
+    def snapshot(self, now: float) -> dict[str, int]:
+        """Counts in (now - 24 h, now]: `{internal,external}_{completed,failed,cancelled,expired,interrupted}` and `rejected`."""
+        self._forget(now)
+        total: Counter[str] = Counter()
+        for bucket in self._buckets:
+            total.update(bucket.counts)
+        return {key: total[key] for key in _KEYS}
+
+    def _bucket_for(self, at: float) -> _Bucket:
+        if not self._buckets or at >= self._buckets[-1].opened_at + BUCKET_S:
+            self._forget(at)
+            self._buckets.append(_Bucket(at))
+        return self._buckets[-1]
+
+    def _forget(self, now: float) -> None:
+        while self._buckets and self._buckets[0].opened_at + DAY_S <= now:
+            self._buckets.popleft()
+
+
+def _key_of(event: Event) -> str | None:
+    if isinstance(event, ItemEnded):
+        return f"{event.lane.value}_{event.outcome.value}"
+    if isinstance(event, ItemInterrupted):
+        return f"{event.lane.value}_interrupted"
+    return "rejected" if isinstance(event, RequestRejected) else None

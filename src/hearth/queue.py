@@ -1,0 +1,328 @@
+"""The live shell around the scheduler: one task that owns it, a mailbox for everything that happens, and the way in for callers.
+
+Submissions, endings, cancels, timers and loads all become inputs in one mailbox; each is one decision, and its actions are carried out
+before the next. Nobody else touches the scheduler, so there is no lock. Futures, sockets and bodies stay out here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from hearth import status
+from hearth.chronicle import Chronicle
+from hearth.clock import Clock, new_request_id
+from hearth.config.gateway_config import GatewayConfig
+from hearth.dispatching import Dispatching
+from hearth.errors import CallerGone, ModelNotFound, QueueFull, ShuttingDown
+from hearth.events import ModeChanged, TaskAnnounced
+from hearth.executor import Executor
+from hearth.gpu_tracker import GpuTracker
+from hearth.in_process import Asked, Futures, complete
+from hearth.intake import NewItem, Ticket, item_of
+from hearth.ports import EventSink, GenerationBackend, ModelControl
+from hearth.register import Register
+from hearth.reply import Reply
+from hearth.scheduling import inputs
+from hearth.scheduling.actions import Action
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.inputs import Input
+from hearth.scheduling.preemption import interruptible
+from hearth.swapper import Swapper
+from hearth.types import BackendCall, Completion, Lane, Outcome, Priority, RequestId, Sequence, canonical_model
+from hearth.work import Work
+
+__all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
+
+MIB = 1024 * 1024
+MODE_CHECK_S = 1.0
+"""A decision never relies on a reading of the active hours that is older than this."""
+
+
+class LLMQueueWorker:
+    """Queues, schedules and runs every model call of the house.
+
+    Must be used on one event loop. `submit` and `enqueue_*` accept work before `run` has started; it waits until then.
+
+    Args:
+        name_of: the installed name of a model as callers write it, None where it is not installed.
+        on_decision: called after each decision with the instant and the actions, for tests and recordings.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: GatewayConfig,
+        backend: GenerationBackend,
+        control: ModelControl,
+        clock: Clock,
+        events: EventSink,
+        tracker: GpuTracker | None = None,
+        name_of: Callable[[str], str | None] = canonical_model,
+        on_decision: Callable[[float, list[Action]], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._events = events
+        self.tracker = tracker or GpuTracker(config.settings.gpu.home_model, config.settings.gpu.alerts)
+        self.scheduler = Scheduler(config.scheduler_settings)
+        self._register = Register()
+        settings = lambda: self._config.settings  # noqa: E731 - always the configuration in force
+        self._executor = Executor(backend=backend, clock=clock, settings=settings, post=self.post)
+        self._dispatching = Dispatching(
+            state=self.scheduler.state,
+            register=self._register,
+            executor=self._executor,
+            swapper=Swapper(control=control, settings=settings, post=self.post),
+            chronicle=Chronicle(events=events, tracker=self.tracker),
+            arm=self._arm,
+            post=self.post,
+        )
+        self._name_of = name_of
+        self._on_decision = on_decision
+        self._futures = Futures()
+        self._mailbox: deque[tuple[Input, float]] = deque()
+        self._arriving: dict[Lane, int] = dict.fromkeys(Lane, 0)
+        self._mail = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_at = 0.0
+        self._mode_read_at = float("-inf")
+        self._sequence = 0
+        self._stopping = False
+        self._revision = 0
+        self._changed = asyncio.Event()
+
+    # The way in.
+
+    def submit(self, new: NewItem) -> Ticket:
+        """Accept a request.
+
+        Raises:
+            ShuttingDown: nothing is accepted any more.
+            QueueFull: as many as the configuration allows are waiting in its lane.
+        """
+        if self._stopping:
+            raise ShuttingDown(retry_after_s=self._config.settings.server.shutdown_grace_s)
+        self._check_depth(new.lane)
+        self._sequence += 1
+        item = item_of(new, Sequence(self._sequence), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
+        reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
+        fixed = new.call
+        call_on = (lambda _: fixed) if isinstance(fixed, BackendCall) else fixed
+        work = Work(item=item, call_on=call_on, reply=reply)
+        position = self.scheduler.state.waiting.ahead_of(item.band) + sum(self._arriving.values())
+        self._register.add(work)
+        self._arriving[item.lane] += 1
+        self._dispatching.chronicle.queued(work, position, item.arrived_at)
+        self.post(inputs.Arrived(item=item))
+        return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, reply=reply)
+
+    def enqueue_internal(
+        self,
+        prompt: str,
+        model: str | None = None,
+        *,
+        max_tokens: int | None = None,
+        json_mode: bool = False,
+        task_type: str | None = None,
+        priority: Priority | None = None,
+    ) -> asyncio.Future[Completion]:
+        """Queue the house's own call; `priority` overrides what `priority_map` says of the task type. Cancel the future to cancel it."""
+        band = priority if priority is not None else self._config.priority_for_task_type(task_type)
+        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type)
+        return self._enqueue(asked, Lane.INTERNAL, band, caller=Lane.INTERNAL.value)
+
+    def enqueue_external(
+        self,
+        prompt: str,
+        model: str | None = None,
+        *,
+        caller: str,
+        max_tokens: int | None = None,
+        json_mode: bool = False,
+        task_type: str | None = None,
+    ) -> asyncio.Future[Completion]:
+        """Queue a call on behalf of another program, in its order of arrival. Cancel the future to cancel it."""
+        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type)
+        return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller=caller)
+
+    def cancel(self, sequence: Sequence) -> bool:
+        """Give an item up in whatever state it is: at once where it waits, best effort where it runs.
+
+        Returns:
+            True where it is cancelled now or was before, False where it had ended otherwise or never was.
+        """
+        work = self._register.live(sequence)
+        if work is None:
+            return self._register.outcome_of(sequence) is Outcome.CANCELLED
+        if work.reply.complete:
+            return False
+        self._dispatching.end(work, Outcome.CANCELLED, self._clock.monotonic(), CallerGone())
+        self.post(inputs.Cancelled(sequence=sequence))
+        return True
+
+    def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
+        """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
+        found = self._register.find(request_id, caller)
+        if not found:
+            return None
+        cancelled = [self.cancel(sequence) for sequence in found]
+        return any(cancelled)
+
+    def preempt_external(self) -> int:
+        """Ask every running external item that can be stopped unnoticed to yield now. Returns how many that is."""
+        state = self.scheduler.state
+        self.post(inputs.PreemptRequested())
+        return sum(interruptible(state, entry) for entry in state.running)
+
+    def announce(self, task_type: str, at_wall_s: float) -> None:
+        """Expect an internal task at an instant (seconds since 1970-01-01 UTC), so that the GPU is free by then."""
+        due_at = self._clock.monotonic() + at_wall_s - self._clock.wall()
+        self.post(inputs.Scheduled(task_type=task_type, due_at=due_at))
+
+    def reload_config(self, config: GatewayConfig) -> None:
+        """Put another configuration in force; what waits, runs and has been counted stays."""
+        self._config = config
+        self.tracker.update(config.settings.gpu.home_model, config.settings.gpu.alerts)
+        self._mode_read_at = float("-inf")
+        self.post(inputs.PolicyChanged(settings=config.scheduler_settings))
+
+    # What is going on.
+
+    def get_status(self) -> dict[str, object]:
+        """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.status`."""
+        return status.status(self.scheduler.state, self._register.works, self.tracker, self._clock.monotonic())
+
+    def get_item(self, sequence: int) -> dict[str, object] | None:
+        """One item, waiting, running or lately ended; None where there is none."""
+        work = self._register.live(Sequence(sequence))
+        if work is None:
+            return self._register.ended_item(Sequence(sequence))
+        return status.item(self.scheduler.state, work, self._clock.monotonic())
+
+    async def changes(self) -> AsyncIterator[int]:
+        """A growing number each time something has changed, the present one first; ends when the worker stops."""
+        seen = -1
+        while True:
+            if seen != self._revision:
+                seen = self._revision
+                yield seen
+            elif self._stopping:
+                return
+            else:
+                await self._changed.wait()
+
+    # The loop.
+
+    def post(self, fact: Input, *, not_before: float = 0.0) -> None:
+        """Report a fact; it is decided upon in the order of reports. `not_before` is the due instant of a timer that may run early."""
+        self._mailbox.append((fact, not_before))
+        self._mail.set()
+
+    async def process_one(self) -> None:
+        """Wait for one fact and take one decision."""
+        while not self._mailbox:
+            self._mail.clear()
+            await self._mail.wait()
+        fact, not_before = self._mailbox.popleft()
+        try:
+            self._decide(fact, max(self._clock.monotonic(), not_before, self._last_at))
+        except Exception as error:  # noqa: BLE001 - supervision point: a defect in one decision must not end all of them
+            self._dispatching.chronicle.fault("queue", error, self._clock.monotonic())
+
+    async def run(self) -> None:
+        """Decide until cancelled."""
+        while True:
+            await self.process_one()
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new work, fail what waits, let what runs finish for up to `grace_s`, then cut it off. Needs `run` to go on meanwhile."""
+        self._stopping = True
+        self.post(inputs.DrainRequested())
+        now = self._clock.monotonic()
+        for work in self._register.waiting(self.scheduler.state):
+            self._dispatching.end(work, Outcome.CANCELLED, now, ShuttingDown())
+            self.post(inputs.Cancelled(sequence=work.item.sequence))
+        await self._executor.drained(grace_s)
+        now = self._clock.monotonic()
+        for work in tuple(self._register.works.values()):
+            if not work.reply.complete:
+                self._dispatching.end(work, Outcome.CANCELLED, now, ShuttingDown())
+                self.post(inputs.Cancelled(sequence=work.item.sequence))
+        await self._executor.aclose()
+        await self._dispatching.aclose()
+        self._bump()
+
+    def _decide(self, fact: Input, now: float) -> None:
+        self._last_at = now
+        self._read_mode(now)
+        if isinstance(fact, inputs.Arrived):
+            self._arriving[fact.item.lane] -= 1
+        self._apply(fact, now)
+
+    def _read_mode(self, now: float) -> None:
+        if now - self._mode_read_at < MODE_CHECK_S:
+            return
+        self._mode_read_at = now
+        active = self._config.is_active_hours(self._clock.wall())
+        if active != self.scheduler.state.active:
+            self._events.emit(ModeChanged(at=now, active=active))
+            self._apply(inputs.ModeChanged(active=active), now)
+
+    def _apply(self, fact: Input, now: float) -> None:
+        actions = self.scheduler.handle(fact, now)
+        if isinstance(fact, inputs.Scheduled):
+            self._events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
+        self._dispatching.record(fact, now)
+        if self._on_decision is not None:
+            self._on_decision(now, actions)
+        for action in actions:
+            self._dispatching.carry_out(action, now)
+        self._bump()
+
+    def _arm(self, at: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._fire, at)
+
+    def _fire(self, due_at: float) -> None:
+        self.post(inputs.TimerFired(), not_before=due_at)
+
+    def _bump(self) -> None:
+        self._revision += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _enqueue(self, asked: Asked, lane: Lane, priority: Priority, *, caller: str) -> asyncio.Future[Completion]:
+        model = None if asked.model is None else self._name_of(asked.model)
+        if asked.model is not None and model is None:
+            raise ModelNotFound(f"model '{asked.model}' not found")
+        new = NewItem(
+            lane=lane,
+            priority=priority,
+            caller=caller,
+            model=model,
+            request_id=RequestId(new_request_id()),
+            call=asked.call_on,
+            task_type=asked.task_type,
+            prompt_tokens=asked.prompt_tokens,
+            max_tokens=asked.max_tokens,
+        )
+        ticket = self.submit(new)
+        work = self._register.works[ticket.sequence]
+        waiting = complete(ticket, self._clock.monotonic, lambda: work.model, self.cancel)
+        return self._futures.watch(asyncio.get_running_loop().create_task(waiting))
+
+    def _check_depth(self, lane: Lane) -> None:
+        limits = self._config.settings.queue
+        allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
+        waiting = self.scheduler.state.waiting.count(lane) + self._arriving[lane]
+        if waiting >= allowed:
+            raise QueueFull(f"the queue is full: {waiting} {lane.value} requests are waiting", retry_after_s=self._next_free_s())
+
+    def _next_free_s(self) -> float:
+        """Expected seconds until something that runs now has ended: when a place in the queue comes free."""
+        now = self._clock.monotonic()
+        ends = [entry.expected_end_at - now for entry in self.scheduler.state.running]
+        return max(1.0, min(ends, default=1.0))

@@ -1,0 +1,77 @@
+"""The works that are alive, by number and by request id, and a short memory of those that have ended.
+
+Plain bookkeeping for the queue worker; what has ended keeps its identity and outcome only, never a body.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from hearth import status
+from hearth.scheduling.state import State
+from hearth.scheduling.waiting import Place
+from hearth.types import Outcome, RequestId, Sequence
+from hearth.work import Work
+
+REMEMBERED = 1000
+"""Ended items that can still be asked for."""
+
+
+class Register:
+    """Every accepted work, until a while after its end."""
+
+    def __init__(self) -> None:
+        self._works: dict[Sequence, Work] = {}
+        self._by_request: dict[RequestId, list[tuple[str, Sequence]]] = {}
+        self._ended: OrderedDict[Sequence, tuple[RequestId, dict[str, object], Outcome]] = OrderedDict()
+
+    @property
+    def works(self) -> Mapping[Sequence, Work]:
+        """Those that have not ended."""
+        return self._works
+
+    def add(self, work: Work) -> None:
+        """A work was accepted."""
+        item = work.item
+        self._works[item.sequence] = work
+        self._by_request.setdefault(item.request_id, []).append((item.caller, item.sequence))
+
+    def live(self, sequence: Sequence) -> Work | None:
+        """The work if it has not ended."""
+        return self._works.get(sequence)
+
+    def waiting(self, state: State) -> list[Work]:
+        """Those that no attempt is under way for."""
+        entries = state.entries
+        return [work for key, work in self._works.items() if key not in entries or entries[key].place is Place.WAITING]
+
+    def find(self, request_id: RequestId, caller: str | None) -> list[Sequence]:
+        """Items under this request id, alive or remembered; with a caller, only its own."""
+        return [sequence for owner, sequence in self._by_request.get(request_id, ()) if caller in {None, owner}]
+
+    def outcome_of(self, sequence: Sequence) -> Outcome | None:
+        """How a remembered item ended."""
+        ended = self._ended.get(sequence)
+        return None if ended is None else ended[2]
+
+    def ended_item(self, sequence: Sequence) -> dict[str, object] | None:
+        """A remembered item as status shows it."""
+        ended = self._ended.get(sequence)
+        return None if ended is None else ended[1]
+
+    def end(self, work: Work) -> None:
+        """The work's outcome is set: remember it, forget the oldest."""
+        sequence, outcome = work.item.sequence, work.outcome or Outcome.FAILED
+        del self._works[sequence]
+        self._ended[sequence] = (work.item.request_id, status.ended(work), outcome)
+        if len(self._ended) > REMEMBERED:
+            oldest, (request_id, _, _) = self._ended.popitem(last=False)
+            self._drop(request_id, oldest)
+
+    def _drop(self, request_id: RequestId, sequence: Sequence) -> None:
+        left = [pair for pair in self._by_request[request_id] if pair[1] != sequence]
+        if left:
+            self._by_request[request_id] = left
+        else:
+            del self._by_request[request_id]

@@ -1,0 +1,137 @@
+"""One answer on its way from a running attempt to its caller: a head once, then chunks, then an end or an error.
+
+One producer (the executor), one consumer (the HTTP route or an in-process caller), both on the same event loop. The producer never
+waits while less than `limit_bytes` are unread, so a model's slot is not held by a slow reader until that much has piled up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from hearth.errors import CallerGone, HearthError
+from hearth.types import Headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyHead:
+    """Status and end-to-end headers of an answer."""
+
+    status: int
+    headers: Headers
+
+
+class Reply:
+    """The pipe. Everything but the three `async` methods is immediate and may be called from callbacks."""
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._head: ReplyHead | None = None
+        self._chunks: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._error: HearthError | None = None
+        self._ended = False
+        self._abandoned = False
+        self._readable = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    @property
+    def started(self) -> bool:
+        """The head has been handed over: the attempt can no longer be redone without the caller noticing."""
+        return self._head is not None
+
+    @property
+    def ended(self) -> bool:
+        """The answer is complete, failed, or its caller has gone."""
+        return self._ended or self._abandoned
+
+    @property
+    def complete(self) -> bool:
+        """The whole answer has been handed over."""
+        return self._ended and self._error is None
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes pushed and not yet taken."""
+        return self._unread_bytes
+
+    def start(self, head: ReplyHead) -> None:
+        """Hand over the head; the first one counts."""
+        if self._head is None:
+            self._head = head
+            self._readable.set()
+
+    def push(self, chunk: bytes) -> None:
+        """Add a chunk, keeping its boundaries. Ignored once the answer has ended."""
+        if self.ended or not chunk:
+            return
+        self._chunks.append(chunk)
+        self._unread_bytes += len(chunk)
+        if self._unread_bytes >= self._limit_bytes:
+            self._writable.clear()
+        self._readable.set()
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        self._ended = True
+        self._readable.set()
+        self._writable.set()
+
+    def fail(self, error: HearthError) -> None:
+        """The answer ends with an error, delivered after what was pushed. The first ending counts."""
+        if not self._ended:
+            self._error = error
+            self.finish()
+
+    def abandon(self) -> None:
+        """The caller has gone: drop what is unread and let the producer run on into nothing until it is stopped."""
+        self._abandoned = True
+        self._chunks.clear()
+        self._unread_bytes = 0
+        self._writable.set()
+        self._readable.set()
+
+    async def writable(self) -> None:
+        """Wait until less than the limit is unread."""
+        await self._writable.wait()
+
+    async def head(self) -> ReplyHead:
+        """The head, as soon as there is one.
+
+        Raises:
+            HearthError: the answer failed before it began.
+        """
+        while self._head is None:
+            if self.ended:
+                raise self._error or CallerGone
+            self._readable.clear()
+            await self._readable.wait()
+        return self._head
+
+    async def take(self) -> tuple[bytes, ...]:
+        """All unread chunks, at least one; empty at the end of a complete answer.
+
+        Raises:
+            HearthError: the answer broke off after the chunks taken so far.
+        """
+        while not self._chunks:
+            if self.ended:
+                if self._error is not None or self._abandoned:
+                    raise self._error or CallerGone
+                return ()
+            self._readable.clear()
+            await self._readable.wait()
+        chunks = tuple(self._chunks)
+        self._chunks.clear()
+        self._unread_bytes = 0
+        self._writable.set()
+        return chunks
+
+    async def body(self) -> bytes:
+        """The whole rest of the answer. Raises HearthError as `take` does."""
+        parts: list[bytes] = []
+        while chunks := await self.take():
+            parts.extend(chunks)
+        return b"".join(parts)

@@ -1,0 +1,103 @@
+"""The scheduler: one object, one method, no side effects.
+
+`handle` takes one decision, always in this order, which both shells rely on:
+
+1. fold the fact into the state (a late report about an attempt that is over is ignored);
+2. give up what has waited too long;
+3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
+4. go home when there is nothing else to do (`home`);
+5. re-arm the one timer.
+
+Time. `now` is the caller's instant on the monotonic clock and must not go back. A timer may run a hair before its deadline, so a shell
+reports `TimerFired` with `now = max(clock, due)`; the timer is one value, re-armed by each decision, so a lost or early one cannot
+leave an item behind.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from hearth.config.settings import SchedulerSettings
+from hearth.scheduling.actions import Action, Expire, Fail, Refusal, WakeAt
+from hearth.scheduling.facts import fold
+from hearth.scheduling.home import restore
+from hearth.scheduling.inputs import Input, TimerFired
+from hearth.scheduling.placement import Placement
+from hearth.scheduling.state import State
+from hearth.scheduling.waiting import Place
+
+
+class Scheduler:
+    """Decides; see the module docstring. `state` is for reading (snapshots, invariants), never for changing from outside."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.state = State.new(settings)
+        self._armed_at: float | None = None
+        self._stranded_check_at: float | None = None
+
+    def handle(self, fact: Input, now: float) -> list[Action]:
+        """Take one decision.
+
+        Returns:
+            What to do, in the order in which it was decided. At most one `WakeAt`, at the end, where the timer changes.
+        """
+        if isinstance(fact, TimerFired):
+            self._armed_at = None
+        self.state.wakes.clear()
+        actions = fold(self.state, fact, now)
+        actions += self._give_up(now)
+        if self.state.down_since is None and not self.state.draining:
+            placement = Placement(self.state, now)
+            restore(self.state, placement, now)
+            actions += placement.run()
+        return actions + self._arm(now)
+
+    def _give_up(self, now: float) -> list[Action]:
+        return self._expired(now) + self._stranded(now)
+
+    def _expired(self, now: float) -> list[Action]:
+        state, actions = self.state, list[Action]()
+        while state.expiries and state.expiries[0][0] <= now:
+            _, sequence = heapq.heappop(state.expiries)
+            entry = state.entries.get(sequence)
+            if entry is not None and entry.place is Place.WAITING:
+                state.waiting.remove(entry)
+                state.leave(entry)
+                actions.append(Expire(sequence=sequence))
+        if state.expiries:
+            state.wake_at(state.expiries[0][0])
+        return actions
+
+    def _stranded(self, now: float) -> list[Action]:
+        """Items that have waited for a backend that is down for as long as they may."""
+        state, actions = self.state, list[Action]()
+        if state.down_since is None or not len(state.waiting):
+            self._stranded_check_at = None
+            return actions
+        if self._stranded_check_at is None or self._stranded_check_at <= now:
+            actions = self._strand(state.down_since, now)
+        if self._stranded_check_at is not None:
+            state.wake_at(self._stranded_check_at)
+        return actions
+
+    def _strand(self, down_since: float, now: float) -> list[Action]:
+        """One pass over the queue; the next is due when the first of those that stay runs out of patience (newcomers have more)."""
+        state, actions = self.state, list[Action]()
+        self._stranded_check_at = None
+        for entry in sorted(state.waiting.all_entries(), key=lambda entry: entry.item.sequence):
+            until = max(down_since, entry.item.arrived_at) + state.settings.wait_when_down_s
+            if until <= now:
+                state.waiting.remove(entry)
+                state.leave(entry)
+                actions.append(Fail(sequence=entry.item.sequence, why=Refusal.BACKEND_DOWN))
+            else:
+                self._stranded_check_at = min(until, self._stranded_check_at or until)
+        return actions
+
+    def _arm(self, now: float) -> list[Action]:
+        wakes = self.state.wakes
+        at = max(wakes[0], now) if wakes else None
+        if at == self._armed_at:
+            return []
+        self._armed_at = at
+        return [WakeAt(at=at)]

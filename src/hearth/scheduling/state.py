@@ -1,0 +1,88 @@
+"""Everything the scheduler remembers, in one object that only its own package changes."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from hearth.config.settings import SchedulerSettings
+from hearth.scheduling.estimates import Estimates
+from hearth.scheduling.residency import Residency
+from hearth.scheduling.waiting import Entry, Place, WaitingRoom
+from hearth.types import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """The scheduler's memory.
+
+    Attributes:
+        entries: every accepted item that has not left, by sequence.
+        active: within active hours, when internal work may interrupt.
+        down_since: the backend has not answered since then; None while it does.
+        announced: instants of announced internal tasks, by task type.
+        interruptions: numbers the interruptions, so that the latest goes first.
+        failures: consecutive load or unload failures by model.
+        not_before: models that are left alone until an instant, after a failure.
+        idle_since: since when nothing waits or runs; None while something does.
+        home_failures: restores of the home model that failed in a row.
+    """
+
+    settings: SchedulerSettings
+    waiting: WaitingRoom
+    residency: Residency
+    estimates: Estimates
+    entries: dict[Sequence, Entry] = field(default_factory=dict)
+    expiries: list[tuple[float, Sequence]] = field(default_factory=list)
+    active: bool = True
+    draining: bool = False
+    down_since: float | None = None
+    announced: dict[str, float] = field(default_factory=dict)
+    interruptions: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    not_before: dict[str, float] = field(default_factory=dict)
+    idle_since: float | None = None
+    home_failures: int = 0
+    wakes: list[float] = field(default_factory=list)
+
+    @classmethod
+    def new(cls, settings: SchedulerSettings) -> State:
+        """An empty queue and an empty GPU."""
+        return cls(
+            settings=settings,
+            waiting=WaitingRoom(),
+            residency=Residency(settings),
+            estimates=Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s),
+        )
+
+    @property
+    def running(self) -> list[Entry]:
+        """Entries with an attempt under way, stopping ones included."""
+        return [entry for entry in self.entries.values() if entry.place is not Place.WAITING]
+
+    @property
+    def home(self) -> str | None:
+        """The home model, None where there is none."""
+        return self.settings.gpu.home_model or None
+
+    def wake_at(self, at: float) -> None:
+        """Something may change at this instant without any other input."""
+        heapq.heappush(self.wakes, at)
+
+    def enqueue(self, entry: Entry) -> None:
+        """Let an entry wait (again)."""
+        entry.model = None
+        entry.forwarded = False
+        entry.first_byte_at = None
+        self.waiting.add(entry)
+
+    def release(self, entry: Entry, now: float) -> None:
+        """The entry's attempt is over: free its slot."""
+        resident = self.residency.residents.get(entry.model or "")
+        if resident is not None:
+            resident.running.pop(entry.item.sequence, None)
+            resident.last_used_at = now
+
+    def leave(self, entry: Entry) -> None:
+        """The entry is done with; it may not be waiting any more."""
+        del self.entries[entry.item.sequence]

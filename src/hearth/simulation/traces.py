@@ -1,0 +1,204 @@
+"""The trace file: a header line about models and swaps, then one JSON request a line (docs/scheduling.md describes the format).
+
+Where bytes enter the simulator, so the only module of it that knows pydantic. Reports every problem of a file at once, each as
+`file:line: what`. Called by `hearth simulate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import pydantic
+
+from hearth.config.settings import ModelSettings
+from hearth.errors import ConfigError
+from hearth.simulation.workloads import Job, SwapCosts, Workload
+from hearth.types import Lane, Priority, Usage
+
+Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+Tokens = Annotated[int, pydantic.Field(ge=0)]
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class _Model(_Strict):
+    vram_gb: Rate | None = None
+    parallel: Annotated[int, pydantic.Field(ge=1)] = 1
+    prompt_tps: Rate | None = None
+    tps: Rate | None = None
+
+
+class _Gpu(_Strict):
+    vram_gb: Seconds | None = None
+
+
+class _Header(_Strict):
+    models: Annotated[dict[str, _Model], pydantic.Field(min_length=1)]
+    swap_s: dict[str, dict[str, Seconds]] = {}
+    gpu: _Gpu = _Gpu()
+    resident: list[str] = []
+    home: str = ""
+
+
+class _Request(_Strict):
+    id: int
+    model: str | None
+    t: Seconds = 0.0
+    after: int | None = None
+    think_s: Seconds = 0.0
+    lane: Literal["internal", "external"] = "external"
+    priority: Literal["critical", "normal", "background"] = "normal"
+    caller: str = "trace"
+    service_s: Seconds | None = None
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    stream: bool = False
+    cancel_after_s: Seconds | None = None
+    max_wait_s: Seconds | None = None
+
+
+Shape = TypeVar("Shape", bound=_Strict)
+
+
+class TraceReader:
+    """Reads one trace and collects what is wrong with it; made for one file and thrown away."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._problems: list[str] = []
+        self._lines_by_id: dict[int, int] = {}
+
+    def read(self, text: str) -> Workload:
+        """The workload. Raises ConfigError with every problem as `source:line: what`."""
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        if not lines:
+            raise ConfigError([f"{self._source}:1: is empty; the first line must be the header with `models`"])
+        header = self._parse(_Header, *lines[0])
+        requests = [(number, request) for number, line in lines[1:] if (request := self._parse(_Request, number, line)) is not None]
+        jobs = [] if header is None else self._jobs(header, requests)
+        if header is not None:
+            self._check_header(lines[0][0], header, jobs)
+        if self._problems or header is None:
+            raise ConfigError(self._problems)
+        return _workload(header, jobs)
+
+    def _parse(self, shape: type[Shape], line: int, text: str) -> Shape | None:
+        try:
+            return shape.model_validate_json(text)
+        except pydantic.ValidationError as error:
+            for each in error.errors(include_url=False, include_input=False):
+                place = ".".join(str(part) for part in each["loc"])
+                self._complain(line, f"{place}: {each['msg']}" if place else each["msg"])
+            return None
+
+    def _complain(self, line: int, text: str) -> None:
+        self._problems.append(f"{self._source}:{line}: {text}")
+
+    def _jobs(self, header: _Header, requests: list[tuple[int, _Request]]) -> list[Job]:
+        jobs: list[Job] = []
+        for line, request in requests:
+            job = self._job(header, line, request)
+            if job is not None:
+                jobs.append(job)
+            self._lines_by_id.setdefault(request.id, line)
+        return jobs
+
+    def _job(self, header: _Header, line: int, request: _Request) -> Job | None:
+        model = header.models.get(request.model or "")
+        if request.model is not None and model is None:
+            self._complain(line, f'model: "{request.model}" is not in the `models` of the header')
+        if request.id in self._lines_by_id:
+            self._complain(line, f"id: {request.id} is taken by line {self._lines_by_id[request.id]}")
+        if request.after is not None and request.after not in self._lines_by_id:
+            self._complain(line, f"after: no request above has the id {request.after}")
+        timing = self._timing(line, request, model)
+        return None if timing is None else _job(request, *timing)
+
+    def _timing(self, line: int, request: _Request, model: _Model | None) -> tuple[float, float, Usage] | None:
+        """Whole service time, time to the first byte, and what the answer reports."""
+        if request.service_s is not None and request.output_tokens is None:
+            usage = Usage(prompt_tokens=request.prompt_tokens)
+            return request.service_s, 0.0 if request.stream else request.service_s, usage
+        if request.service_s is not None or request.output_tokens is None:
+            self._complain(line, "give either `service_s`, or `prompt_tokens` and `output_tokens`")
+            return None
+        if model is None or model.tps is None or (request.prompt_tokens and model.prompt_tps is None):
+            self._complain(line, "tokens need a model whose `tps` and `prompt_tps` the header tells")
+            return None
+        return _token_timing(request.prompt_tokens or 0, request.output_tokens, model, stream=request.stream)
+
+    def _check_header(self, line: int, header: _Header, jobs: list[Job]) -> None:
+        costs = _costs(header)
+        for name in (*header.resident, *((header.home,) if header.home else ())):
+            if name not in header.models:
+                self._complain(line, f'"{name}" is not in `models`')
+        for name in {*header.resident, *(job.model for job in jobs if job.model is not None)} & header.models.keys():
+            alone = header.resident == [name] and len(header.models) == 1
+            if not alone and not costs.knows(name):
+                self._complain(line, f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}": SECONDS}}')
+
+
+def read_trace(path: Path) -> Workload:
+    """The workload in a trace file. Raises ConfigError: it cannot be read or is wrong; every problem as `file:line: what`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: is not UTF-8 text"]) from error
+    return parse_trace(text, source=str(path))
+
+
+def parse_trace(text: str, *, source: str) -> Workload:
+    """The workload in a text; `source` is what problems call it. Raises ConfigError as `read_trace`."""
+    return TraceReader(source).read(text)
+
+
+def _token_timing(prompt_tokens: int, output_tokens: int, model: _Model, *, stream: bool) -> tuple[float, float, Usage]:
+    prompt_s = prompt_tokens / model.prompt_tps if model.prompt_tps else 0.0
+    decode_s = output_tokens / model.tps if model.tps else 0.0
+    usage = Usage(prompt_tokens=prompt_tokens, output_tokens=output_tokens, prompt_s=prompt_s, decode_s=decode_s)
+    return prompt_s + decode_s, prompt_s if stream else prompt_s + decode_s, usage
+
+
+def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage) -> Job:
+    return Job(
+        id=request.id,
+        model=request.model,
+        at=request.t,
+        after=request.after,
+        think_s=request.think_s,
+        lane=Lane(request.lane),
+        priority=Priority[request.priority.upper()],
+        caller=request.caller,
+        service_s=service_s,
+        first_byte_s=first_byte_s,
+        streaming=request.stream,
+        prompt_tokens=request.prompt_tokens or 0,
+        usage=usage,
+        cancel_after_s=request.cancel_after_s,
+        max_wait_s=request.max_wait_s,
+    )
+
+
+def _costs(header: _Header) -> SwapCosts:
+    return SwapCosts(by_pair={(origin, target): cost for origin, row in header.swap_s.items() for target, cost in row.items()})
+
+
+def _workload(header: _Header, jobs: list[Job]) -> Workload:
+    models: Mapping[str, ModelSettings] = {
+        name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel) for name, model in header.models.items()
+    }
+    return Workload(
+        jobs=tuple(jobs),
+        models=models,
+        swap_costs=_costs(header),
+        vram_gb=header.gpu.vram_gb,
+        resident=tuple(header.resident),
+        home=header.home,
+    )

@@ -1,0 +1,103 @@
+"""The picture of the queue that `/llm/queue/status` shows, in the shape of donna's LLM gateway page with more keys beside its own.
+
+Reads copies of the scheduler's state and never changes an order. No prompt ever appears here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hearth.gpu_tracker import GpuTracker
+from hearth.scheduling import snapshot
+from hearth.scheduling.snapshot import EntryView, ResidentView
+from hearth.scheduling.state import State
+from hearth.types import Lane, Sequence
+from hearth.work import Work
+
+NEXT_ITEMS = 20
+"""How many waiting items a status lists per lane; the rest is a number."""
+
+
+def status(state: State, works: Mapping[Sequence, Work], tracker: GpuTracker, now: float) -> dict[str, object]:
+    """What runs, what waits and what the GPU holds.
+
+    Returns:
+        `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
+        `next_items`), `mode`, `gpu`.
+    """
+    running = [_item(view, works, now) for view in snapshot.running(state)]
+    return {
+        "current_request": running[0] if running else None,
+        "running": running,
+        "internal_queue": _queue(state, works, Lane.INTERNAL, now),
+        "external_queue": _queue(state, works, Lane.EXTERNAL, now),
+        "mode": "active" if state.active else "quiet",
+        "gpu": {**tracker.get_metrics(now), "residents": [_resident(view, now) for view in snapshot.residents(state)]},
+        "draining": state.draining,
+    }
+
+
+def item(state: State, work: Work, now: float) -> dict[str, object]:
+    """One item that has not ended."""
+    entry = state.entries.get(work.item.sequence)
+    if entry is None:
+        return _identity(work) | {"state": "accepted"}
+    return _item(snapshot.view(entry), {work.item.sequence: work}, now)
+
+
+def ended(work: Work) -> dict[str, object]:
+    """One item that has ended."""
+    return _identity(work) | {"state": str(work.outcome), "attempts": work.attempt, "interrupt_count": work.interrupts}
+
+
+def _queue(state: State, works: Mapping[Sequence, Work], lane: Lane, now: float) -> dict[str, object]:
+    return {
+        "pending": state.waiting.count(lane),
+        "next_items": [_item(view, works, now) for view in snapshot.waiting(state, lane, NEXT_ITEMS)],
+    }
+
+
+def _identity(work: Work) -> dict[str, object]:
+    of = work.item
+    return {
+        "sequence": of.sequence,
+        "request_id": of.request_id,
+        "type": of.lane.value,
+        "caller": of.caller,
+        "priority": of.priority.name.lower() if of.lane is Lane.INTERNAL else None,
+        "task_type": of.task_type,
+        "model": work.model or of.model,
+        "kind": of.kind.value,
+        "dialect": of.dialect.value,
+        "streaming": of.streaming,
+        "prompt_tokens": of.prompt_tokens,
+    }
+
+
+def _item(view: EntryView, works: Mapping[Sequence, Work], now: float) -> dict[str, object]:
+    work = works.get(view.sequence)
+    known = {"sequence": view.sequence} if work is None else _identity(work)
+    arrived_at = now if work is None else work.item.arrived_at
+    started_at = view.dispatched_at
+    return known | {
+        "model": view.model,
+        "state": view.place.value,
+        "band": view.band.name.lower(),
+        "attempts": view.attempts,
+        "interrupt_count": view.interrupts,
+        "waited_s": round((now if started_at is None else started_at) - arrived_at, 3),
+        "running_s": None if started_at is None else round(now - started_at, 3),
+        "first_byte": view.first_byte_at is not None,
+    }
+
+
+def _resident(view: ResidentView, now: float) -> dict[str, object]:
+    return {
+        "model": view.model,
+        "phase": view.phase,
+        "running": view.running,
+        "waiting": view.waiting,
+        "parallel": view.parallel,
+        "reserved_mib": view.reserved_mib,
+        "resident_s": round(now - view.loaded_at, 3) if view.phase == "ready" else None,
+    }

@@ -1,0 +1,109 @@
+"""The machinery of a swap: unload and wait until it is gone, load and verify that it is there. Decides nothing.
+
+Ollama must never arbitrate between models: it loads for whoever asks, in one line, and can wedge for ever when a model that waits to be
+evicted is asked for again (ollama/ollama issue 17408). So a model is told to go only when nothing runs on it, the next one is
+loaded by us with an empty prompt on a connection that no caller can cancel, and neither counts as done until `/api/ps` agrees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from hearth.config.settings import Settings
+from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.ports import ModelControl
+from hearth.scheduling.inputs import BackendDown, Input, Loaded, LoadFailed, Unloaded, UnloadFailed
+from hearth.types import LoadOptions, ResidentModel, canonical_model
+
+UNLOAD_TIMEOUT_S = 15.0
+"""Ollama waits up to 5 s for VRAM to come back; past three times that the model is stuck."""
+POLL_S = 0.25
+"""How often Ollama itself looks, so looking more often shows nothing sooner."""
+
+
+class Swapper:
+    """Carries out loads and unloads, one task each, and remembers why the last one of a model failed."""
+
+    def __init__(self, *, control: ModelControl, settings: Callable[[], Settings], post: Callable[[Input], None]) -> None:
+        self._control = control
+        self._settings = settings
+        self._post = post
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._errors: dict[str, HearthError] = {}
+        self._offloaded: dict[str, bool] = {}
+
+    def error_of(self, model: str) -> HearthError:
+        """Why the model is not there."""
+        return self._errors.get(model) or SwapFailed(f"model '{model}' could not be loaded")
+
+    def offloaded(self, model: str) -> bool:
+        """Part of the model was left in main memory when it was last loaded."""
+        return self._offloaded.get(model, False)
+
+    def load(self, model: str) -> None:
+        """Bring a model in; reports `Loaded` or `LoadFailed`."""
+        self._spawn(self._load(model), f"load {model}")
+
+    def unload(self, model: str) -> None:
+        """Make a model go; reports `Unloaded` or `UnloadFailed`."""
+        self._spawn(self._unload(model), f"unload {model}")
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load(self, model: str) -> None:
+        settings = self._settings()
+        pinned = settings.models.get(model)
+        options = LoadOptions(num_ctx=pinned.num_ctx if pinned is not None else None)
+        try:
+            await self._control.load(model, options, settings.gpu.swap_timeout_s)
+            resident = await self._find(model)
+            if resident is None:
+                raise SwapFailed(f"the model server said that '{model}' is loaded, but does not list it")
+        except HearthError as error:
+            self._failed(model, error)
+            return
+        self._errors.pop(model, None)
+        self._offloaded[model] = 0 < resident.vram_mib < resident.size_mib
+        self._post(Loaded(model=model, vram_mib=resident.vram_mib or None))
+
+    def _failed(self, model: str, error: HearthError) -> None:
+        self._errors[model] = error
+        if isinstance(error, BackendUnreachable):
+            self._post(BackendDown())
+        self._post(LoadFailed(model=model, permanent=isinstance(error, ModelNotFound | SwapTimedOut)))
+
+    async def _unload(self, model: str) -> None:
+        deadline = asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
+        try:
+            await self._control.unload(model)
+            while await self._find(model) is not None:
+                if asyncio.get_running_loop().time() >= deadline:
+                    self._errors[model] = SwapFailed(f"model '{model}' does not leave the GPU")
+                    self._post(UnloadFailed(model=model))
+                    return
+                await asyncio.sleep(POLL_S)
+        except HearthError as error:
+            self._errors[model] = error
+            if isinstance(error, BackendUnreachable):
+                self._post(BackendDown())
+            self._post(UnloadFailed(model=model))
+            return
+        self._post(Unloaded(model=model))
+
+    async def _find(self, model: str) -> ResidentModel | None:
+        resident = await self._control.resident()
+        return next((found for found in resident if canonical_model(found.name) == canonical_model(model)), None)
+
+    async def aclose(self) -> None:
+        """Forget what is under way; the model server finishes it or not, and the next start asks what is there."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,60 @@
+"""One accepted request on its way through the house: the scheduler's item, the call it makes, the reply it fills, and what happened.
+
+Carries values between the worker (which owns it) and the executor (which reports into it); decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hearth.errors import HearthError
+from hearth.reply import Reply
+from hearth.types import BackendCall, Outcome, QueueItem, Usage
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """An accepted request.
+
+    Attributes:
+        call_on: the backend call for the model that was chosen; most requests name their model and ignore it.
+        attempt: the current or last attempt, 0 before the first.
+        forwarded: the caller has been given bytes of the current attempt.
+        swap_s: seconds of its wait spent bringing in its model.
+        status: HTTP status of the backend's answer.
+        error: why the last attempt failed.
+        outcome: set once, by whoever ends it first.
+    """
+
+    item: QueueItem
+    call_on: Callable[[str], BackendCall]
+    reply: Reply
+    attempt: int = 0
+    interrupts: int = 0
+    model: str | None = None
+    dispatched_at: float | None = None
+    first_byte_at: float | None = None
+    swap_s: float = 0.0
+    forwarded: bool = False
+    status: int | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: HearthError | None = None
+    outcome: Outcome | None = None
+
+    def begin_attempt(self, attempt: int, model: str, now: float) -> None:
+        """A new attempt starts; what the last one left is forgotten."""
+        self.attempt = attempt
+        self.model = model
+        self.dispatched_at = now
+        self.first_byte_at = None
+        self.status = None
+        self.error = None
+        self.usage = Usage()
+
+    def end(self, outcome: Outcome) -> bool:
+        """Set the terminal state; False when it had one already."""
+        if self.outcome is not None:
+            return False
+        self.outcome = outcome
+        return True

@@ -1,0 +1,335 @@
+"""A gateway without a scheduler, for tests of the HTTP side: work is served by whatever the test scripts, and everything is on record.
+
+`FakeGateway` has the public surface of `hearth.gateway.Gateway` that the API uses. `ask` drives the application in process; `Caller`
+speaks over a real socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hearth.gateway import Gateway
+
+from hearth.admission.auth import digest_of
+from hearth.api.app import HearthApp, build_app
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import AuthSettings, KeySettings, ServerSettings, Settings
+from hearth.errors import BackendUnreachable, HearthError
+from hearth.events import Event
+from hearth.queue import NewItem, Ticket
+from hearth.rate_limiter import RateLimiter
+from hearth.reply import Reply, ReplyHead
+from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence
+
+NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
+Serve = Callable[[NewItem, Reply], Awaitable[None]]
+
+ADMIN_KEY, HOUSE_KEY, LOW_KEY = "hearth_admin", "hearth_house", "hearth_low"
+KEYS = (
+    KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
+    KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL, max_priority=Priority.NORMAL),
+    KeySettings(name="low", sha256=digest_of(LOW_KEY), models=("allowed*",)),
+)
+
+
+async def hello(new: NewItem, reply: Reply) -> None:
+    """Serve a short answer in three chunks."""
+    reply.start(ReplyHead(status=200, headers=NDJSON))
+    for text in (b'{"n":1}\n', b'{"n":2}\n', b'{"done":true}\n'):
+        await asyncio.sleep(0)
+        reply.push(text)
+    reply.finish()
+
+
+async def never(new: NewItem, reply: Reply) -> None:
+    """Leave the caller in the queue."""
+    await asyncio.Event().wait()
+
+
+@dataclass
+class FakeWorker:
+    """Takes work, serves it as scripted, and ends it when it is cancelled."""
+
+    serve: Serve = hello
+    refusal: HearthError | None = None
+    submitted: list[NewItem] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    announced: list[tuple[str, float]] = field(default_factory=list)
+    status: dict[str, object] = field(default_factory=lambda: {"mode": "active"})
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    revision: int = 0
+    closed: bool = False
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+    def submit(self, new: NewItem) -> Ticket:
+        if self.refusal is not None:
+            raise self.refusal
+        self.submitted.append(new)
+        reply = Reply(limit_bytes=1 << 20)
+        self.replies.append(reply)
+        sequence = Sequence(len(self.submitted))
+        self._tasks[sequence] = asyncio.get_running_loop().create_task(self._run(new, reply))
+        self.arrived.set()
+        return Ticket(sequence=sequence, request_id=new.request_id, position=sequence - 1, reply=reply)
+
+    async def _run(self, new: NewItem, reply: Reply) -> None:
+        try:
+            await self.serve(new, reply)
+        except HearthError as error:
+            reply.fail(error)
+
+    def cancel(self, sequence: Sequence) -> bool:
+        self.cancelled.append(sequence)
+        self._tasks[sequence].cancel()
+        self.left.set()
+        return True
+
+    def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
+        for index, new in enumerate(self.submitted):
+            if new.request_id == request_id and caller in (None, new.caller):
+                return self.cancel(Sequence(index + 1))
+        return None
+
+    def get_status(self) -> dict[str, object]:
+        return {**self.status, "revision": self.revision}
+
+    def get_item(self, sequence: int) -> dict[str, object] | None:
+        if 1 <= sequence <= len(self.submitted):
+            return {"sequence": sequence, "caller": self.submitted[sequence - 1].caller}
+        return None
+
+    def preempt_external(self) -> int:
+        return 2
+
+    def announce(self, task_type: str, at_wall_s: float) -> None:
+        self.announced.append((task_type, at_wall_s))
+
+    def change(self) -> None:
+        """Something happened in the queue."""
+        self.revision += 1
+        self._moved.set()
+
+    def close(self) -> None:
+        """No more changes."""
+        self.closed = True
+        self._moved.set()
+
+    async def changes(self) -> AsyncIterator[int]:
+        while not self.closed:
+            await self._moved.wait()
+            self._moved.clear()
+            if not self.closed:
+                yield self.revision
+
+    async def aclose(self) -> None:
+        """End all work."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+@dataclass
+class FakeExchange:
+    """A scripted backend answer; a chunk of None is a wait for ever."""
+
+    status: int
+    headers: Headers
+    parts: tuple[bytes | Exception | None, ...]
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for part in self.parts:
+            if part is None:
+                await asyncio.Event().wait()
+            elif isinstance(part, Exception):
+                raise part
+            else:
+                yield part
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@dataclass
+class FakeBackend:
+    """Answers the unqueued routes."""
+
+    answer: FakeExchange | None = None
+    calls: list[BackendCall] = field(default_factory=list)
+
+    async def open(self, call: BackendCall) -> FakeExchange:
+        self.calls.append(call)
+        if self.answer is None:
+            raise BackendUnreachable
+        return self.answer
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+
+class Sink:
+    """Keeps events."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event)
+
+
+class FakeGateway:
+    """What the API sees of a gateway."""
+
+    def __init__(self, *, keys: tuple[KeySettings, ...] = (), server: ServerSettings | None = None, **settings: Any) -> None:
+        self.config = GatewayConfig(
+            settings=Settings(auth=AuthSettings(keys=keys), server=server or ServerSettings(), **settings), source=None
+        )
+        self.worker = FakeWorker()
+        self.backend = FakeBackend()
+        self.clock = Clock()
+        self.events = Sink()
+        self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
+        self.emulated = False
+        self.not_ready = ""
+
+    def health(self) -> dict[str, object]:
+        return {"status": "ok", "backend": {"emulator": self.emulated}}
+
+    def ready(self) -> tuple[bool, str]:
+        return not self.not_ready, self.not_ready
+
+    async def models(self) -> list[dict[str, object]]:
+        return [{"name": "m", "resident": True}]
+
+    def app(self) -> HearthApp:
+        """The real application in front of this gateway."""
+        return build_app(cast("Gateway", self))
+
+
+@dataclass(frozen=True)
+class Got:
+    """An answer as the ASGI messages had it; `chunks` keeps the boundaries."""
+
+    status: int
+    headers: dict[str, str]
+    chunks: tuple[bytes, ...]
+    complete: bool
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.chunks)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def http_scope(method: str, path: str, headers: tuple[tuple[bytes, bytes], ...], peer: str) -> dict[str, Any]:
+    target, _, query = path.partition("?")
+    return {
+        "type": "http",
+        "method": method,
+        "path": target,
+        "raw_path": target.encode(),
+        "query_string": query.encode(),
+        "headers": list(headers),
+        "client": (peer, 50000),
+    }
+
+
+async def ask(
+    app: HearthApp,
+    method: str,
+    path: str,
+    body: bytes | dict[str, Any] = b"",
+    *,
+    key: str | None = None,
+    peer: str = "127.0.0.1",
+    host: str = "localhost:8411",
+    **headers: str,
+) -> Got:
+    """Drive the application in process. Header names are keyword arguments with `_` for `-`."""
+    raw = json.dumps(body).encode() if isinstance(body, dict) else body
+    fields = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    if key is not None:
+        fields["authorization"] = f"Bearer {key}"
+    wire = tuple((name.encode(), value.encode()) for name, value in fields.items())
+    return await drive(app, http_scope(method, path, wire, peer), raw)
+
+
+async def drive(app: HearthApp, scope: dict[str, Any], body: bytes) -> Got:
+    """Run the application over one scope, with a caller who stays until the answer is complete."""
+    sent: list[dict[str, Any]] = []
+    incoming = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if incoming:
+            return incoming.pop()
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    await app(scope, receive, send)
+    return _got(sent)
+
+
+def _got(sent: list[dict[str, Any]]) -> Got:
+    head, bodies = sent[0], sent[1:]
+    headers = {name.decode(): value.decode() for name, value in head["headers"]}
+    chunks = tuple(message["body"] for message in bodies if message.get("body"))
+    return Got(head["status"], headers, chunks, bool(bodies) and not bodies[-1].get("more_body", False))
+
+
+class Caller:
+    """One connection to a real server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def to(cls, url: str, **options: Any) -> Caller:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        return cls(*await asyncio.open_connection(host.strip("[]"), int(port), **options))
+
+    async def send(self, raw: bytes) -> None:
+        self.writer.write(raw)
+        await self.writer.drain()
+
+    async def post(self, path: str, body: bytes, *extra: bytes) -> None:
+        lines = [b"POST %s HTTP/1.1" % path.encode(), b"Host: localhost", b"Content-Type: application/json", *extra]
+        await self.send(b"\r\n".join([*lines, b"Content-Length: %d" % len(body), b"", b""]) + body)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        raw = await self.reader.readuntil(b"\r\n\r\n")
+        status_line, *lines = raw.decode("latin-1").strip().split("\r\n")
+        fields = (line.partition(": ") for line in lines)
+        return int(status_line.split(" ")[1]), {name.lower(): value for name, _, value in fields}
+
+    async def until_closed(self) -> bytes:
+        return await self.reader.read()
+
+    def leave(self) -> None:
+        self.writer.transport.abort()

@@ -1,0 +1,288 @@
+"""The door: who gets how far, at which address, in which order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hearth.config.settings import ServerSettings
+from hearth.events import InternalFault, RequestRejected
+from hearth.queue import NewItem
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
+
+CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+ANYBODY, ANY_KEY, ADMIN = "anybody", "any key", "admin"
+ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/healthz": (ANYBODY, ("GET",)),
+    "/readyz": (ANY_KEY, ("GET",)),
+    "/openapi.json": (ADMIN, ("GET",)),
+    "/llm/queue/status": (ANY_KEY, ("GET",)),
+    "/llm/queue/item/1": (ANY_KEY, ("GET",)),
+    "/llm/models": (ANY_KEY, ("GET",)),
+    "/llm/health": (ANY_KEY, ("GET",)),
+    "/llm/requests/req_1/cancel": (ANY_KEY, ("POST",)),
+    "/llm/completions": (ANY_KEY, ("POST",)),
+    "/llm/admin/preempt": (ADMIN, ("POST",)),
+    "/llm/admin/announce": (ADMIN, ("POST",)),
+    "/api/chat": (ANY_KEY, ("POST",)),
+    "/api/generate": (ANY_KEY, ("POST",)),
+    "/api/embed": (ANY_KEY, ("POST",)),
+    "/api/embeddings": (ANY_KEY, ("POST",)),
+    "/v1/chat/completions": (ANY_KEY, ("POST",)),
+    "/v1/completions": (ANY_KEY, ("POST",)),
+    "/v1/embeddings": (ANY_KEY, ("POST",)),
+    "/v1/responses": (ANY_KEY, ("POST",)),
+    "/v1/messages": (ANY_KEY, ("POST",)),
+    "/v1/messages/count_tokens": (ANY_KEY, ("POST",)),
+    "/": (ANY_KEY, ("GET", "HEAD")),
+    "/api/version": (ANY_KEY, ("GET", "HEAD")),
+    "/api/tags": (ANY_KEY, ("GET", "HEAD")),
+    "/api/ps": (ANY_KEY, ("GET",)),
+    "/api/show": (ANY_KEY, ("POST",)),
+    "/v1/models": (ANY_KEY, ("GET",)),
+    "/v1/models/llama3.1:8b": (ANY_KEY, ("GET",)),
+    "/api/pull": (ADMIN, ("POST",)),
+    "/api/push": (ADMIN, ("POST",)),
+    "/api/create": (ADMIN, ("POST",)),
+    "/api/copy": (ADMIN, ("POST",)),
+    "/api/delete": (ADMIN, ("DELETE",)),
+    "/api/blobs/sha256:abc": (ADMIN, ("HEAD", "POST")),
+}
+"""Every address, who may use it, with which methods. `/llm/queue/stream` never ends and has tests of its own."""
+
+UNKNOWN = ("/nope", "/llm", "/llm/", "/llm/admin/", "/api", "/api/chat/", "/v1/models/", "/api/blobs/", "/docs", "/redoc", "/metrics")
+ODD = (
+    "//api/chat",
+    "/api//chat",
+    "/api/chat;x",
+    "/api/./chat",
+    "/api/../api/chat",
+    "/api/chat\x00",
+    "/api/chat\n",
+    "/API/CHAT",
+    "api/chat",
+    "http://localhost/api/chat",
+    "*",
+    "/api\\chat",
+    "/healthz/../llm/queue/status",
+    "/healthz;/llm/queue/status",
+    "/v1/models/../../api/pull",
+)
+
+
+def test_the_table_of_this_test_is_complete(keyed_app):
+    pages = {route.path for route in keyed_app._control._app.routes}
+    templates = {"/llm/queue/item/{sequence}", "/llm/requests/{request_id}/cancel", "/llm/queue/stream"}
+    assert {page for page in pages if page not in ADDRESSES} == templates
+    book = keyed_app._addresses
+    assert set(book._exact) <= set(ADDRESSES)
+    assert {prefix for prefix in book._prefixed if not any(path.startswith(prefix) for path in ADDRESSES)} == set()
+
+
+def answering(gateway: FakeGateway) -> None:
+    gateway.backend.answer = FakeExchange(200, (), (b"{}",))
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+@pytest.mark.parametrize("key", [None, "wrong", "0" * 64])
+async def test_without_a_key_every_address_but_one_is_closed_for_every_method(path, key, keyed, keyed_app):
+    answering(keyed)
+    for method in METHODS:
+        got = await ask(keyed_app, method, path, CHAT, key=key, content_type="application/json")
+        if ADDRESSES[path][0] == ANYBODY:
+            assert got.status in {200, 405}
+        else:
+            assert got.status == 401, (method, path)
+            assert got.headers["www-authenticate"] == "Bearer"
+    assert keyed.worker.submitted == []
+    assert keyed.backend.calls == []
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+@pytest.mark.parametrize(("key", "admin"), [(LOW_KEY, False), (HOUSE_KEY, False), (ADMIN_KEY, True)])
+async def test_a_key_opens_what_it_may_and_other_methods_do_not_exist(path, key, admin, keyed, keyed_app):
+    answering(keyed)
+    who, methods = ADDRESSES[path]
+    for method in METHODS:
+        got = await ask(keyed_app, method, path, CHAT, key=key, content_type="application/json")
+        if who == ADMIN and not admin:
+            assert got.status == 403, (method, path)
+        elif method not in methods:
+            assert got.status == 405, (method, path)
+            assert set(got.headers["allow"].split(", ")) <= {*methods, "HEAD"}
+        else:
+            assert got.status in {200, 400, 404}, (method, path)
+
+
+@pytest.mark.parametrize("path", [*UNKNOWN, *ODD])
+async def test_an_unknown_or_odd_address_is_401_without_a_key_and_404_with_one(path, keyed, keyed_app):
+    for method in ("GET", "POST"):
+        wire = ((b"host", b"localhost"), (b"content-type", b"application/json"))
+        without = await drive(keyed_app, http_scope(method, path, wire, "127.0.0.1"), CHAT)
+        assert without.status == 401
+        admin = (*wire, (b"x-api-key", ADMIN_KEY.encode()))
+        assert (await drive(keyed_app, http_scope(method, path, admin, "127.0.0.1"), CHAT)).status == 404
+    assert keyed.worker.submitted == []
+    assert keyed.backend.calls == []
+
+
+@pytest.mark.parametrize("raw", [b"/api/%63hat", b"/%61pi/chat", b"/api%2fchat", b"/healthz%00"])
+async def test_an_escaped_spelling_of_an_address_does_not_exist(raw, keyed, keyed_app):
+    scope = http_scope("POST", "/api/chat", ((b"host", b"localhost"), (b"x-api-key", ADMIN_KEY.encode())), "127.0.0.1")
+    assert (await drive(keyed_app, {**scope, "raw_path": raw}, CHAT)).status == 404
+
+
+async def test_unknown_addresses_and_wrong_methods_have_the_texts_of_ollama(app):
+    got = await ask(app, "GET", "/nope")
+    assert (got.status, got.body, got.headers["content-type"]) == (404, b"404 page not found", "text/plain")
+    got = await ask(app, "GET", "/api/chat")
+    assert (got.status, got.body, got.headers["allow"]) == (405, b"405 method not allowed", "POST")
+
+
+@pytest.mark.parametrize("path", [*ADDRESSES, "/nope"])
+async def test_no_address_answers_to_a_foreign_host(path, app):
+    for method in ("GET", "POST"):
+        assert (await ask(app, method, path, CHAT, host="evil.test")).status == 421
+
+
+@pytest.mark.parametrize("path", [path for path, (_, methods) in ADDRESSES.items() if "POST" in methods])
+async def test_no_address_takes_a_post_from_a_page_of_another_origin(path, keyed, keyed_app):
+    answering(keyed)
+    for signs in ({"origin": "http://evil.test"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
+        got = await ask(keyed_app, "POST", path, CHAT, key=ADMIN_KEY, content_type="application/json", **signs)
+        assert got.status == 403
+        assert not any(name.startswith("access-control") for name in got.headers)
+    got = await ask(keyed_app, "POST", path, CHAT, key=ADMIN_KEY, content_type="text/plain")
+    assert got.status == 415
+    assert keyed.worker.submitted == []
+    assert keyed.backend.calls == []
+
+
+async def test_a_preflight_gets_no_permission(app):
+    got = await ask(app, "OPTIONS", "/api/chat", origin="http://localhost:8411", access_control_request_method="POST")
+    assert got.status == 405
+    assert not any(name.startswith("access-control") for name in got.headers)
+
+
+async def test_the_path_of_the_scope_decides_and_nothing_in_the_host_header(keyed_app):
+    for host in ("localhost:8411/healthz?x=", "localhost:8411@healthz", "healthz"):
+        assert (await ask(keyed_app, "GET", "/llm/queue/status", host=host)).status in {400, 421}
+
+
+@pytest.mark.parametrize("path", ["/api/pull", "/api/delete", "/api/blobs/sha256:abc"])
+async def test_managing_models_needs_an_admin_key_even_on_loopback_and_the_answer_says_how(path, app, gateway):
+    got = await ask(app, "POST", path, CHAT)
+    assert got.status == 403
+    assert "hearth admin key new" in got.json["error"]
+    assert gateway.backend.calls == []
+
+
+async def test_without_keys_only_this_machine_comes_in(app):
+    assert (await ask(app, "GET", "/llm/health", peer="127.0.0.1")).status == 200
+    got = await ask(app, "GET", "/llm/health", peer="192.168.1.9", x_forwarded_for="127.0.0.1")
+    assert got.status == 401
+    assert (await ask(app, "GET", "/healthz", peer="192.168.1.9")).status == 200
+
+
+async def test_keys_in_the_query_are_not_keys(keyed_app):
+    assert (await ask(keyed_app, "GET", f"/llm/health?api_key={ADMIN_KEY}&x-api-key={ADMIN_KEY}&key={ADMIN_KEY}")).status == 401
+
+
+async def test_two_credentials_are_a_bad_request(keyed_app):
+    assert (await ask(keyed_app, "GET", "/llm/health", key=ADMIN_KEY, x_api_key=ADMIN_KEY)).status == 400
+
+
+async def test_a_length_and_a_transfer_coding_together_are_a_bad_request(app):
+    got = await ask(app, "POST", "/api/chat", CHAT, content_length="3", transfer_encoding="chunked")
+    assert got.status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/api/chat", lambda said: said["error"]),
+        ("/llm/health", lambda said: said["error"]),
+        ("/v1/chat/completions", lambda said: said["error"]["message"]),
+        ("/v1/messages", lambda said: said["error"]["message"]),
+    ],
+)
+async def test_refusals_have_the_shape_of_the_dialect_and_an_id(path, read, keyed_app):
+    got = await ask(keyed_app, "POST", path, CHAT, x_request_id="mine")
+    assert got.status == 401
+    assert "API key" in read(got.json)
+    assert got.headers["x-request-id"] == "mine"
+    assert got.headers["content-type"].startswith("application/json")
+
+
+async def test_every_refusal_at_the_door_is_an_event_without_the_name_of_an_unknown_caller(keyed, keyed_app):
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key="wrong", x_request_id="mine")
+    await ask(keyed_app, "GET", "/api/chat", key=LOW_KEY)
+    await ask(keyed_app, "GET", "/" + "x" * 500, key=LOW_KEY)
+    first, second, third = keyed.events.seen
+    assert isinstance(first, RequestRejected)
+    assert (first.caller, first.status, first.reason, first.path, first.request_id) == ("", 401, "unauthenticated", "/api/chat", "mine")
+    assert isinstance(second, RequestRejected)
+    assert (second.caller, second.status) == ("low", 405)
+    assert isinstance(third, RequestRejected)
+    assert len(third.path) == 200
+
+
+async def test_a_reloaded_configuration_is_in_force_with_the_next_request(gateway, app):
+    assert (await ask(app, "GET", "/llm/health")).status == 200
+    changed = FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("gpu-box.lan",)))
+    gateway.config = changed.config
+    assert (await ask(app, "GET", "/llm/health")).status == 401
+    assert (await ask(app, "GET", "/llm/health", key=LOW_KEY, host="gpu-box.lan:8411")).status == 200
+
+
+async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_text(gateway, app):
+    def defective(new: NewItem) -> None:
+        raise RuntimeError("the prompt was: secret")
+
+    gateway.worker.submit = defective
+    got = await ask(app, "POST", "/v1/chat/completions", CHAT, content_type="application/json")
+    assert got.status == 500
+    assert "secret" not in got.body.decode()
+    assert got.json["error"]["type"] == "api_error"
+    faults = [event for event in gateway.events.seen if isinstance(event, InternalFault)]
+    assert len(faults) == 1
+    assert faults[0].where == "POST /v1/chat/completions"
+    assert "RuntimeError at" in faults[0].detail
+    assert "secret" not in faults[0].detail
+
+
+async def test_a_defect_on_an_own_page_is_a_500_too(gateway, app):
+    def defective() -> dict[str, object]:
+        raise RuntimeError("secret")
+
+    gateway.health = defective
+    got = await ask(app, "GET", "/llm/health")
+    assert got.status == 500
+    assert "secret" not in got.body.decode()
+    assert any(isinstance(event, InternalFault) for event in gateway.events.seen)
+
+
+async def test_a_defect_after_the_head_leaves_the_answer_unfinished(gateway, app):
+    gateway.backend.answer = FakeExchange(200, (), (b"a", RuntimeError("secret")))
+    got = await ask(app, "GET", "/api/tags")
+    assert got.status == 200
+    assert got.body == b"a"
+    assert not got.complete
+
+
+async def test_lifespan_is_acknowledged_and_websockets_are_refused(app):
+    sent = []
+    messages = [{"type": "lifespan.shutdown"}, {"type": "lifespan.startup"}]
+
+    async def receive():
+        return messages.pop()
+
+    async def send(message):
+        sent.append(message["type"])
+
+    await app({"type": "lifespan"}, receive, send)
+    await app({"type": "websocket"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]

@@ -1,0 +1,180 @@
+"""A TCP server that says exactly the bytes a test tells it to, and knows when its peer has left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from hearth.errors import BackendError
+from hearth.ports import Exchange
+from tests.support.ollama_wire import Answer
+
+SOON_S = 0.2
+"""Within this time a server must see that its client has left."""
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def chunked(*chunks: bytes) -> bytes:
+    """HTTP chunks, without the last one."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+
+
+def head_of(answer: Answer) -> bytes:
+    """Status line and headers as Ollama frames them: a length where there is one, else chunked."""
+    fields = [b"%b: %b" % field for field in answer.headers]
+    if not any(name == b"content-length" for name, _ in answer.headers):
+        fields.append(b"transfer-encoding: chunked")
+    return b"HTTP/1.1 %d Whatever\r\n" % answer.status + b"\r\n".join([*fields, b"Connection: close"]) + b"\r\n\r\n"
+
+
+def whole(answer: Answer) -> bytes:
+    """An answer as one piece of wire."""
+    if any(name == b"content-length" for name, _ in answer.headers):
+        return head_of(answer) + b"".join(answer.chunks)
+    return head_of(answer) + chunked(*answer.chunks) + LAST_CHUNK
+
+
+async def read(exchange: Exchange) -> list[bytes]:
+    """The whole body, chunk by chunk."""
+    return [chunk async for chunk in exchange.chunks()]
+
+
+async def read_until_broken(exchange: Exchange) -> tuple[list[bytes], BackendError | None]:
+    """What came, and what ended it."""
+    came: list[bytes] = []
+    try:
+        async for chunk in exchange.chunks():
+            came.append(chunk)  # noqa: PERF401  # a comprehension would lose what came before the error
+    except BackendError as error:
+        return came, error
+    return came, None
+
+
+class Peer:
+    """One accepted connection, its request already read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.head = head
+        self.body = body
+        self.port: int = writer.get_extra_info("sockname")[1]
+        self.method, self.path, _ = head.split(b"\r\n")[0].decode().split(" ")
+
+    @property
+    def json(self) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self.body or b"{}")
+        return parsed
+
+    @property
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        lines = self.head.split(b"\r\n")[1:]
+        return [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines if line)]
+
+    async def send(self, *pieces: bytes) -> None:
+        """Each piece leaves in a TCP segment of its own, as far as the kernel allows."""
+        for piece in pieces:
+            self._writer.write(piece)
+            await self._writer.drain()
+            await asyncio.sleep(0)
+
+    def reset(self) -> None:
+        """Close with RST."""
+        connection: socket.socket = self._writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+    async def left(self) -> None:
+        """Returns when the client has closed the connection."""
+        try:
+            while await self._reader.read(65_536):
+                pass
+        except ConnectionError:
+            return
+
+
+Serve = Callable[[Peer], Awaitable[None]]
+
+
+class StubServer:
+    """Serves every connection by one call of `serve`, then closes it. `async with` starts and stops it."""
+
+    def __init__(self, serve: Serve, *, reads_body: bool = True) -> None:
+        self._serve = serve
+        self._reads_body = reads_body
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        self.connections = 0
+        self.open_connections = 0
+        self.peers: asyncio.Queue[Peer] = asyncio.Queue()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop_listening()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def stop_listening(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._talk(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open_connections += 1
+        try:
+            peer = await self._read_request(reader, writer)
+            self.peers.put_nowait(peer)
+            await self._serve(peer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            self.open_connections -= 1
+            writer.close()
+
+    async def _read_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Peer:
+        head = await reader.readuntil(b"\r\n\r\n")
+        peer = Peer(reader, writer, head, b"")
+        length = int(dict(peer.fields).get(b"content-length", b"0"))
+        if self._reads_body:
+            peer.body = await reader.readexactly(length)
+        return peer
+
+
+def saying(*pieces: bytes) -> Serve:
+    """Send these bytes, then close."""
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(*pieces)
+
+    return serve
+
+
+def saying_and_waiting(*pieces: bytes) -> Serve:
+    """Send these bytes, then wait for the client to leave."""
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(*pieces)
+        await peer.left()
+
+    return serve

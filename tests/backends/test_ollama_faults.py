@@ -1,0 +1,291 @@
+"""The Ollama adapter against servers that break, lie, redirect, flood or hang, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from hearth.backends.ollama import OllamaBackend
+from hearth.errors import BackendError, BackendGone, BackendProtocolError, BackendUnreachable
+from hearth.types import BackendCall
+from tests.backends.stub_server import (
+    LAST_CHUNK,
+    SOON_S,
+    STREAM_HEAD,
+    Peer,
+    Serve,
+    StubServer,
+    chunked,
+    read,
+    read_until_broken,
+    saying,
+    saying_and_waiting,
+)
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def call(method: str = "POST", body: bytes = b"{}") -> BackendCall:
+    return BackendCall(method=method, path="/api/generate", body=body)
+
+
+def backend_at(server: StubServer, **limits: int) -> OllamaBackend:
+    return OllamaBackend(server.url, connect_timeout_s=1.0, **limits)
+
+
+async def opening_fails(*said: bytes) -> BackendError:
+    async with StubServer(saying(*said)) as server:
+        with pytest.raises(BackendError) as caught:
+            await backend_at(server).open(call())
+    return caught.value
+
+
+async def broken_body(serve: Serve, **limits: int) -> tuple[list[bytes], BackendError | None]:
+    async with StubServer(serve) as server:
+        exchange = await backend_at(server, **limits).open(call())
+        came = await read_until_broken(exchange)
+        exchange.close()
+    return came
+
+
+@pytest.mark.parametrize(
+    ("said", "came"),
+    [
+        (STREAM_HEAD + chunked(b"one\n", b"two\n"), [b"one\n", b"two\n"]),
+        (STREAM_HEAD + chunked(b"one\n") + b'8\r\n{"ha', [b"one\n", b'{"ha']),
+        (STREAM_HEAD + chunked(b"one\n") + b"zz\r\n", [b"one\n"]),
+        (STREAM_HEAD + chunked(b"one\n") + b"3\r\nabcdef\r\n", [b"one\n", b"abc"]),
+        (OK + b"Content-Length: 10\r\n\r\nshort", [b"short"]),
+    ],
+    ids=["last chunk missing", "half a chunk", "garbage as a chunk size", "chunk longer than it says", "shorter than Content-Length"],
+)
+async def test_a_body_that_breaks_its_framing_is_never_a_whole_body(said: bytes, came: list[bytes]) -> None:
+    chunks, error = await broken_body(saying(said))
+    assert b"".join(chunks) == b"".join(came)
+    assert isinstance(error, BackendGone)
+
+
+async def test_a_reset_in_mid_body_is_gone() -> None:
+    seen = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(STREAM_HEAD + chunked(b"one\n"))
+        await seen.wait()
+        peer.reset()
+
+    async with StubServer(serve) as server:
+        chunks = (await backend_at(server).open(call())).chunks()
+        assert await anext(chunks) == b"one\n"
+        seen.set()
+        with pytest.raises(BackendGone):
+            await anext(chunks)
+
+
+async def test_a_reset_before_the_head_is_gone() -> None:
+    async def serve(peer: Peer) -> None:
+        peer.reset()
+
+    async with StubServer(serve) as server:
+        with pytest.raises(BackendGone):
+            await backend_at(server).open(call())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"<html>hello</html>\r\n\r\n",
+        b"\x00\xff\x00\xff\r\n\r\n",
+        OK + b"X-Big: " + b"x" * 1024**2 + b"\r\n\r\n",
+        OK + b"".join(b"X-%d: 1\r\n" % number for number in range(1_000)) + b"\r\n",
+        OK + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        OK + b"Content-Length: many\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08",
+        OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n3\r\n\x1f\x8b\x08\r\n0\r\n\r\n",
+    ],
+    ids=["html", "binary", "huge header", "many headers", "two framings", "bad length", "upgrade", "gzip", "gzip framing"],
+)
+async def test_what_is_no_plain_answer_is_a_protocol_error(said: bytes) -> None:
+    assert type(await opening_fails(said)) is BackendProtocolError
+
+
+async def test_an_endless_head_is_cut_off() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.send(OK)
+        while True:
+            await peer.send(b"X-More: " + b"x" * 8_000 + b"\r\n")
+
+    async with StubServer(serve) as server:
+        with pytest.raises(BackendProtocolError):
+            await backend_at(server).open(call())
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_redirect_is_refused_and_its_target_never_called(status: int, method: str) -> None:
+    async with StubServer(saying(OK)) as target:
+        moved = b"HTTP/1.1 %d Moved\r\nLocation: %b/api/generate\r\nContent-Length: 0\r\n\r\n" % (status, target.url.encode())
+        async with StubServer(saying_and_waiting(moved)) as server:
+            with pytest.raises(BackendProtocolError):
+                await backend_at(server).open(call(method))
+            await asyncio.wait_for(until_closed(server), SOON_S)
+        assert target.connections == 0
+
+
+async def test_a_get_whose_connection_broke_is_not_repeated() -> None:
+    async with StubServer(saying()) as server:
+        with pytest.raises(BackendGone):
+            await backend_at(server).open(call("GET", b""))
+        assert server.connections == 1
+
+
+async def test_a_body_larger_than_any_answer_is_cut_off() -> None:
+    chunks, error = await broken_body(saying(OK + b"Content-Length: 100\r\n\r\n" + b"x" * 100), max_body_bytes=64)
+    assert chunks == []
+    assert isinstance(error, BackendProtocolError)
+
+
+async def test_a_streamed_line_without_end_is_cut_off() -> None:
+    chunks, error = await broken_body(saying(STREAM_HEAD + chunked(b"fine\n", *[b"x" * 10] * 20) + LAST_CHUNK), max_line_bytes=64)
+    assert chunks[0] == b"fine\n"
+    assert len(b"".join(chunks)) <= 69
+    assert isinstance(error, BackendProtocolError)
+
+
+async def test_a_long_line_is_allowed_where_nothing_is_streamed() -> None:
+    said = OK + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n" + b"x" * 100
+    assert await broken_body(saying(said), max_line_bytes=64) == ([b"x" * 100], None)
+
+
+async def test_nobody_listening_is_unreachable() -> None:
+    async with StubServer(saying()) as server:
+        server.stop_listening()
+        with pytest.raises(BackendUnreachable, match=f"127.0.0.1:{server.port}"):
+            await backend_at(server).open(call())
+
+
+async def test_a_name_that_does_not_resolve_is_unreachable() -> None:
+    with pytest.raises(BackendUnreachable):
+        await OllamaBackend("http://nowhere.invalid:1", connect_timeout_s=1.0).open(call())
+
+
+async def test_a_connection_that_is_never_accepted_ends_after_the_connect_timeout() -> None:
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for filler in (first, second):
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        backend = OllamaBackend(f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.1)
+        with pytest.raises(BackendUnreachable):
+            await backend.open(call())
+
+
+async def test_a_password_in_the_url_shows_in_no_message() -> None:
+    backend = OllamaBackend("http://user:secret@127.0.0.1:1", connect_timeout_s=1.0)
+    with pytest.raises(BackendUnreachable) as caught:
+        await backend.open(call())
+    assert "secret" not in str(caught.value)
+
+
+async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        StubServer(saying(OK + b"Content-Length: 0\r\n\r\n")) as proxy,
+        StubServer(saying(OK + b"Content-Length: 2\r\n\r\nhi")) as server,
+    ):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        exchange = await backend_at(server).open(call())
+        assert await read(exchange) == [b"hi"]
+        exchange.close()
+        assert proxy.connections == 0
+
+
+async def until_closed(server: StubServer) -> None:
+    """Returns when no connection is open. Every `_talk` ends in the server's own task, so yielding is enough to see it."""
+    while server.open_connections:
+        await asyncio.sleep(0.001)
+
+
+async def test_leaving_is_seen_even_when_the_server_has_stopped_reading_the_request() -> None:
+    """An orderly close would wait for the unsent rest of the body."""
+    gate = asyncio.Event()
+    left = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await gate.wait()
+        await peer.left()
+        left.set()
+
+    async with StubServer(serve, reads_body=False) as server:
+        opening = asyncio.create_task(backend_at(server).open(call(body=b"x" * 16 * 1024**2)))
+        await server.peers.get()
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        gate.set()
+        await asyncio.wait_for(left.wait(), SOON_S)
+
+
+async def test_two_hundred_cancelled_calls_leave_no_connection_behind() -> None:
+    async with StubServer(saying_and_waiting()) as server:
+        backend = backend_at(server)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(200):
+            opening = asyncio.create_task(backend.open(call()))
+            await server.peers.get()
+            opening.cancel()
+            await asyncio.wait([opening])
+        await asyncio.wait_for(until_closed(server), SOON_S)
+        assert server.connections == 200
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+        await backend.aclose()
+
+
+async def test_a_late_answer_to_a_cancelled_call_reaches_nobody() -> None:
+    gate = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        if peer.body == b"first":
+            await gate.wait()
+        await peer.send(OK + b"Content-Length: %d\r\n\r\n" % len(peer.body) + peer.body)
+
+    async with StubServer(serve) as server:
+        backend = backend_at(server)
+        first = asyncio.create_task(backend.open(call(body=b"first")))
+        await server.peers.get()
+        first.cancel()
+        await asyncio.wait([first])
+        gate.set()
+        exchange = await backend.open(call(body=b"second"))
+        assert await read(exchange) == [b"second"]
+        await backend.aclose()
+
+
+async def test_every_call_has_a_connection_of_its_own() -> None:
+    async with StubServer(saying(OK + b"Content-Length: 2\r\n\r\nhi")) as server:
+        backend = backend_at(server)
+        for _ in range(3):
+            assert await read(await backend.open(call())) == [b"hi"]
+        await backend.aclose()
+        assert server.connections == 3
+
+
+async def test_closing_the_backend_ends_running_answers_and_it_can_be_used_again() -> None:
+    async with StubServer(saying_and_waiting(STREAM_HEAD + chunked(b"one\n"))) as server:
+        backend = backend_at(server)
+        chunks = (await backend.open(call())).chunks()
+        await anext(chunks)
+        await backend.aclose()
+        with pytest.raises(BackendGone):
+            await anext(chunks)
+        await asyncio.wait_for(until_closed(server), SOON_S)
+        (await backend.open(call())).close()
+        await backend.aclose()
+
+
+async def test_closing_a_backend_that_was_never_used_does_nothing() -> None:
+    await OllamaBackend("http://127.0.0.1:1", connect_timeout_s=1.0).aclose()

@@ -1,0 +1,89 @@
+"""`hearth emulate`: the emulator starts, says where and what, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from hearth.cli.console import console_for
+from hearth.cli.emulate import EmulatorPlan, read_models, run_emulator
+from hearth.errors import ConfigError
+
+
+def plan(*, port: int = 0, speed: float = 20.0, models_file: Path | None = None) -> EmulatorPlan:
+    return EmulatorPlan(
+        host="127.0.0.1", port=port, models=read_models(models_file), speed=speed, seed=1, parallel=1, max_queue=8, vram_gib=24.0
+    )
+
+
+async def test_it_says_where_it_listens_and_what_the_models_can_do():
+    said = io.StringIO()
+
+    async def stopped() -> None:
+        assert "http://127.0.0.1:" in said.getvalue()
+
+    await run_emulator(plan(), console_for(said, environ={}), stopped=stopped)
+    rows = [line.split() for line in said.getvalue().splitlines()]
+    assert "20 times as fast as real" in said.getvalue()
+    assert ["llama3.1:8b", "6.2", "GiB", "0.1", "s", "77,300", "tokens/s", "2,240", "tokens/s", "131,072", "tokens"] in rows
+    assert next(row for row in rows if row[:1] == ["nomic-embed-text"])[-3] == "-"
+
+
+async def test_it_answers_like_an_ollama_until_it_is_stopped():
+    said = io.StringIO()
+    names: list[str] = []
+
+    def tags() -> None:
+        url = said.getvalue().split("listens on ")[1].split(",")[0]
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{url}/api/tags", timeout=5) as answer:
+            names.extend(model["name"] for model in json.load(answer)["models"])
+
+    async def stopped() -> None:
+
+        await asyncio.to_thread(tags)
+
+    await run_emulator(plan(), console_for(said, environ={}), stopped=stopped)
+    assert "llama3.1:8b" in names
+
+
+def test_a_taken_port_ends_with_2_and_names_it(hearth):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = hearth("emulate", "--port", str(port))
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port} is taken" in result.stderr
+    assert "--port" in result.stderr
+
+
+def test_an_address_of_another_machine_ends_with_2(hearth):
+    result = hearth("emulate", "--host", "192.0.2.1", "--port", "0")
+    assert result.exit_code == 2
+    assert "cannot listen on 192.0.2.1:0" in result.stderr
+
+
+def test_models_come_from_a_file(tmp_path):
+    path = tmp_path / "models.yaml"
+    path.write_text("- {name: tiny, load_s: 0.5}\n")
+    assert [model.profile.name for model in read_models(path)] == ["tiny"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"- {name: [}", b"- {nam: tiny}", None])
+def test_a_models_file_that_is_not_usable_ends_with_2(hearth, tmp_path, content):
+    path = tmp_path / "models.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_models(path)
+    assert hearth("emulate", "--models", str(path)).exit_code == 2
+
+
+@pytest.mark.parametrize("args", [("--speed", "0"), ("--speed", "-1"), ("--port", "65536"), ("--parallel", "0"), ("--vram-gb", "-1")])
+def test_impossible_numbers_are_usage_errors(hearth, args):
+    assert hearth("emulate", *args).exit_code == 2

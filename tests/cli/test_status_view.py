@@ -1,0 +1,105 @@
+"""Drawing the status page from whatever a gateway may answer."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hearth.cli.console import console_for
+from hearth.cli.status_page import read_status
+from hearth.cli.status_view import duration, status_view
+from tests.cli.stub_gateway import recorded
+
+TEXTS = st.sampled_from(["", "x", "\x1b[2J", "[red]"])
+FIELDS = st.sampled_from(
+    ["pending", "next_items", "sequence", "waited_s", "caller", "loaded_model", "last_swap_ms", "current_swap", "backend", "up"]
+)
+NUMBERS = st.integers() | st.floats() | st.just(10**400)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=8,
+)
+SECTIONS = ("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "health")
+
+
+def drawn(answer: dict[str, object]) -> str:
+    stream = io.StringIO()
+    console_for(stream, environ={}).print(status_view(answer))
+    return stream.getvalue()
+
+
+def busy(**changed: object) -> dict[str, object]:
+    return {**recorded("status_busy"), "health": recorded("health"), **changed}
+
+
+def backend(**changed: object) -> dict[str, object]:
+    health = recorded("health")
+    return {"backend": {**health["backend"], **changed}}
+
+
+@given(st.dictionaries(st.sampled_from(SECTIONS), JSON_VALUES))
+def test_an_odd_answer_is_drawn_without_an_error(answer):
+    assert drawn(answer)
+
+
+def test_an_idle_gateway_says_so():
+    text = drawn(busy(current_request=None, running=[], internal_queue={"pending": 0, "next_items": []}))
+    assert "idle" in text
+    assert "internal)" not in text
+
+
+def test_the_one_current_request_of_a_gateway_without_a_list_is_shown():
+    answer = busy()
+    del answer["running"]
+    assert "continue" in drawn(answer)
+
+
+def test_several_running_requests_are_all_shown():
+    text = drawn(busy(running=[{"sequence": 7, "caller": "left"}, {"sequence": 8, "caller": "right"}]))
+    assert "left" in text
+    assert "right" in text
+    assert "continue" not in text
+
+
+def test_the_emulator_is_announced_in_a_box():
+    assert "ANSWERS ARE MADE UP" in drawn(busy(health=backend(emulator=True)))
+    assert "ANSWERS ARE MADE UP" not in drawn(busy())
+
+
+def test_a_backend_that_is_down_is_shouted():
+    assert "DOWN" in drawn(busy(health=backend(up=False)))
+
+
+def test_a_swap_under_way_is_shown_instead_of_the_old_model():
+    text = drawn(busy(gpu={"loaded_model": "old", "current_swap": {"from_model": "old", "to_model": "new", "elapsed_ms": 5}}))
+    assert "loading new" in text
+
+
+def test_the_home_model_is_marked():
+    assert "llama3.1:8b loaded (home)" in drawn(busy(gpu={"loaded_model": "llama3.1:8b", "is_home": True}))
+
+
+def test_an_empty_gpu_is_said():
+    assert "no model loaded" in drawn(busy(gpu={"loaded_model": None}))
+
+
+def test_a_callers_name_cannot_steer_the_terminal():
+    text = drawn(busy(running=[], current_request={"sequence": 1, "caller": "\x1b[2Jevil", "model": "[red]m[/red]"}))
+    assert "\x1b" not in text
+    assert "[red]m[/red]" in text
+
+
+def test_truth_values_are_not_numbers():
+    assert read_status({"internal_queue": {"pending": True}}).lanes[0].pending == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "-"), (0.04, "0.0 s"), (9.94, "9.9 s"), (42.4, "42 s"), (95, "2 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min")],
+)
+def test_durations_read_as_people_say_them(seconds, words):
+    assert duration(seconds) == words

@@ -1,0 +1,79 @@
+"""What the rest of Hearth asks of a configuration."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import MappingProxyType
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import parse_config
+from hearth.config.settings import CallerLimits, RateLimitSettings, SchedulerSettings, Settings
+from hearth.types import Priority
+
+
+def config_of(text: str) -> GatewayConfig:
+    return parse_config(text, source="f.yaml", environ={})
+
+
+def instant(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_a_task_type_has_the_priority_that_the_map_gives_it() -> None:
+    config = config_of("priority_map: {parse_task: critical, nudge: background}")
+    assert config.priority_for_task_type("parse_task") is Priority.CRITICAL
+    assert config.priority_for_task_type("nudge") is Priority.BACKGROUND
+
+
+def test_a_task_type_that_is_not_listed_is_normal() -> None:
+    config = config_of("priority_map: {parse_task: critical}")
+    assert config.priority_for_task_type("PARSE_TASK") is Priority.NORMAL
+    assert config.priority_for_task_type(None) is Priority.NORMAL
+
+
+def test_a_caller_without_an_entry_has_the_default_limits() -> None:
+    config = config_of("rate_limits: {default: {requests_per_minute: 4, requests_per_hour: 50}}")
+    assert (config.rpm_for_caller("anyone"), config.rph_for_caller("anyone")) == (4, 50)
+
+
+def test_what_a_callers_entry_leaves_out_is_the_defaults() -> None:
+    config = config_of("rate_limits: {callers: {a: {requests_per_minute: 7}, b: {requests_per_hour: 0}}}")
+    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (7, 100)
+    assert (config.rpm_for_caller("b"), config.rph_for_caller("b")) == (10, 0)
+
+
+def test_a_default_made_by_hand_without_numbers_falls_back_to_the_built_in_ones() -> None:
+    limits = RateLimitSettings(default=CallerLimits(), callers=MappingProxyType({}))
+    config = GatewayConfig(settings=Settings(rate_limits=limits))
+    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (10, 100)
+
+
+def test_active_hours_are_read_in_the_configured_zone() -> None:
+    config = config_of("scheduling: {active_hours: '06:00-22:00', time_zone: Asia/Kolkata}")
+    assert config.is_active_hours(instant("2026-01-10T00:30:00+00:00")) is True
+    assert config.is_active_hours(instant("2026-01-10T00:29:59+00:00")) is False
+    assert config.next_mode_change(instant("2026-01-10T01:00:00+00:00")) == instant("2026-01-10T16:30:00+00:00")
+
+
+def test_hours_of_a_whole_day_never_change() -> None:
+    config = config_of("scheduling: {active_hours: '00:00-24:00'}")
+    assert config.is_active_hours(0.0) is True
+    assert config.next_mode_change(0.0) is None
+
+
+def test_announcements_are_read_in_the_configured_zone() -> None:
+    config = config_of("scheduling: {time_zone: Asia/Kolkata, announcements: [{task_type: digest, cron: '30 6 * * *'}]}")
+    found = config.next_announcement(instant("2026-01-10T00:00:00+00:00"))
+    assert found is not None
+    assert (found[0].task_type, found[1]) == ("digest", instant("2026-01-10T01:00:00+00:00"))
+    assert config_of("{}").next_announcement(0.0) is None
+
+
+def test_the_scheduler_gets_its_part_of_the_settings() -> None:
+    config = config_of("queue: {max_interrupt_count: 9}\nbackend: {wait_when_down_s: 1}")
+    assert config.scheduler_settings == SchedulerSettings.of(config.settings)
+    assert (config.scheduler_settings.queue.max_interrupt_count, config.scheduler_settings.wait_when_down_s) == (9, 1.0)
+
+
+def test_equal_files_make_equal_configurations() -> None:
+    assert config_of("queue: {max_wait_s: 5}") == config_of("queue:\n  max_wait_s: 5.0\n")

@@ -1,0 +1,135 @@
+"""Keys and addresses from the environment: digests inside, no clear key anywhere, and no open door without keys."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from hearth.config.loading import parse_config
+from hearth.config.settings import KeySettings, Settings
+from hearth.errors import ConfigError
+from hearth.types import Lane, Priority
+
+SECRET = "hk_correct-horse-battery-staple"
+DIGITS = "0123456789"
+DIGEST = "ab" * 32
+
+
+def settings_of(text: str, **environ: str) -> Settings:
+    return parse_config(text, source="f.yaml", environ=environ).settings
+
+
+def problems_of(text: str, **environ: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, source="f.yaml", environ=environ)
+    return caught.value.problems
+
+
+def only_problem_of(text: str, **environ: str) -> str:
+    (problem,) = problems_of(text, **environ)
+    return problem
+
+
+def test_a_key_from_the_environment_becomes_its_digest() -> None:
+    text = "auth: {keys: [{name: house, key: '${HOUSE_KEY}', lane: internal, max_priority: normal, models: ['llama*'], admin: true}]}"
+    (key,) = settings_of(text, HOUSE_KEY=SECRET).auth.keys
+    assert key == KeySettings(
+        name="house",
+        sha256=hashlib.sha256(SECRET.encode()).hexdigest(),
+        lane=Lane.INTERNAL,
+        max_priority=Priority.NORMAL,
+        models=("llama*",),
+        admin=True,
+    )
+
+
+def test_a_digest_is_compared_in_lower_case() -> None:
+    assert settings_of(f"auth: {{keys: [{{name: a, sha256: '{DIGEST.upper()}'}}]}}").auth.keys[0].sha256 == DIGEST
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("{name: a}", "auth.keys[0].sha256: is missing: give sha256, or key: ${NAME}"),
+        (f"{{name: a, sha256: '{DIGEST}', key: '${{K}}'}}", "auth.keys[0].key: give either sha256 or key, not both"),
+        ("{name: a, sha256: abc}", "auth.keys[0].sha256: must be 64 hex digits"),
+        ("{name: a, key: '${MISSING}'}", "auth.keys[0].key: the environment variable MISSING is not set"),
+        ("{name: a, key: '${EMPTY}'}", "auth.keys[0].key: the environment variable EMPTY is not set"),
+        ("{name: a, key: '${BROKEN}'}", "auth.keys[0].key: the environment variable BROKEN holds a character that no HTTP header"),
+        ("{name: a, key: 5}", "auth.keys[0].key: must be ${NAME}"),
+        (f"{{sha256: '{DIGEST}'}}", "auth.keys[0].name: is missing"),
+        (f"{{name: a, sha256: '{DIGEST}', lane: vip}}", "auth.keys[0].lane: must be 'internal' or 'external'"),
+        (f"{{name: a, sha256: '{DIGEST}', adnim: true}}", "auth.keys[0].adnim: unknown key; did you mean admin?"),
+    ],
+)
+def test_an_unusable_key_is_refused(entry: str, says: str) -> None:
+    assert only_problem_of(f"auth: {{keys: [{entry}]}}", K=SECRET, EMPTY="", BROKEN="two\nlines").startswith(f"f.yaml:1: {says}")
+
+
+def test_two_keys_may_share_neither_name_nor_secret() -> None:
+    entries = f"- {{name: a, sha256: '{DIGEST}'}}\n  - {{name: a, key: '${{K}}'}}\n  - {{name: c, sha256: '{DIGEST.upper()}'}}\n"
+    text = f"auth:\n  keys:\n  {entries}"
+    assert problems_of(text, K=SECRET) == (
+        "f.yaml:4: auth.keys[1].name: is the same as auth.keys[0]; every key needs a name of its own",
+        "f.yaml:5: auth.keys[2].sha256: is the same as auth.keys[0]; every caller needs a key of its own",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"auth: {{keys: [{{name: a, key: {SECRET}}}]}}",
+        f"auth: {{keys: [{{name: a, key: '${{K}}', lane: {SECRET}, max_priority: {SECRET}}}], x: 1}}",
+        f"auth: {{keys: [{SECRET}]}}",
+        f"auth: {{keys: {SECRET}}}",
+        f"auth: {SECRET}",
+        f"auth: {{keys: [{{name: a, key: {DIGITS}}}]}}",
+        "auth: {keys: [{name: a, key: 'prefix ${K}'}]}",
+        "ollama: {url: 'http://user:${K}@gpu'}",
+        "ollama: {url: '${K}'}",
+        "gpu: {home_model: '${K}'}",
+    ],
+)
+def test_no_problem_and_no_exception_chain_shows_a_key(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, source="f.yaml", environ={"K": SECRET})
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error!r} {error}"
+        assert DIGITS not in f"{error!r} {error}"
+        error = error.__cause__ or error.__context__
+
+
+def test_a_loaded_key_shows_nowhere_in_the_configuration() -> None:
+    config = parse_config("auth: {keys: [{name: a, key: '${K}'}]}", source="f.yaml", environ={"K": SECRET})
+    assert SECRET not in repr(config)
+
+
+def test_the_address_of_the_model_server_may_come_from_the_environment() -> None:
+    assert settings_of("ollama: {url: 'http://${BOX}:${PORT}'}", BOX="gpu", PORT="11434").ollama.url == "http://gpu:11434"
+
+
+def test_a_missing_variable_of_a_url_is_named() -> None:
+    problems = problems_of("ollama: {url: 'http://${BOX}'}")
+    assert problems == ("f.yaml:1: ollama.url: the environment variable BOX is not set; set it, or write the value itself",)
+
+
+def test_a_reference_elsewhere_is_refused_rather_than_taken_literally() -> None:
+    assert "is replaced only in auth.keys[].key and ollama.url" in only_problem_of("gpu: {home_model: '${MODEL}'}", MODEL="a")
+
+
+def test_a_reference_without_a_name_is_refused() -> None:
+    assert "names no variable" in only_problem_of("ollama: {url: 'http://a/${b'}")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "gpu-box.lan", "127.0.0.1.example.org"])
+def test_listening_beyond_this_machine_needs_keys(host: str) -> None:
+    assert only_problem_of(f"server: {{host: '{host}'}}").startswith("f.yaml:1: server.host: without auth.keys")
+    key = f"auth: {{keys: [{{name: a, sha256: '{DIGEST}'}}]}}"
+    assert settings_of(f"server: {{host: '{host}'}}\n{key}").server.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST"])
+def test_listening_on_this_machine_needs_none(host: str) -> None:
+    assert settings_of(f"server: {{host: '{host}'}}").server.host == host

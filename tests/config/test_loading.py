@@ -1,0 +1,279 @@
+"""A file with mistakes is refused with all of them at once, each with its line, its path and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import load_gateway_config, parse_config
+from hearth.config.rules import RANGES
+from hearth.config.settings import (
+    Announcement,
+    BackendMode,
+    CallerLimits,
+    ModelSettings,
+    Settings,
+    Window,
+)
+from hearth.config.shapes import field_types, without_none
+from hearth.errors import ConfigError
+from hearth.types import Priority
+
+
+def settings_of(text: str, **environ: str) -> Settings:
+    return parse_config(text, source="f.yaml", environ=environ).settings
+
+
+def problems_of(text: str, **environ: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, source="f.yaml", environ=environ)
+    return caught.value.problems
+
+
+def only_problem_of(text: str, **environ: str) -> str:
+    (problem,) = problems_of(text, **environ)
+    return problem
+
+
+def test_an_empty_mapping_means_all_defaults() -> None:
+    assert parse_config("{}", source="f.yaml", environ={}) == GatewayConfig()
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "\ufeff"])
+def test_an_empty_file_is_refused_because_it_may_be_an_accident(text: str) -> None:
+    assert only_problem_of(text) == "f.yaml:1: is empty, which may be an accident; write `{}` if all defaults are meant"
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
+    text = """\
+gpu:
+  swap_timout_s: 3
+  parallel: 1.5
+scheduling:
+  active_hours: 22:30
+  announcements:
+    - task_type: digest
+      cron: "* * *"
+queue: {max_external_depth: 0}
+priority_map:
+  parse_task: urgent
+server:
+  host: 0.0.0.0
+  port: 70000
+auth:
+  keys:
+"""
+    assert problems_of(text) == (
+        "f.yaml:2: gpu.swap_timout_s: unknown key; did you mean swap_timeout_s?",
+        "f.yaml:3: gpu.parallel: must be a whole number, not 1.5",
+        'f.yaml:5: scheduling.active_hours: YAML reads "22:30" as a number of minutes or seconds; put quotes around it',
+        "f.yaml:8: scheduling.announcements[0].cron: must have five fields: minute, hour, day of month, month, day of week",
+        "f.yaml:9: queue.max_external_depth: must be at least 1, not 0",
+        "f.yaml:11: priority_map.parse_task: must be critical, normal or background",
+        (
+            "f.yaml:13: server.host: without auth.keys anybody who reaches this address could use the GPU and spend the budget; "
+            "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
+        ),
+        "f.yaml:14: server.port: must be at most 65535, not 70000",
+    )
+
+
+def test_an_unknown_key_without_a_likely_meaning_is_answered_with_the_known_ones() -> None:
+    assert only_problem_of("budget: {colour: red}") == "f.yaml:1: budget.colour: unknown key; known here: daily_external_usd, alert_pct"
+
+
+def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
+    problems = problems_of("\n".join(f"key_{number}: 1" for number in range(250)))
+    assert len(problems) == 101
+    assert problems[-1] == "f.yaml: and 150 more problems"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gpu: 5", "gpu: must be a mapping, not 5"),
+        ("gpu: [1]", "gpu: must be a mapping, not a list"),
+        ("auth: {keys: {a: b}}", "auth.keys: must be a list, not a mapping"),
+        ("queue: {max_wait_s: '5'}", 'queue.max_wait_s: must be a number, not "5"'),
+        ("queue: {max_wait_s: 1e3}", 'queue.max_wait_s: must be a number, not "1e3"'),
+        ("queue: {max_wait_s: true}", "queue.max_wait_s: must be a number, not true"),
+        ("queue: {max_external_depth: yes}", "queue.max_external_depth: must be a whole number, not true"),
+        ("queue: {max_external_depth: }", "queue.max_external_depth: has no value; give one, or remove the line for the default"),
+        ("gpu: {home_model: 7}", "gpu.home_model: must be text in quotes, not 7"),
+        ("gpu: {home_model: 'a b'}", "gpu.home_model: is not a model name: it must not contain spaces"),
+        ("gpu: {home_model: ' a'}", "gpu.home_model: must not begin or end with a space"),
+        ('gpu: {home_model: "a\\u0007"}', "gpu.home_model: must not contain line breaks or control characters"),
+        (f"gpu: {{home_model: {'a' * 257}}}", "gpu.home_model: must not be longer than 256 characters"),
+        ("models: {'': {}}", 'models[""]: must not be empty'),
+        ("models: {'a b': {}}", 'models["a b"]: is not a model name: it must not contain spaces'),
+        ("models: {'llama3.1:8b': {num_ctx: 0}}", 'models["llama3.1:8b"].num_ctx: must be at least 1, not 0'),
+        ("scheduling: {policy: clever}", "scheduling.policy: must be 'fifo' or 'affinity', not \"clever\""),
+        ("scheduling: {active_hours: [1]}", 'scheduling.active_hours: must be a window such as "06:00-22:00", in quotes'),
+        ("scheduling: {active_hours: '6-22'}", 'scheduling.active_hours: must be a window such as "06:00-22:00", in quotes'),
+        ("backend: somewhere", "backend.mode: must be 'auto', 'ollama' or 'emulator', not \"somewhere\""),
+        ("priority_map: {a: 0}", "priority_map.a: must be critical, normal or background"),
+        ("server: {host: ''}", "server.host: must be a host name or an IP address, without port"),
+        ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
+        ("server: {allowed_hosts: ['http://a']}", "server.allowed_hosts[0]: must be a host name or an IP address, without port"),
+        ("server: {log_format: xml}", "server.log_format: must be auto, text or json"),
+        ("ollama: {url: 'gpu:11434'}", "ollama.url: must be a URL such as http://127.0.0.1:11434"),
+        ("ollama: {url: 'http://[::1'}", "ollama.url: must be a URL such as http://127.0.0.1:11434"),
+        ("ollama: {url: 'http://a:99999'}", "ollama.url: must be a URL such as http://127.0.0.1:11434"),
+        ("ollama: {url: 'http://me:pw@a'}", "ollama.url: must be a URL without user, password, query or fragment"),
+        (
+            "rate_limits: {default: {requests_per_hour: null}}",
+            "rate_limits.default.requests_per_hour: has no value; write a number (a caller's own limit may be left empty)",
+        ),
+        ("{'': 1}", '[""]: unknown key'),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_would_be_right(text: str, says: str) -> None:
+    assert only_problem_of(text).startswith(f"f.yaml:1: {says}")
+
+
+@pytest.mark.parametrize(
+    ("cron", "says"),
+    [
+        ("0 6 * *", "must have five fields"),
+        ("0 0 6 * * *", "must have five fields"),
+        ("60 6 * * *", "is not a cron expression: bad minute"),
+        ("0 0 30 2 *", "is not a cron expression: bad day-of-month"),
+        ("9" * 200 + " 6 * * *", "must have five fields"),
+        ("@daily", "must have five fields"),
+    ],
+)
+def test_a_cron_expression_that_means_nothing_is_refused(cron: str, says: str) -> None:
+    text = f"scheduling: {{announcements: [{{task_type: a, cron: '{cron}'}}]}}"
+    assert only_problem_of(text).startswith(f"f.yaml:1: scheduling.announcements[0].cron: {says}")
+
+
+def test_an_unknown_zone_is_refused_with_what_may_be_missing_on_this_machine() -> None:
+    assert "package tzdata" in only_problem_of("scheduling: {time_zone: Mars/Olympus}")
+
+
+def place(cls: type, name: str) -> str:
+    """A document that gives `%s` to one numeric field."""
+    sections = {each_type: each for each, each_type in field_types(Settings).items() if isinstance(each_type, type)}
+    around = {
+        "CallerLimits": "rate_limits: {callers: {a: {%s}}}",
+        "GpuAlertSettings": "gpu: {alerts: {%s}}",
+        "ModelSettings": "models: {a: {%s}}",
+    }
+    return around.get(cls.__name__, f"{sections.get(cls)}: {{%s}}") % f"{name}: %s"
+
+
+@pytest.mark.parametrize(("cls", "name"), RANGES)
+def test_every_range_holds_at_both_ends(cls: type, name: str) -> None:
+    limits, text = RANGES[cls, name], place(cls, name)
+    low = limits.at_least if limits.above is None else limits.above
+    assert low is not None
+    assert limits.at_most is not None
+    whole = without_none(field_types(cls)[name]) is int
+    below, beyond = low - (1 if limits.above is None else 0), limits.at_most + 1
+    for inside in (low if limits.above is None else 0.001, limits.at_most):
+        settings_of(text % (int(inside) if whole else inside))
+    for outside in (below, beyond):
+        assert name in only_problem_of(text % (int(outside) if whole else outside))
+
+
+def test_every_number_of_the_settings_has_a_range() -> None:
+    classes, numbers = {cls for cls, _ in RANGES}, set()
+    for cls in classes:
+        numbers |= {(cls, name) for name, each in field_types(cls).items() if without_none(each) in {int, float}}
+    assert numbers == set(RANGES)
+
+
+def test_values_arrive_as_settings() -> None:
+    settings = settings_of("""
+scheduling:
+  active_hours: "22:15-06:45"
+  announcements: [{task_type: digest, cron: "30 6 * * *"}]
+priority_map: {parse_task: critical, nudge: background}
+rate_limits: {callers: {notebook: {requests_per_minute: 30}}}
+models: {"llama3.1:8b": {vram_gb: 6, num_ctx: 8192}}
+ollama: {url: "http://gpu.lan:11434/"}
+""")
+    assert settings.scheduling.active_hours == Window(start_minute=22 * 60 + 15, end_minute=6 * 60 + 45)
+    assert settings.scheduling.announcements == (Announcement(task_type="digest", cron="30 6 * * *"),)
+    assert settings.priority_map == {"parse_task": Priority.CRITICAL, "nudge": Priority.BACKGROUND}
+    assert settings.rate_limits.callers == {"notebook": CallerLimits(requests_per_minute=30)}
+    assert settings.models == {"llama3.1:8b": ModelSettings(vram_gb=6.0, num_ctx=8192)}
+    assert settings.ollama.url == "http://gpu.lan:11434"
+
+
+def test_numbers_are_floats_where_the_settings_say_so() -> None:
+    assert type(settings_of("queue: {max_wait_s: 5}").queue.max_wait_s) is float
+
+
+def test_the_settings_cannot_be_changed_through_their_mappings() -> None:
+    settings = settings_of("priority_map: {a: normal}")
+    with pytest.raises(TypeError):
+        settings.priority_map["b"] = Priority.CRITICAL  # type: ignore[index]
+
+
+def test_a_heading_with_nothing_under_it_keeps_its_defaults() -> None:
+    assert settings_of("gpu:\nqueue:\nmodels:\nauth:\n  keys:\nrate_limits:\n  default:\n") == Settings()
+
+
+def test_half_a_default_limit_keeps_the_other_half() -> None:
+    limits = settings_of("rate_limits: {default: {requests_per_minute: 3}}").rate_limits.default
+    assert limits == CallerLimits(requests_per_minute=3, requests_per_hour=100)
+
+
+def test_a_bare_backend_is_its_mode() -> None:
+    assert settings_of("backend: emulator") == settings_of("backend: {mode: emulator}")
+    assert settings_of("backend: ollama").backend.mode is BackendMode.OLLAMA
+
+
+def test_the_source_of_a_loaded_file_is_kept_and_named_in_its_problems(tmp_path: Path) -> None:
+    path = tmp_path / "house.yaml"
+    path.write_bytes(b"\xef\xbb\xbfqueue:\r\n  max_external_depth: 7\r\n")
+    config = load_gateway_config(path, {})
+    assert (config.source, config.settings.queue.max_external_depth) == (path, 7)
+    path.write_text("queue:\n  max_external_depth: -7\n")
+    with pytest.raises(ConfigError) as caught:
+        load_gateway_config(str(path), {})
+    assert caught.value.problems == (f"{path}:2: queue.max_external_depth: must be at least 1, not -7",)
+
+
+def test_without_a_path_the_usual_place_is_read_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_gateway_config(environ={}) == GatewayConfig()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/llm_gateway.yaml").write_text("queue: {max_external_depth: 7}")
+    config = load_gateway_config(environ={})
+    assert (config.source, config.settings.queue.max_external_depth) == (Path("config/llm_gateway.yaml"), 7)
+
+
+def test_without_an_environment_the_process_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOUSE_GPU_BOX", "gpu")
+    assert parse_config("ollama: {url: 'http://${HOUSE_GPU_BOX}'}", source="f.yaml").settings.ollama.url == "http://gpu"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"a: \xff\n", ":1: is not UTF-8 text; save it as UTF-8"),
+        ("queue: {}".encode("utf-16"), ":1: is not UTF-8 text; save it as UTF-8"),
+        (b"a\n" * 600_000, "is larger than 256 KiB"),
+        (b"\x7fELF\x00\x00", "control character U+007F"),
+        (b"queue: {}\nb: \x00", ":2: control character U+0000"),
+    ],
+)
+def test_a_file_that_is_no_text_file_is_refused(tmp_path: Path, content: bytes | None, says: str) -> None:
+    path = tmp_path / "f.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_gateway_config(path, {})
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(str(path))
+    assert says in caught.value.problems[0]
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        load_gateway_config(tmp_path, {})

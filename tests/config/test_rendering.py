@@ -1,0 +1,70 @@
+"""The effective configuration as text, and what changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+
+from hearth.config.loading import parse_config
+from hearth.config.plain import Plain
+from hearth.config.rendering import Change, as_yaml, differences
+from hearth.config.settings import Settings
+from tests.config.strategies import settings_trees
+
+DIGEST = "0123456789abcdef" * 4
+
+
+def settings_of(text: str) -> Settings:
+    return parse_config(text, source="f.yaml", environ={}).settings
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(settings_trees())
+def test_settings_written_as_yaml_read_back_as_the_same_settings(tree: Settings) -> None:
+    assert settings_of(as_yaml(tree)) == tree
+
+
+def test_text_that_yaml_would_misread_survives_being_written() -> None:
+    text = "priority_map: {'on': normal, '22:30': critical, '0644': normal, '~': normal, '*': normal, 'a: b': normal, '1e3': background}"
+    assert settings_of(as_yaml(settings_of(text))) == settings_of(text)
+
+
+def test_a_key_is_shown_by_the_beginning_of_its_digest_only() -> None:
+    text = as_yaml(settings_of(f"auth: {{keys: [{{name: a, sha256: '{DIGEST}'}}]}}"))
+    assert "sha256: 01234567…" in text
+    assert DIGEST[:9] not in text
+
+
+def test_equal_settings_do_not_differ() -> None:
+    assert differences(settings_of("models: {a: {}}"), settings_of("models: {a: {}}")) == ()
+
+
+def test_a_change_says_what_was_and_what_is_and_whether_it_is_in_force() -> None:
+    old = settings_of("{}")
+    new = settings_of("scheduling: {active_hours: '07:00-22:00'}\nserver: {port: 9000}\nrate_limits: {default: {requests_per_hour: 5}}")
+    assert differences(old, new) == (
+        Change(path="scheduling.active_hours", old="06:00-22:00", new="07:00-22:00", hot=True),
+        Change(path="rate_limits.default.requests_per_hour", old=100, new=5, hot=True),
+        Change(path="server.port", old=8411, new=9000, hot=False),
+    )
+
+
+def test_an_entry_that_came_went_or_changed_is_named_by_itself() -> None:
+    old = settings_of("models: {gone: {parallel: 2}, kept: {parallel: 2}}\npriority_map: {a: normal}")
+    new = settings_of("models: {'new:8b': {}, kept: {parallel: 3}}\npriority_map: {a: critical}")
+    unset: dict[str, Plain] = {"vram_gb": None, "parallel": None, "num_ctx": None}
+    assert differences(old, new) == (
+        Change(path="priority_map.a", old="normal", new="critical", hot=True),
+        Change(path="models.gone", old=unset | {"parallel": 2}, new=None, hot=True),
+        Change(path="models.kept.parallel", old=2, new=3, hot=True),
+        Change(path='models["new:8b"]', old=None, new=unset, hot=True),
+    )
+
+
+def test_a_changed_key_is_a_change_even_where_what_is_shown_of_it_is_equal() -> None:
+    old = settings_of(f"auth: {{keys: [{{name: a, sha256: '{DIGEST}'}}]}}")
+    (key,) = old.auth.keys
+    new = replace(old, auth=replace(old.auth, keys=(replace(key, sha256=DIGEST[:8] + "0" * 56),)))
+    (change,) = differences(old, new)
+    assert (change.path, change.old == change.new, DIGEST in repr(change)) == ("auth.keys", True, False)

@@ -1,0 +1,228 @@
+"""The file and the schema that are shipped say what the settings classes say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hearth.config.document import read_document
+from hearth.config.loading import load_gateway_config, parse_config
+from hearth.config.plain import plain
+from hearth.config.problems import KeyPath
+from hearth.config.schema import schema, schema_text
+from hearth.config.settings import Settings, Window
+from hearth.config.shapes import field_docs, field_types, item_type, mode_of, without_none
+from hearth.types import Priority
+
+FOLDER = Path(__file__).parents[2] / "config"
+SHIPPED = (FOLDER / "llm_gateway.yaml").read_text("utf-8")
+COMPLETE = re.sub(r"^( *)#(?=[^ #\n])", r"\1", SHIPPED, flags=re.MULTILINE)
+FIRST_LINE = "# yaml-language-server: $schema=llm_gateway.schema.json"
+
+
+@dataclass(frozen=True)
+class Documented:
+    """A settings field, with the place of an instance of it in the complete file."""
+
+    cls: type
+    name: str
+    path: KeyPath
+
+    @property
+    def comment(self) -> str:
+        """The lines of comment right above the key."""
+        lines = COMPLETE.splitlines()
+        at = read_document(COMPLETE, source="f").lines[self.path] - 1
+        comment: list[str] = []
+        while at and (match := re.fullmatch(r" *# (.*)", lines[at - 1])):
+            comment.insert(0, match.group(1))
+            at -= 1
+        return " ".join(comment)
+
+
+def documented(cls: type = Settings, path: KeyPath = ()) -> Iterator[Documented]:
+    """Every field of every class, found under the first entry where the file has several."""
+    complete: Any = read_document(COMPLETE, source="f").value
+    for step in path:
+        complete = complete[step]
+    for name, annotation in field_types(cls).items():
+        yield Documented(cls, name, (*path, name))
+        inner, items = without_none(annotation), item_type(annotation)
+        if is_dataclass(inner) and isinstance(inner, type) and inner is not Window:
+            yield from documented(inner, (*path, name))
+        elif is_dataclass(items) and isinstance(items, type) and complete[name]:
+            first = 0 if isinstance(complete[name], list) else next(iter(complete[name]))
+            yield from documented(items, (*path, name, first))
+
+
+def default_of(each: Documented) -> object:
+    """What holds where the file is silent: inside a list or mapping the class's own default, elsewhere that of the whole tree."""
+    value: Any = Settings()
+    for step in each.path:
+        if not is_dataclass(value):
+            field = next(one for one in fields(each.cls) if one.name == each.name)
+            return field.default
+        value = getattr(value, str(step))
+    return value
+
+
+FIELDS = list(documented())
+VALUES = [each for each in FIELDS if each.name in field_docs(each.cls)]
+
+
+def test_the_shipped_file_loads_and_differs_from_the_defaults_only_in_its_task_types() -> None:
+    settings = load_gateway_config(FOLDER / "llm_gateway.yaml", {}).settings
+    assert settings == Settings(priority_map=settings.priority_map)
+    assert settings.priority_map == {
+        "parse_task": Priority.CRITICAL,
+        "challenge_task": Priority.CRITICAL,
+        "generate_digest": Priority.NORMAL,
+        "generate_nudge": Priority.BACKGROUND,
+        "generate_reminder": Priority.BACKGROUND,
+    }
+
+
+def test_the_keys_that_are_set_are_those_of_the_page_it_comes_from() -> None:
+    assert read_document(SHIPPED, source="f").value == {
+        "scheduling": {"active_hours": "06:00-22:00", "schedule_drain_minutes": 2},
+        "queue": {"max_external_depth": 20, "max_interrupt_count": 3},
+        "priority_map": {
+            "parse_task": "critical",
+            "challenge_task": "critical",
+            "generate_digest": "normal",
+            "generate_nudge": "background",
+            "generate_reminder": "background",
+        },
+        "rate_limits": {"default": {"requests_per_minute": 10, "requests_per_hour": 100}, "callers": {}},
+        "budget": {"daily_external_usd": 5.00, "alert_pct": 80},
+        "gpu": {
+            "home_model": "qwen2.5:32b-instruct-q6_K",
+            "swap_timeout_s": 120,
+            "restore_home_delay_s": 30,
+            "alerts": {"swaps_per_hour_warning": 4, "swap_wait_ms_warning": 60000, "swap_overhead_pct_warning": 25},
+        },
+    }
+
+
+def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
+    assert COMPLETE != SHIPPED
+    config = parse_config(COMPLETE, source="f", environ={})
+    assert config.settings.models
+    assert config.settings.auth.keys
+    assert config.settings.scheduling.announcements
+
+
+@pytest.mark.parametrize("each", FIELDS, ids=lambda each: f"{each.cls.__name__}.{each.name}")
+def test_every_setting_stands_in_the_file_under_a_comment(each: Documented) -> None:
+    if each.cls.__name__ != "CallerLimits" or each.path[1] != "callers":
+        assert each.comment
+
+
+@pytest.mark.parametrize("each", VALUES, ids=lambda each: f"{each.cls.__name__}.{each.name}")
+def test_every_comment_states_the_default_and_whether_it_is_hot(each: Documented) -> None:
+    assert mode_of(each.comment) == mode_of(field_docs(each.cls)[each.name]) is not None
+    default = default_of(each)
+    if default is MISSING or (is_dataclass(default) and not isinstance(default, Window)):
+        return
+    stated = re.search(r"Default ([^ ]+?)[.:] ", each.comment)
+    assert stated is not None
+    assert stated.group(1) == "unset" if default is None else read_document(stated.group(1), source="f").value == plain(default)
+
+
+@pytest.mark.parametrize("each", FIELDS, ids=lambda each: f"{each.cls.__name__}.{each.name}")
+def test_every_setting_says_whether_it_is_hot_or_is_a_section(each: Documented) -> None:
+    annotation = without_none(field_types(each.cls)[each.name])
+    doc = field_docs(each.cls).get(each.name)
+    if doc is None:
+        assert is_dataclass(annotation)
+    else:
+        assert mode_of(doc) in {"hot", "restart"}
+
+
+def test_the_first_line_leads_editors_to_the_schema() -> None:
+    assert SHIPPED.splitlines()[0] == FIRST_LINE
+
+
+def test_the_shipped_schema_is_the_generated_one() -> None:
+    assert (FOLDER / "llm_gateway.schema.json").read_text("utf-8") == schema_text()
+
+
+def test_the_schema_names_its_dialect_and_has_no_titles_that_hide_descriptions() -> None:
+    assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert '"title"' not in json.dumps({key: value for key, value in schema().items() if key != "title"})
+
+
+def accepts(node: dict[str, Any], value: Any) -> bool:
+    """The part of JSON Schema that the generated schema uses."""
+    if "$ref" in node and not accepts(schema()["$defs"][node["$ref"].rsplit("/", 1)[1]], value):
+        return False
+    if "anyOf" in node and not any(accepts(each, value) for each in node["anyOf"]):
+        return False
+    if "oneOf" in node and sum(accepts(each, value) for each in node["oneOf"]) != 1:
+        return False
+    if "enum" in node and value not in node["enum"]:
+        return False
+    if "type" in node and not has_type(node["type"], value):
+        return False
+    if isinstance(value, dict):
+        return accepts_mapping(node, value)
+    if isinstance(value, list):
+        return all(accepts(node.get("items", {}), each) for each in value)
+    if isinstance(value, str):
+        return re.search(node.get("pattern", ""), value) is not None
+    return value is None or isinstance(value, bool) or in_range(node, value)
+
+
+def has_type(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    kinds: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer": int, "number": int | float, "null": type(None)}
+    return name in kinds and isinstance(value, kinds[name])
+
+
+def in_range(node: dict[str, Any], value: float) -> bool:
+    return bool(node.get("minimum", value) <= value <= node.get("maximum", value) and value > node.get("exclusiveMinimum", value - 1))
+
+
+def accepts_mapping(node: dict[str, Any], value: dict[str, Any]) -> bool:
+    if not set(node.get("required", ())) <= set(value):
+        return False
+    known, others = node.get("properties", {}), node.get("additionalProperties", True)
+    for key, each in value.items():
+        rule = known.get(key, others)
+        if rule is False or (isinstance(rule, dict) and not accepts(rule, each)):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "text", [SHIPPED, COMPLETE, "{}", "gpu:\nauth:\n  keys:\n", "backend: auto", "auth: {keys: [{name: a, key: '${K}'}]}"]
+)
+def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
+    parse_config(text, source="f", environ={"K": "x"})
+    assert accepts(schema(), read_document(text, source="f").value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "colour: red",
+        "gpu: {swap_timout_s: 1}",
+        "gpu: {swap_timeout_s: 0}",
+        "server: {port: 70000}",
+        "queue: {max_external_depth: 1.5}",
+        "scheduling: {active_hours: '6-22'}",
+        "backend: nowhere",
+        "priority_map: {a: 2}",
+        "auth: {keys: [{name: a}]}",
+        "auth: {keys: [{sha256: a}]}",
+    ],
+)
+def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:
+    assert not accepts(schema(), read_document(text, source="f").value)

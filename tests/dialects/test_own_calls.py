@@ -1,0 +1,108 @@
+"""The calls Hearth makes, and the answers it gives, for itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hearth.dialects.anthropic import count_tokens
+from hearth.dialects.envelope import read_envelope
+from hearth.dialects.ollama import completion_call, read_completion, unload_reply
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.errors import BackendProtocolError, BadRequest
+from hearth.types import LoadOptions, WorkKind
+from tests.dialects.captured import captured
+
+
+def test_a_completion_call_asks_generate_for_one_whole_answer() -> None:
+    call = completion_call("say <hi>", "llama3.1:8b", None)
+    assert (call.method, call.path) == ("POST", "/api/generate")
+    assert call.headers == ((b"content-type", b"application/json"),)
+    assert json.loads(call.body) == {"model": "llama3.1:8b", "prompt": "say <hi>", "stream": False}
+
+
+def test_a_completion_call_carries_its_limit_and_its_format() -> None:
+    call = completion_call("x", "a", 40, json_mode=True)
+    assert json.loads(call.body) == {"model": "a", "prompt": "x", "stream": False, "format": "json", "options": {"num_predict": 40}}
+
+
+def test_a_completion_call_is_a_body_that_the_gateway_itself_would_accept() -> None:
+    call = completion_call("hello", "a", 40)
+    envelope = read_envelope(INFERENCE_ROUTES[call.path], call.body, lambda _model: LoadOptions())
+    assert (envelope.kind, envelope.streaming, envelope.max_tokens) == (WorkKind.GENERATE, False, 40)
+    assert envelope.body is call.body
+
+
+def test_a_whole_answer_becomes_a_completion() -> None:
+    completion = read_completion(captured("generate_nostream").body, 70, "tiny-a")
+    assert completion.output == " about only my two good three"
+    assert (completion.tokens_in, completion.tokens_out, completion.latency_ms, completion.model) == (32, 6, 70, "tiny-a")
+
+
+def test_counters_that_ollama_left_out_are_zero() -> None:
+    completion = read_completion(b'{"response":"","done":true}', 1, "a")
+    assert (completion.output, completion.tokens_in, completion.tokens_out) == ("", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>bad gateway</html>",
+        b"[]",
+        b"{}",
+        b'{"response":5,"done":true}',
+        b'{"response":"cut","done":false}',
+        b'{"response":"cut"}',
+        b'{"error":"an error was encountered while running the model: unexpected EOF"}',
+        b'{"response":"","done":true,"error":"x"}',
+        captured("token_repeat_abort_nostream").body,
+    ],
+)
+def test_whatever_is_not_a_whole_answer_is_a_protocol_error(body: bytes) -> None:
+    with pytest.raises(BackendProtocolError):
+        read_completion(body, 1, "a")
+
+
+@pytest.mark.parametrize("name", ["unload_chat", "unload_generate", "unload_not_loaded"])
+def test_an_unload_is_answered_byte_for_byte_as_ollama_does(name: str) -> None:
+    answer = captured(name)
+    created_at = json.loads(answer.body)["created_at"]
+    assert unload_reply(INFERENCE_ROUTES[answer.path], "tiny-a", created_at) == answer.body
+
+
+def test_tokens_are_counted_over_system_tools_and_messages() -> None:
+    request = {
+        "model": "a",
+        "system": "s" * 7,
+        "tools": [{"name": "n" * 7, "description": "d" * 7, "input_schema": {"type": "object"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "t" * 7}, {"type": "image", "source": {"data": "A" * 999}}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "n" * 7, "input": {"q": "x" * 7}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "r" * 7}]},
+        ],
+    }
+    assert count_tokens(json.dumps(request).encode()) == b'{"input_tokens":270}'
+
+
+def test_counting_needs_no_max_tokens() -> None:
+    assert count_tokens(captured("anth_count").request_body) == b'{"input_tokens":2}'
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "EOF"),
+        (b"{", "unexpected EOF"),
+        (b'{"messages":[{}]}', "model is required"),
+        (b'{"model":"a"}', "messages is required"),
+        (b'{"model":"a b","messages":[{}]}', "invalid model name"),
+        (b'{"model":5}', "json: cannot unmarshal number into Go struct field MessagesRequest.model of type string"),
+        (b"[]", "json: cannot unmarshal array into Go value of type anthropic.MessagesRequest"),
+    ],
+)
+def test_counting_a_broken_body_is_refused_as_a_message_would_be(body: bytes, text: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        count_tokens(body)
+    assert raised.value.message == text

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from hearth.clock import SystemClock
+from hearth.emulator import EmulatedModel, Emulator, load_profiles
+from tests.emulator.captures import CAPTURES
+
+StartEmulator = Callable[..., Awaitable[tuple[Emulator, str]]]
+
+
+def toys(*names: str) -> list[EmulatedModel]:
+    models = load_profiles((CAPTURES / "models.yaml").read_text())
+    return [model for model in models if not names or model.profile.name in names]
+
+
+@pytest.fixture
+async def start_emulator() -> AsyncIterator[StartEmulator]:
+    """Starts emulators on free ports; all of them are stopped after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(profiles: Any, **settings: Any) -> tuple[Emulator, str]:
+            emulator = Emulator(profiles, clock=SystemClock(), seed=1, **settings)
+            stack.push_async_callback(emulator.stop)
+            return emulator, await emulator.start("127.0.0.1", 0)
+
+        yield start

@@ -1,0 +1,124 @@
+"""Every recorded exchange with a real Ollama is replayed over a raw socket; what is not a date, id, duration or toy text must be equal."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from itertools import groupby
+
+import pytest
+
+from hearth.emulator import Emulator
+from tests.emulator.captures import CAPTURES, connect, read_capture, send, take_apart
+from tests.emulator.conftest import StartEmulator, toys
+
+ALL = sorted(path.stem for path in CAPTURES.glob("*.txt"))
+BUSY = [name for name in ALL if name.startswith("busy_503")]
+KILLED = [name for name in ALL if name.startswith("midstream_kill")]
+KILLED_WHOLE = [name for name in ALL if name.startswith("kill_nostream")]
+STATEFUL = {"ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash", "delete_ok", "oai_models"}
+PLAIN = [name for name in ALL if name not in {*BUSY, *KILLED, *KILLED_WHOLE, *STATEFUL}]
+
+
+def post(path: str, body: str, method: str = "POST") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+async def test_a_recorded_request_is_answered_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys(), vram_gib=0)
+    exchange = read_capture(name)
+
+    answer = await send(url, exchange.request)
+
+    assert take_apart(answer) == take_apart(exchange.response)
+
+
+@pytest.mark.parametrize("name", ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash"])
+async def test_ps_lists_a_loaded_model_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys(), vram_gib=0)
+    model = "ma" if name == "ps_after_runner_crash" else "tiny-a"
+    await send(url, post("/api/generate", f'{{"model":"{model}"}}'))
+    if name == "ps_after_runner_crash":
+        emulator.kill_runner("ma")
+    exchange = read_capture(name)
+
+    assert take_apart(await send(url, exchange.request)) == take_apart(exchange.response)
+
+
+async def test_deleting_a_copy_is_answered_as_recorded(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys())
+    await send(url, read_capture("copy").request)
+    exchange = read_capture("delete_ok")
+
+    assert take_apart(await send(url, exchange.request)) == take_apart(exchange.response)
+
+
+async def test_the_openai_model_list_is_as_recorded(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("slow", "tiny-a", "tiny-b"))
+    exchange = read_capture("oai_models")
+
+    assert take_apart(await send(url, exchange.request)) == take_apart(exchange.response)
+
+
+@pytest.mark.parametrize("name", BUSY)
+async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys(), max_queue=1, vram_gib=0)
+    exchange = read_capture(name)
+    _, loading = await connect(url)
+    loading.write(post("/api/generate", '{"model":"slow"}'))
+    await _until_in_loader(url)
+    _, waiting = await connect(url)
+    waiting.write(post("/api/generate", '{"model":"ma"}'))
+    await _until_in_loader(url)
+
+    answer = await send(url, exchange.request)
+
+    assert take_apart(answer) == take_apart(exchange.response)
+    loading.close()
+    waiting.close()
+
+
+async def _until_in_loader(url: str) -> None:
+    """A later request on the same loop is answered only after the earlier one has reached the scheduler."""
+    for _ in range(2):
+        await send(url, post("/api/version", "", "GET"))
+
+
+@pytest.mark.parametrize("name", KILLED)
+async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys(), vram_gib=0)
+    exchange = read_capture(name)
+    reader, writer = await connect(url)
+    writer.write(exchange.request)
+    begun = b"".join([await reader.readuntil(b"\n\r\n") for _ in range(8)])
+
+    emulator.kill_runner("ma")
+
+    answer, recorded = take_apart(begun + await reader.read()), take_apart(exchange.response)
+    writer.close()
+    assert answer.headers == recorded.headers
+    assert _shapes(answer.chunks) == _shapes(recorded.chunks)
+
+
+def _shapes(chunks: tuple[bytes, ...]) -> list[bytes]:
+    """The chunks with runs of equal ones shortened to one, and their numbering left out."""
+    plain = [re.sub(rb'"(sequence_number|max_output_tokens|input_tokens)":\d+', b"", chunk) for chunk in chunks]
+    return [shape for shape, _ in groupby(plain)]
+
+
+@pytest.mark.parametrize("name", KILLED_WHOLE)
+async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(name: str, start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys(), vram_gib=0)
+    exchange = read_capture(name)
+    answering = asyncio.ensure_future(send(url, exchange.request))
+    await _until_running(emulator, url)
+
+    emulator.kill_runner("ma")
+
+    assert take_apart(await answering) == take_apart(exchange.response)
+
+
+async def _until_running(emulator: Emulator, url: str) -> None:
+    while not emulator.in_flight:
+        await send(url, post("/api/version", "", "GET"))

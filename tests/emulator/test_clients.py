@@ -1,0 +1,254 @@
+"""The official Python clients understand the emulated server: whole and streamed, tools, formats, embeddings, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from math import isclose
+from typing import Any
+
+import anthropic
+import ollama
+import openai
+import pytest
+
+from hearth.service_model import default_profiles
+from tests.emulator.conftest import StartEmulator
+
+CODER = "qwen2.5-coder:14b"
+SAY_HELLO = [{"role": "user", "content": "say hello"}]
+ASK_WEATHER = [{"role": "user", "content": "What is the weather in Paris now?"}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "weather", "parameters": PARAMETERS}}
+BOOK = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "year": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}}},
+    "required": ["title", "year", "tags"],
+}
+
+
+@pytest.fixture
+async def url(start_emulator: StartEmulator) -> str:
+    return (await start_emulator(default_profiles(), speed=1000.0))[1]
+
+
+@pytest.fixture
+async def native(url: str) -> AsyncIterator[ollama.AsyncClient]:
+    async with ollama.AsyncClient(host=url, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+async def gpt(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def claude(url: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def check_book(text: str) -> None:
+    book = json.loads(text)
+    assert set(book) == {"title", "year", "tags"}
+    assert isinstance(book["year"], int)
+    assert set(book["tags"]) <= {"a", "b"}
+
+
+async def test_ollama_chat_whole_and_streamed_say_the_same_with_one_seed(native):
+    options = {"seed": 7, "num_predict": 30}
+    whole = await native.chat(model=CODER, messages=SAY_HELLO, options=options)
+    parts = [part async for part in await native.chat(model=CODER, messages=SAY_HELLO, options=options, stream=True)]
+
+    assert "".join(part.message.content for part in parts) == whole.message.content
+    assert parts[-1].done
+    assert parts[-1].eval_count == whole.eval_count
+
+
+async def test_ollama_generate_ends_by_itself_after_some_sentences(native):
+    answer = await native.generate(model=CODER, prompt="tell me")
+
+    assert answer.done_reason == "stop"
+    assert 40 <= answer.eval_count <= 203
+    assert answer.total_duration >= answer.eval_duration > 0
+
+
+async def test_requests_without_a_seed_differ(native):
+    first = await native.generate(model=CODER, prompt="tell me")
+    second = await native.generate(model=CODER, prompt="tell me")
+
+    assert first.response != second.response
+
+
+async def test_ollama_calls_the_tool_that_the_question_asks_for(native):
+    answer = await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER])
+
+    call = answer.message.tool_calls[0].function
+    assert call.name == "get_weather"
+    assert call.arguments["city"] == "Paris"
+    assert 1 <= call.arguments["days"] <= 9
+
+
+async def test_ollama_streams_a_tool_call_in_one_chunk(native):
+    parts = [part async for part in await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER], stream=True)]
+
+    assert [bool(part.message.tool_calls) for part in parts] == [True, False]
+    assert parts[-1].done_reason == "stop"
+
+
+async def test_a_question_that_needs_no_tool_is_answered_with_text(native):
+    answer = await native.chat(model=CODER, messages=SAY_HELLO, tools=[WEATHER])
+
+    assert not answer.message.tool_calls
+    assert answer.message.content
+
+
+async def test_ollama_answers_in_the_schema_asked_for(native):
+    answer = await native.chat(model=CODER, messages=SAY_HELLO, format=BOOK)
+
+    check_book(answer.message.content)
+
+
+async def test_ollama_manages_models(native):
+    await native.copy(CODER, "mine")
+    await native.create(model="tuned", from_="mine", system="be brief", parameters={"num_ctx": 512})
+    shown = await native.show("tuned")
+    assert "num_ctx" in shown.parameters
+    assert shown.capabilities == ["completion", "tools", "insert"]
+    assert {"mine:latest", "tuned:latest"} <= {one.model for one in (await native.list()).models}
+
+    await native.delete("mine")
+    statuses = [part.status async for part in await native.pull("llama3.1:8b", stream=True)]
+
+    assert "mine:latest" not in {one.model for one in (await native.list()).models}
+    assert statuses[-1] == "success"
+    assert (await native.generate(model="tuned", prompt="")).done_reason == "load"
+    assert [(one.model, one.context_length) for one in (await native.ps()).models] == [("tuned:latest", 512)]
+
+
+async def test_ollama_embeddings_are_unit_vectors_and_equal_alone_and_in_a_batch(native):
+    batch = await native.embed(model="nomic-embed-text", input=["one", "two"])
+    alone = await native.embed(model="nomic-embed-text", input="two")
+
+    assert batch.embeddings[1] == alone.embeddings[0]
+    assert batch.embeddings[0] != batch.embeddings[1]
+    assert len(alone.embeddings[0]) == 768
+    assert isclose(sum(value * value for value in alone.embeddings[0]), 1.0, rel_tol=1e-5)
+
+
+async def test_ollama_errors_have_their_status(native):
+    with pytest.raises(ollama.ResponseError, match="not found") as caught:
+        await native.chat(model="nope", messages=SAY_HELLO)
+    assert caught.value.status_code == 404
+
+
+async def test_openai_chat_whole_and_streamed_say_the_same_with_one_seed(gpt):
+    asked: dict[str, Any] = {"model": CODER, "messages": SAY_HELLO, "seed": 7, "max_tokens": 20}
+    whole = await gpt.chat.completions.create(**asked)
+    parts = [part async for part in await gpt.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})]
+
+    said = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    assert said == whole.choices[0].message.content
+    assert whole.choices[0].finish_reason == "length"
+    assert parts[-1].usage.completion_tokens == 20
+
+
+async def test_openai_tool_calls_carry_their_arguments_as_text(gpt):
+    answer = await gpt.chat.completions.create(model=CODER, messages=ASK_WEATHER, tools=[WEATHER])
+
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert json.loads(choice.message.tool_calls[0].function.arguments)["city"] == "Paris"
+
+
+async def test_openai_streams_tool_calls(gpt):
+    parts = [part async for part in await gpt.chat.completions.create(model=CODER, messages=ASK_WEATHER, tools=[WEATHER], stream=True)]
+
+    assert parts[0].choices[0].delta.tool_calls[0].function.name == "get_weather"
+    assert parts[-1].choices[0].finish_reason == "tool_calls"
+
+
+async def test_a_tool_result_is_answered_with_text(gpt):
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    turns = [
+        *ASK_WEATHER,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+    ]
+    answer = await gpt.chat.completions.create(model=CODER, messages=turns, tools=[WEATHER])
+
+    assert answer.choices[0].message.content
+
+
+async def test_openai_answers_in_the_schema_asked_for(gpt):
+    response_format = {"type": "json_schema", "json_schema": {"name": "book", "schema": BOOK}}
+    answer = await gpt.chat.completions.create(model=CODER, messages=SAY_HELLO, response_format=response_format)
+
+    check_book(answer.choices[0].message.content)
+
+
+async def test_openai_completions_embeddings_and_models(gpt):
+    text = await gpt.completions.create(model=CODER, prompt="hello", max_tokens=4)
+    vectors = await gpt.embeddings.create(model="nomic-embed-text", input=["one", "two"], dimensions=8)
+    models = [one.id async for one in gpt.models.list()]
+
+    assert text.usage.completion_tokens == 4
+    assert [len(one.embedding) for one in vectors.data] == [8, 8]
+    assert CODER in models
+    assert (await gpt.models.retrieve(CODER)).id == CODER
+
+
+async def test_openai_responses_whole_streamed_and_with_a_tool(gpt):
+    tool = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
+    whole = await gpt.responses.create(model=CODER, input="hello", max_output_tokens=5)
+    events = [event async for event in await gpt.responses.create(model=CODER, input="hello", stream=True)]
+    called = await gpt.responses.create(model=CODER, input=ASK_WEATHER[0]["content"], tools=[tool])
+
+    assert whole.output_text
+    assert events[-1].response.output_text == "".join(one.delta for one in events if one.type == "response.output_text.delta")
+    assert called.output[0].name == "get_weather"
+
+
+async def test_openai_streams_the_events_of_a_tool_call_in_responses(gpt):
+    tool = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
+    events = [event async for event in await gpt.responses.create(model=CODER, input="weather in Rome", tools=[tool], stream=True)]
+
+    assert [one.sequence_number for one in events] == list(range(len(events)))
+    assert [one.type for one in events][-1] == "response.completed"
+    assert "response.function_call_arguments.done" in [one.type for one in events]
+
+
+async def test_openai_errors_have_their_class(gpt):
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        await gpt.chat.completions.create(model="nope", messages=SAY_HELLO)
+
+
+async def test_anthropic_messages_whole_and_streamed(claude):
+    asked: dict[str, Any] = {"model": CODER, "messages": SAY_HELLO, "max_tokens": 12}
+    whole = await claude.messages.create(**asked)
+    async with claude.messages.stream(**asked) as stream:
+        said = "".join([text async for text in stream.text_stream])
+        final = await stream.get_final_message()
+
+    assert whole.stop_reason == "max_tokens"
+    assert whole.usage.output_tokens == 12
+    assert said == final.content[0].text
+    assert final.usage.output_tokens == 12
+
+
+async def test_anthropic_tool_use_whole_and_streamed(claude):
+    tools = [{"name": "get_weather", "description": "weather", "input_schema": PARAMETERS}]
+    asked: dict[str, Any] = {"model": CODER, "messages": ASK_WEATHER, "max_tokens": 100, "tools": tools}
+    whole = await claude.messages.create(**asked)
+    async with claude.messages.stream(**asked) as stream:
+        final = await stream.get_final_message()
+
+    assert whole.stop_reason == final.stop_reason == "tool_use"
+    assert whole.content[0].input["city"] == final.content[0].input["city"] == "Paris"
+
+
+async def test_anthropic_errors_have_their_class(claude):
+    with pytest.raises(anthropic.NotFoundError, match="not found"):
+        await claude.messages.create(model="nope", messages=SAY_HELLO, max_tokens=3)

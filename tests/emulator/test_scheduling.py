@@ -1,0 +1,303 @@
+"""The emulated scheduler behaves like Ollama's, its traps included."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hearth.emulator import EmulatedModel, Emulator
+from hearth.service_model import ModelProfile
+from tests.emulator.conftest import StartEmulator
+from tests.emulator.waiting import until
+
+
+def model(name: str, **changes: Any) -> EmulatedModel:
+    facts = {"size_gib": 10.0, "vram_gib": 12.0, "load_s": 0.01, "unload_s": 0.001, "prompt_tokens_per_s": 1e6}
+    rates = {"decode_tokens_per_s": 1e5, "context_tokens": 8192}
+    return EmulatedModel(profile=ModelProfile(name=name, **{**facts, **rates, **changes}), ends=False)
+
+
+SLOW = {"decode_tokens_per_s": 500.0}
+
+
+class Caller:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self._url = session, url
+
+    async def post(self, path: str, **body: Any) -> dict[str, Any]:
+        async with self._session.post(self._url + path, json={"stream": False, **body}) as response:
+            answer: dict[str, Any] = await response.json()
+            return answer | {"status": response.status}
+
+    async def generate(self, name: str, *, tokens: int = 3, **body: Any) -> dict[str, Any]:
+        options = {"num_predict": tokens, **body.pop("options", {})}
+        return await self.post("/api/generate", model=name, prompt="hello", options=options, **body)
+
+    def begin(self, name: str, *, tokens: int = 3, **body: Any) -> asyncio.Task[dict[str, Any]]:
+        return asyncio.create_task(self.generate(name, tokens=tokens, **body))
+
+    async def ps(self) -> list[dict[str, Any]]:
+        async with self._session.get(self._url + "/api/ps") as response:
+            models: list[dict[str, Any]] = (await response.json())["models"]
+            return models
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session
+
+
+async def started(start: StartEmulator, session: aiohttp.ClientSession, *models: EmulatedModel, **settings: Any) -> tuple[Emulator, Caller]:
+    emulator, url = await start(models, **settings)
+    return emulator, Caller(session, url)
+
+
+def loaded_names(emulator: Emulator) -> list[str]:
+    return [name.partition(":")[0] for name, _ in emulator.loads]
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_loads_are_served_in_order_of_arrival_without_grouping(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a"), model("b"), model("c"))
+    calls = []
+    for number, name in enumerate(("a", "b", "c", "b"), start=1):
+        calls.append(caller.begin(name))
+        await until(lambda wanted=number: len(emulator.requests) == wanted)
+    await asyncio.gather(*calls)
+
+    assert loaded_names(emulator) == ["a", "b", "c", "b"]
+
+
+async def test_a_loaded_model_is_served_past_a_load_that_waits_for_it(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"), num_parallel=2)
+    long = caller.begin("a", tokens=100)
+    await until(lambda: emulator.in_flight)
+    waiting = caller.begin("b")
+    await until(lambda: len(emulator.requests) == 2)
+
+    await caller.generate("a")
+
+    assert not long.done()
+    assert not waiting.done()
+    await asyncio.gather(long, waiting)
+    assert loaded_names(emulator) == ["a", "b"]
+
+
+async def test_an_explicit_keep_alive_revives_a_victim_and_wedges_the_loader_until_it_is_unloaded(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"), num_parallel=2)
+    long = caller.begin("a", tokens=50)
+    await until(lambda: emulator.in_flight)
+    waiting = caller.begin("b")
+    await until(lambda: len(emulator.requests) == 2)
+    await caller.generate("a", keep_alive=-1)
+    await long
+    await caller.ps()
+    assert not waiting.done()
+
+    await caller.post("/api/generate", model="a", keep_alive=0)
+
+    assert (await waiting)["done"] is True
+
+
+async def test_a_caller_that_leaves_stops_its_generation(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW))
+    call = caller.begin("a", tokens=100_000)
+    await until(lambda: emulator.in_flight)
+
+    await cancel(call)
+
+    await until(lambda: not emulator.in_flight)
+    assert (await caller.generate("a"))["done"] is True
+
+
+async def test_a_caller_that_leaves_during_its_load_kills_the_load(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", load_s=30.0), model("b"))
+    call = caller.begin("a")
+    await until(lambda: emulator.requests)
+
+    await cancel(call)
+
+    assert (await caller.generate("b"))["done"] is True
+    assert loaded_names(emulator) == ["b"]
+
+
+async def test_a_queued_caller_that_leaves_still_evicts(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"))
+    long = caller.begin("a", tokens=30)
+    await until(lambda: emulator.in_flight)
+    waiting = caller.begin("b")
+    await until(lambda: len(emulator.requests) == 2)
+
+    await cancel(waiting)
+    await long
+
+    await until(lambda: not emulator.resident)
+    assert loaded_names(emulator) == ["a"]
+
+
+@pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 2)])
+async def test_slots_bound_what_runs_at_the_same_time(start_emulator, session, slots, most):
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=slots)
+
+    await asyncio.gather(*(caller.begin("a", tokens=10) for _ in range(4)))
+
+    assert emulator.max_concurrent == most
+
+
+async def test_changing_and_omitting_num_ctx_both_reload_and_sampling_options_do_not(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a"))
+    for options in ({}, {"temperature": 0.1, "seed": 3}, {"num_ctx": 1024}, {"num_ctx": 1024}, {}):
+        await caller.generate("a", options=options)
+
+    assert len(emulator.loads) == 3
+
+
+async def test_asking_for_more_context_than_the_model_has_is_no_reload(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", context_tokens=2048))
+    await caller.generate("a", options={"num_ctx": 4096})
+    await caller.generate("a", options={"num_ctx": 9999})
+
+    assert len(emulator.loads) == 1
+    assert (await caller.ps())[0]["context_length"] == 2048
+
+
+async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", load_s=0.1))
+    loading = caller.begin("a")
+    await until(lambda: emulator.requests)
+    assert await caller.ps() == []
+    await loading
+    assert [one["name"] for one in await caller.ps()] == ["a:latest"]
+
+    answer = await caller.post("/api/generate", model="a", keep_alive=0)
+
+    assert answer["done_reason"] == "unload"
+    assert await caller.ps() == []
+
+
+async def test_an_unload_waits_for_the_request_in_flight(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW))
+    long = caller.begin("a", tokens=20)
+    await until(lambda: emulator.in_flight)
+
+    await caller.post("/api/generate", model="a", keep_alive=0)
+
+    assert emulator.resident == ("a:latest",)
+    assert (await long)["done_reason"] == "length"
+    await until(lambda: not emulator.resident)
+
+
+async def test_a_model_leaves_when_its_keep_alive_ends(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a"))
+
+    await caller.generate("a", keep_alive="20ms")
+
+    await until(lambda: not emulator.resident)
+
+
+async def test_a_keep_alive_of_minus_one_never_expires(start_emulator, session):
+    _, caller = await started(start_emulator, session, model("a"))
+    await caller.generate("a", keep_alive=-1)
+
+    assert (await caller.ps())[0]["expires_at"].startswith("23")
+
+
+async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(start_emulator, session):
+    small = {"size_gib": 5.0, "vram_gib": 6.0}
+    emulator, caller = await started(start_emulator, session, model("a"), model("b", **small), model("c"))
+    await caller.generate("a")
+    await caller.generate("b")
+    assert set(emulator.resident) == {"a:latest", "b:latest"}
+
+    await caller.generate("c")
+
+    assert "c:latest" in emulator.resident
+    assert "a:latest" not in emulator.resident or "b:latest" not in emulator.resident
+
+
+async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest(start_emulator, session):
+    tiny = {"size_gib": 0.1, "vram_gib": 0.1}
+    emulator, caller = await started(start_emulator, session, model("a", **tiny), model("b", **tiny), model("c", **tiny), max_loaded=2)
+    await caller.generate("a", keep_alive="1h")
+    await caller.generate("b", keep_alive="5s")
+
+    await caller.generate("c")
+
+    assert set(emulator.resident) == {"a:latest", "c:latest"}
+
+
+async def test_a_model_larger_than_the_card_is_split_with_the_cpu_without_a_word(start_emulator, session):
+    _, caller = await started(start_emulator, session, model("a", size_gib=25.0, vram_gib=22.5))
+    await caller.generate("a")
+
+    listed = (await caller.ps())[0]
+
+    assert listed["size_vram"] < listed["size"]
+
+
+async def test_names_that_share_their_weights_share_a_runner(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a"))
+    await caller.generate("a")
+    await session.post(f"{caller._url}/api/copy", json={"source": "a", "destination": "twin"})
+
+    await caller.generate("twin")
+
+    assert len(emulator.loads) == 1
+    assert [one["name"] for one in await caller.ps()] == ["a:latest"]
+
+
+async def test_a_dead_runner_is_listed_until_the_next_request_reloads_it(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a"))
+    await caller.generate("a")
+    emulator.kill_runner("a")
+    assert emulator.resident == ("a:latest",)
+
+    assert (await caller.generate("a"))["status"] == 200
+
+    assert loaded_names(emulator) == ["a", "a"]
+
+
+async def test_a_template_model_gets_its_own_context_from_its_parameters(start_emulator, session):
+    pinned = replace(model("a"), parameters={"num_ctx": 1234})
+    _, caller = await started(start_emulator, session, pinned)
+    await caller.post("/v1/chat/completions", model="a", messages=[{"role": "user", "content": "x"}], max_tokens=1)
+
+    assert (await caller.ps())[0]["context_length"] == 1234
+
+
+async def test_stopping_is_quick_with_open_streams_and_stalled_readers_and_may_be_repeated(session):
+    from hearth.clock import SystemClock
+
+    emulator = Emulator([model("a", decode_tokens_per_s=1e6)], clock=SystemClock(), seed=1)
+    url = await emulator.start("127.0.0.1", 0)
+    body = {"model": "a", "prompt": "x", "options": {"num_predict": 1_000_000, "num_ctx": 8192}}
+    stalled = await session.post(url + "/api/generate", json=body)
+    assert stalled.status == 200
+    began_at = time.monotonic()
+
+    await emulator.stop()
+    await emulator.stop()
+
+    assert time.monotonic() - began_at < 1.0
+    stalled.close()
+
+
+async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(start_emulator, session):
+    _, caller = await started(start_emulator, session, model("a", decode_tokens_per_s=50.0), speed=1000.0)
+    began_at = time.monotonic()
+
+    answer = await caller.generate("a", tokens=2000)
+
+    assert answer["eval_count"] == 2000
+    assert time.monotonic() - began_at < 0.9

@@ -1,0 +1,13 @@
+"""A bounded wait for something that a real socket server does on its own time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+async def until(condition: Callable[[], object], *, within_s: float = 2.0) -> None:
+    """Return once `condition()` is true; raises `TimeoutError` after `within_s`."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,78 @@
+"""One event of every kind, built from the field types, so that a new kind is covered the day it is written."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import fields
+from typing import Any
+
+from hearth import events
+from hearth.events import Event, ItemEnded, ItemEvent, ItemInterrupted, RequestRejected
+from hearth.types import Lane, Outcome, RequestId, Sequence
+
+
+def all_kinds() -> list[type[Event]]:
+    """Every concrete event class, by name. (`__subclasses__` would also list what `slots=True` replaced, until it is collected.)"""
+    found = [known for known in vars(events).values() if isinstance(known, type) and issubclass(known, Event)]
+    return sorted((kind for kind in found if kind not in (Event, ItemEvent)), key=lambda kind: kind.__name__)
+
+
+def sample(kind: type[Event], *, text: str = "word", at: float = 5.0) -> Event:
+    """An event of `kind` with `text` in every text field."""
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {field.name: _value(hints[field.name], text) for field in fields(kind)}
+    return kind(**{**values, "at": at})
+
+
+def _value(hint: object, text: str) -> object:
+    hint = getattr(hint, "__supertype__", hint)
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        return (text, text)
+    if type(None) in options:
+        return _value(options[0], text)
+    known = {str: text, int: 3, float: 1.25, bool: True, Lane: Lane.EXTERNAL, Outcome: Outcome.COMPLETED}
+    return known[typing.cast("type", hint)]
+
+
+def ended(outcome: Outcome = Outcome.COMPLETED, *, lane: Lane = Lane.EXTERNAL, at: float = 0.0) -> ItemEnded:
+    return ItemEnded(
+        at=at,
+        sequence=Sequence(1),
+        request_id=RequestId("req_1"),
+        lane=lane,
+        caller="webui",
+        model="home:32b",
+        task_type=None,
+        outcome=outcome,
+        reason="",
+        attempts=1,
+        interrupt_count=0,
+        queue_s=0.25,
+        swap_s=0.0,
+        first_byte_s=0.5,
+        backend_s=2.0,
+        total_s=2.25,
+        prompt_tokens=12,
+        output_tokens=34,
+        status=200,
+    )
+
+
+def interrupted(*, lane: Lane = Lane.EXTERNAL, at: float = 0.0) -> ItemInterrupted:
+    return ItemInterrupted(
+        at=at,
+        sequence=Sequence(1),
+        request_id=RequestId("req_1"),
+        lane=lane,
+        caller="webui",
+        model="home:32b",
+        task_type=None,
+        attempt=1,
+        interrupt_count=1,
+        ran_s=1.0,
+    )
+
+
+def rejected(*, at: float = 0.0, caller: str = "webui") -> RequestRejected:
+    return RequestRejected(at=at, request_id=RequestId("req_2"), caller=caller, path="/api/chat", status=429, reason="rate_limited")

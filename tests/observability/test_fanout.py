@@ -1,0 +1,126 @@
+"""The fanout: order, subscriptions, and one sink's defect staying its own."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hearth.events import BackendWentDown, Event
+from hearth.observability.fanout import EventFanout
+
+SECRET = "the prompt that an error text quotes"
+
+
+def event(number: float) -> Event:
+    return BackendWentDown(at=number, reason="test")
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event.at)
+
+
+class Broken(Recorder):
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        raise RuntimeError(SECRET)
+
+
+class Echo(Recorder):
+    """Answers the first event with another one, as an alert rule may."""
+
+    def __init__(self, fanout: EventFanout) -> None:
+        super().__init__()
+        self.fanout = fanout
+
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        if event.at == 1.0:
+            self.fanout.emit(BackendWentDown(at=2.0, reason="echo"))
+
+
+def test_every_sink_gets_every_event_in_order():
+    first, second = Recorder(), Recorder()
+    fanout = EventFanout([first])
+    fanout.subscribe(second)
+    for number in (1.0, 2.0, 3.0):
+        fanout.emit(event(number))
+    assert first.seen == second.seen == [1.0, 2.0, 3.0]
+
+
+def test_a_sink_that_subscribes_twice_gets_each_event_once():
+    sink = Recorder()
+    fanout = EventFanout([sink])
+    fanout.subscribe(sink)
+    fanout.emit(event(1.0))
+    assert sink.seen == [1.0]
+
+
+def test_an_unsubscribed_sink_gets_nothing_more():
+    sink = Recorder()
+    fanout = EventFanout([sink])
+    fanout.emit(event(1.0))
+    fanout.unsubscribe(sink)
+    fanout.unsubscribe(Recorder())
+    fanout.emit(event(2.0))
+    assert sink.seen == [1.0]
+
+
+def test_an_event_emitted_while_another_is_delivered_comes_after_it_for_everyone():
+    fanout, last = EventFanout(), Recorder()
+    echo = Echo(fanout)
+    fanout.subscribe(echo)
+    fanout.subscribe(last)
+    fanout.emit(event(1.0))
+    assert echo.seen == last.seen == [1.0, 2.0]
+
+
+def test_a_sink_that_leaves_during_a_delivery_gets_nothing_more():
+    class Leaver(Recorder):
+        def emit(self, event: Event) -> None:
+            super().emit(event)
+            fanout.unsubscribe(follower)
+
+    leaver, follower = Leaver(), Recorder()
+    fanout = EventFanout([leaver, follower])
+    fanout.emit(event(1.0))
+    assert (leaver.seen, follower.seen) == ([1.0], [])
+
+
+def test_a_sink_that_raises_disturbs_nobody_and_keeps_getting_events():
+    before, broken, after = Recorder(), Broken(), Recorder()
+    fanout = EventFanout([before, broken, after])
+    fanout.emit(event(1.0))
+    fanout.emit(event(2.0))
+    assert before.seen == broken.seen == after.seen == [1.0, 2.0]
+
+
+def test_a_broken_sink_is_reported_once_by_type_and_place(caplog: pytest.LogCaptureFixture):
+    fanout = EventFanout([Broken(), Broken()])
+    with caplog.at_level(logging.ERROR):
+        for number in (1.0, 2.0, 3.0):
+            fanout.emit(event(number))
+    assert len(caplog.messages) == 2
+    assert "event sink Broken raised RuntimeError at" in caplog.messages[0]
+    assert "backend_went_down" in caplog.messages[0]
+    assert SECRET not in caplog.text
+
+
+def test_a_cancellation_inside_a_sink_passes_through_and_loses_no_later_event():
+    class Interrupted(Recorder):
+        def emit(self, event: Event) -> None:
+            if not self.seen:
+                super().emit(event)
+                raise KeyboardInterrupt
+            super().emit(event)
+
+    sink = Interrupted()
+    fanout = EventFanout([sink])
+    with pytest.raises(KeyboardInterrupt):
+        fanout.emit(event(1.0))
+    fanout.emit(event(2.0))
+    assert sink.seen == [1.0, 2.0]

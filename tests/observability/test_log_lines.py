@@ -1,0 +1,178 @@
+"""What a log line says: every event, hostile text, secrets, levels."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import fields, replace
+
+import pytest
+
+from hearth.events import Event, ItemEnded, SwapCompleted, name_of
+from hearth.observability.log_lines import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
+from hearth.types import Outcome
+from tests.observability.samples import all_kinds, ended, rejected, sample
+
+NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
+
+HOSTILE = [
+    'x\n{"level":"error","event":"forged"}',
+    "x\r\nforged",
+    "\x1b[2J\x1b]0;owned\x07",
+    "\x9b31m",
+    "a\u2028b\u2029c",
+    "\u202egnp.exe",
+    "\ud800 lone",
+    "\x00\x08\x7f",
+    'a" b=c "',
+    "x" * 100_000,
+]
+
+
+def parsed(event: Event) -> dict[str, object]:
+    loaded = json.loads(to_json(line_of(event, NOON)))
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+def test_every_kind_of_event_is_one_json_line_with_every_field(kind: type[Event]):
+    loaded = parsed(sample(kind))
+    assert list(loaded)[:3] == ["ts", "level", "event"]
+    assert (loaded["ts"], loaded["event"]) == ("2026-01-01T12:00:00.000Z", name_of(kind))
+    assert set(loaded) - {"ts", "level", "event"} == {field.name for field in fields(kind)} - {"at"}
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+def test_every_kind_of_event_is_one_text_line_that_names_it_in_words(kind: type[Event]):
+    line = to_text(line_of(sample(kind), NOON), colour=False)
+    assert re.match(r"\d\d:\d\d:\d\d\.\d{3} [·!✗] ", line)
+    assert name_of(kind).replace("_", " ") in line
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+def test_no_field_of_an_event_hides_a_field_of_the_line(kind: type[Event]):
+    assert not {field.name for field in fields(kind)} & {"ts", "level", "event"}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+def test_hostile_text_cannot_leave_its_line_in_either_format(kind: type[Event], text: str):
+    line = line_of(sample(kind, text=text), NOON)
+    as_json, as_text = to_json(line), to_text(line, colour=False)
+    assert json.loads(as_json)["event"] == name_of(kind)
+    assert as_json.isascii()
+    assert as_json.isprintable()
+    assert as_text.isprintable()
+    assert len(as_json) < 10_000
+
+
+def test_a_value_cannot_pretend_to_be_another_pair():
+    line = to_text(line_of(rejected(caller='x  status=200 path="/"'), NOON), colour=False)
+    assert 'caller="x  status=200 path=\\"/\\""' in line
+    assert "  status=429" in line
+
+
+def test_long_text_is_cut_and_says_so():
+    cut = clean("y" * 5000)
+    assert len(cut) == MAX_FIELD_CHARS
+    assert cut.endswith("…")
+
+
+def test_long_lists_are_cut_and_say_how_much_is_missing():
+    line = LogLine(wall_at=NOON, level=logging.INFO, event="e", fields={"problems": tuple(str(n) for n in range(50))})
+    assert json.loads(to_json(line))["problems"][-1] == "… and 30 more"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("Authorization: Bearer abc.DEF-123", "abc.DEF-123"),
+        ("bearer   hunter2", "hunter2"),
+        ("invalid key sk-ant-api03-AAAA_BBBB", "AAAA_BBBB"),
+        ("POST https://discord.com/api/webhooks/123456/tokenTOKEN failed", "tokenTOKEN"),
+        ("https://discordapp.com/api/v10/webhooks/1/zzz?wait=true", "zzz"),
+        ("https://user:hunter2@example.org/x", "hunter2"),
+        ('{"api_key": "hunter2"}', "hunter2"),
+        ("x-api-key: hunter2", "hunter2"),
+        ("password=hunter2&x=1", "hunter2"),
+        ("z" * (MAX_FIELD_CHARS - 8) + " Bearer hunter2", "hunter2"),
+        ("z" * 1990 + " sk-ant-api03-AAAA_BBBB", "AAAA"),
+    ],
+)
+def test_credentials_that_slip_into_a_text_are_masked(text: str, secret: str):
+    line = line_of(rejected(caller=text), NOON)
+    assert secret not in to_json(line)
+    assert secret not in to_text(line, colour=False)
+
+
+@pytest.mark.parametrize("text", ["qwen2.5:32b-instruct-q6_K", "open webui", "the token limit was reached", "task-runner", "/api/chat?x=1"])
+def test_ordinary_text_is_left_as_it_is(text: str):
+    assert escape(clean(text)) == text
+
+
+def test_levels_follow_what_an_owner_should_look_at():
+    warnings = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.WARNING}
+    errors = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.ERROR}
+    assert errors == {"internal_fault"}
+    assert warnings == {
+        "backend_went_down",
+        "config_rejected",
+        "emulator_started",
+        "item_protected",
+        "item_resent",
+        "request_rejected",
+        "residency_drifted",
+        "swap_completed",
+        "swap_failed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level"),
+    [
+        (Outcome.COMPLETED, logging.INFO),
+        (Outcome.CANCELLED, logging.INFO),
+        (Outcome.FAILED, logging.WARNING),
+        (Outcome.EXPIRED, logging.WARNING),
+    ],
+)
+def test_an_ending_warns_only_where_the_answer_is_missing(outcome: Outcome, level: int):
+    assert level_of(ended(outcome)) == level
+
+
+def test_a_model_that_fits_the_gpu_is_no_warning():
+    event = sample(SwapCompleted)
+    assert isinstance(event, SwapCompleted)
+    assert level_of(replace(event, offloaded=False)) == logging.INFO
+
+
+def test_the_canonical_line_reads_well():
+    line = to_text(line_of(ended(), NOON), colour=False)
+    assert line[13:].startswith(
+        "· item ended           sequence=1  request_id=req_1  lane=external  caller=webui  model=home:32b  outcome=completed"
+    )
+    assert "queue_s=0.25  swap_s=0  first_byte_s=0.5" in line
+    assert "task_type" not in line
+    assert "reason" not in line
+
+
+def test_colour_wraps_the_same_text():
+    line = line_of(ended(Outcome.FAILED), NOON)
+    coloured = to_text(line, colour=True)
+    assert "\x1b[33m!" in coloured
+    assert coloured.endswith("\x1b[0m")
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == to_text(line, colour=False)
+
+
+def test_numbers_stay_numbers_and_non_finite_ones_stay_valid_json():
+    event = replace(ended(), queue_s=float("inf"), swap_s=float("nan"), total_s=1.00000049)
+    loaded = parsed(event)
+    assert (loaded["queue_s"], loaded["swap_s"], loaded["total_s"]) == ("inf", "nan", 1.0)
+    assert (loaded["attempts"], loaded["task_type"], loaded["lane"]) == (1, None, "external")
+    assert isinstance(event, ItemEnded)
+
+
+def test_a_critical_record_of_a_library_has_a_glyph_too():
+    assert " ✗ log" in to_text(LogLine(wall_at=NOON, level=logging.CRITICAL, event="log", fields={}), colour=False)

@@ -1,0 +1,285 @@
+"""Logging as a whole: events and library records on one output that may be slow, blocked or closed."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hearth.errors import ConfigError
+from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
+from tests.observability.samples import all_kinds, ended, sample
+
+NOON = 1_767_268_800.0
+
+
+class StoppedClock:
+    """Both readings given; time does not pass."""
+
+    def __init__(self, monotonic: float = 100.0, wall: float = NOON) -> None:
+        self._monotonic = monotonic
+        self._wall = wall
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def wall(self) -> float:
+        return self._wall
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class ClosedOutput(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+class GatedOutput(io.StringIO):
+    """Blocks in `write` until the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.entered.set()
+        self.gate.wait(10.0)
+        return super().write(text)
+
+
+def fail() -> None:
+    raise RuntimeError("the caller's prompt")
+
+
+@contextmanager
+def logging_to(stream: io.StringIO, log_format: str = "json", **environ: str) -> Iterator[LogOutput]:
+    output = configure_logging(log_format, stream, environ=environ)
+    try:
+        yield output
+    finally:
+        assert output.close()
+
+
+def test_one_event_is_one_json_line_in_order():
+    stream = io.StringIO()
+    with logging_to(stream):
+        sink = LogSink(StoppedClock())
+        for kind in all_kinds():
+            sink.emit(sample(kind, text="two\nlines\x1b[1m"))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == len(all_kinds())
+    assert all(json.loads(line)["event"] for line in lines)
+
+
+def test_the_time_stamp_is_the_wall_time_of_the_fact():
+    stream = io.StringIO()
+    with logging_to(stream):
+        LogSink(StoppedClock(monotonic=100.0)).emit(ended(at=98.5))
+    assert json.loads(stream.getvalue())["ts"] == "2026-01-01T11:59:58.500Z"
+
+
+@pytest.mark.parametrize(
+    ("log_format", "stream", "is_json"),
+    [
+        ("json", Terminal(), True),
+        ("text", io.StringIO(), False),
+        ("auto", Terminal(), False),
+        ("auto", io.StringIO(), True),
+    ],
+)
+def test_auto_is_text_in_a_terminal_and_json_elsewhere(log_format: str, stream: io.StringIO, is_json: bool):
+    with logging_to(stream, log_format):
+        LogSink(StoppedClock()).emit(ended())
+    assert stream.getvalue().startswith("{") is is_json
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_an_unknown_format_is_a_config_error_that_names_the_choices():
+    with pytest.raises(ConfigError, match=r"server\.log_format: 'xml' is not one of text, json, auto"):
+        configure_logging("xml", io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ("stream", "environ", "coloured"),
+    [
+        (Terminal(), {}, True),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"NO_COLOR": ""}, True),
+        (Terminal(), {"FORCE_COLOR": "0"}, False),
+        (io.StringIO(), {}, False),
+        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        (io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colour_follows_the_conventions(stream: io.StringIO, environ: dict[str, str], coloured: bool):
+    assert wants_colour(stream, environ) is coloured
+    with logging_to(stream, "text", **environ):
+        LogSink(StoppedClock()).emit(ended())
+    assert ("\x1b[" in stream.getvalue()) is coloured
+
+
+def test_what_libraries_log_comes_out_in_the_same_format():
+    stream = io.StringIO()
+    with logging_to(stream):
+        logging.getLogger("some.library").warning("connection to %s\nfailed", "https://user:hunter2@example.org/")
+        logging.getLogger("some.library").info("chatter")
+        logging.getLogger("hearth.part").info("ours")
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["level"], first["event"], first["logger"]) == ("warning", "log", "some.library")
+    assert first["message"] == "connection to https://***@example.org/\nfailed"
+    assert second["message"] == "ours"
+
+
+def test_an_exception_is_logged_by_type_and_place_and_never_by_text():
+    stream = io.StringIO()
+    with logging_to(stream):
+        try:
+            fail()
+        except RuntimeError:
+            logging.getLogger("some.library").exception("it failed")
+    loaded = json.loads(stream.getvalue())
+    assert (loaded["error"], loaded["message"]) == ("RuntimeError", "it failed")
+    assert loaded["frames"][-1].startswith(f"{__name__}:")
+    assert "prompt" not in stream.getvalue()
+
+
+def test_a_library_with_a_broken_format_string_is_still_logged():
+    stream = io.StringIO()
+    with logging_to(stream):
+        record = logging.makeLogRecord({"name": "some.library", "msg": "%d apples", "args": ("three",)})
+        logging.getLogger().handlers[-1].handle(record)
+    assert json.loads(stream.getvalue())["message"] == "%d apples"
+
+
+def test_closing_restores_logging_as_it_was():
+    root, ours = logging.getLogger(), logging.getLogger("hearth")
+    before = (list(root.handlers), ours.level)
+    stream = io.StringIO()
+    with logging_to(stream):
+        assert (list(root.handlers), ours.level) != before
+    assert (list(root.handlers), ours.level) == before
+    LogSink(StoppedClock()).emit(ended())
+    assert stream.getvalue() == ""
+
+
+def test_a_blocked_output_delays_nobody_and_its_losses_are_told_later():
+    stream = GatedOutput()
+    output = configure_logging("json", stream, environ={}, queued_lines=4)
+    sink = LogSink(StoppedClock())
+    sink.emit(ended())
+    assert stream.entered.wait(5.0)
+    for _ in range(10):
+        sink.emit(ended())
+    assert output.dropped == 6
+    stream.gate.set()
+    assert output.close()
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [event["event"] for event in events].count("item_ended") == 5
+    assert [event["count"] for event in events if event["event"] == "log_lines_dropped"] == [6]
+
+
+def test_closing_gives_up_on_an_output_that_stays_blocked():
+    stream = GatedOutput()
+    output = configure_logging("json", stream, environ={}, queued_lines=1)
+    sink = LogSink(StoppedClock())
+    sink.emit(ended())
+    assert stream.entered.wait(5.0)
+    assert not output.close(timeout_s=0.02)
+    sink.emit(ended())
+    assert output.dropped == 0
+    stream.gate.set()
+
+
+def test_a_closed_output_drops_and_counts():
+    output = configure_logging("json", ClosedOutput(), environ={})
+    LogSink(StoppedClock()).emit(ended())
+    assert output.close()
+    assert output.dropped == 1
+
+
+def test_an_instant_that_no_calendar_shows_costs_one_line_and_not_the_log():
+    stream = io.StringIO()
+    output = configure_logging("json", stream, environ={})
+    LogSink(StoppedClock(wall=1e300)).emit(ended())
+    LogSink(StoppedClock()).emit(ended())
+    assert output.close()
+    assert output.dropped == 1
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["log_lines_dropped", "item_ended"]
+
+
+def test_a_pipe_whose_reader_is_gone_drops_and_counts():
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", encoding="utf-8") as stream:
+        output = configure_logging("json", stream, environ={})
+        os.close(reader)
+        LogSink(StoppedClock()).emit(ended())
+        assert output.close()
+    assert output.dropped == 1
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, blocking)
+    with os.fdopen(writer, "w", encoding="utf-8") as stream, os.fdopen(reader, encoding="utf-8") as lines:
+        output = configure_logging("json", stream, environ={})
+        sink = LogSink(StoppedClock())
+        for _ in range(400):
+            sink.emit(ended())
+        received = [json.loads(next(lines))["event"] for _ in range(400)]
+        assert output.close()
+    assert received == ["item_ended"] * 400
+    assert output.dropped == 0
+
+
+def test_an_output_that_cannot_show_a_character_gets_its_escape():
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", encoding="ascii") as stream, os.fdopen(reader, encoding="ascii") as lines:
+        output = configure_logging("text", stream, environ={})
+        logging.getLogger("some.library").error("grün")
+        assert output.close()
+        assert "gr\\xfcn" in next(lines)
+
+
+def test_closing_the_stream_cannot_redirect_the_log_into_the_next_opened_file():
+    reader, writer = os.pipe()
+    stream = os.fdopen(writer, "w", encoding="utf-8")
+    output = configure_logging("json", stream, environ={})
+    stream.close()
+    with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="utf-8") as lines:
+        LogSink(StoppedClock()).emit(ended())
+        assert output.close()
+        assert json.loads(next(lines))["event"] == "item_ended"
+
+
+BLOCKED_PROGRAM = """
+import logging, sys
+from hearth.observability.logs import configure_logging
+output = configure_logging("json", sys.stdout, environ={}, queued_lines=2000)
+for _ in range(2000):
+    logging.getLogger("hearth").info("x" * 400)
+output.close(timeout_s=0.05)
+print("leaving", file=sys.stderr)
+"""
+
+
+def test_a_process_whose_stdout_nobody_reads_still_exits_cleanly():
+    with subprocess.Popen([sys.executable, "-c", BLOCKED_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(20.0) == 0
+    assert said == "leaving\n"

@@ -1,0 +1,236 @@
+"""Who yields to the house's own work, and who does not."""
+
+from __future__ import annotations
+
+from hearth.config.settings import QueueSettings, SchedulingSettings
+from hearth.scheduling import inputs
+from hearth.types import Band, Priority, Usage
+from tests.support.shell import Shell, house_settings
+
+PATIENT = SchedulingSettings(preempt_min_remaining_s=0.0)
+
+
+def busy(*, streamed: bool = False, parallel: int = 1) -> Shell:
+    """One external item runs on a."""
+    house = Shell(house_settings(parallel=parallel), resident=("a",))
+    first = house.arrive("a")
+    house.first_byte(first, forwarded=streamed)
+    return house
+
+
+def test_internal_work_stops_a_running_external_item():
+    house = busy()
+    urgent = house.internal("a")
+    assert house.said == ["preempt 1"]
+    assert house.stop(1) == [f"start {urgent} on a"]
+
+
+def test_an_item_whose_caller_has_seen_bytes_is_never_stopped():
+    house = busy(streamed=True)
+    house.internal("a")
+    assert house.said == []
+
+
+def test_an_item_whose_first_byte_was_held_back_is_stopped():
+    house = busy(streamed=False)
+    house.internal("a")
+    assert house.said == ["preempt 1"]
+
+
+def test_outside_active_hours_internal_work_waits_for_the_running_item_and_goes_next():
+    house = busy()
+    house.tell(inputs.ModeChanged(active=False))
+    house.arrive("a")
+    urgent = house.internal("a")
+    assert house.said == []
+    assert house.finish(1) == [f"start {urgent} on a"]
+
+
+def test_the_beginning_of_active_hours_stops_what_keeps_internal_work_waiting():
+    house = busy()
+    house.tell(inputs.ModeChanged(active=False))
+    house.internal("a")
+    assert house.tell(inputs.ModeChanged(active=True)) == ["preempt 1"]
+
+
+def test_internal_work_never_stops_internal_work():
+    house = Shell(resident=("a",))
+    house.internal("a", Priority.BACKGROUND)
+    house.internal("a", Priority.CRITICAL)
+    assert house.said == []
+
+
+def test_two_urgent_arrivals_during_one_run_stop_it_once():
+    house = busy()
+    house.internal("a")
+    house.internal("a")
+    assert house.said == []
+    assert [said for _, said in house.log if said.startswith("preempt")] == ["preempt 1"]
+
+
+def test_only_as_many_items_are_stopped_as_are_needed_the_latest_started_first():
+    house = Shell(house_settings(parallel=3), resident=("a",))
+    for instant in (0.0, 1.0, 2.0):
+        house.at(instant).arrive("a")
+    house.internal("a")
+    assert house.said == ["preempt 3"]
+    house.internal("a")
+    assert house.said == ["preempt 2"]
+
+
+def test_a_free_slot_is_used_before_anybody_is_stopped():
+    house = busy(parallel=2)
+    house.internal("a")
+    assert house.said == ["start 2 on a"]
+
+
+def test_internal_work_for_another_model_stops_everything_that_keeps_it_out():
+    house = busy(parallel=2)
+    house.arrive("a")
+    house.internal("b")
+    assert sorted(house.said) == ["preempt 1", "preempt 2"]
+    house.stop(1)
+    assert house.stop(2) == ["unload a"]
+
+
+def test_nothing_is_stopped_for_another_model_where_one_item_has_to_finish_anyway():
+    house = busy(streamed=True, parallel=2)
+    house.arrive("a")
+    house.internal("b")
+    assert house.said == []
+
+
+def test_a_model_that_must_make_room_takes_no_more_external_work():
+    house = busy(streamed=True, parallel=2)
+    house.internal("b")
+    house.arrive("a")
+    assert house.said == []
+
+
+def test_an_interrupted_item_goes_before_new_external_work():
+    house = busy()
+    house.arrive("a")
+    urgent = house.internal("a")
+    house.stop(1)
+    assert house.state.entries[1].band is Band.INTERRUPTED
+    assert house.finish(urgent) == ["start 1 on a"]
+
+
+def test_of_several_interrupted_items_the_latest_interrupted_goes_first():
+    house = Shell(house_settings(parallel=2), resident=("a",))
+    house.arrive("a")
+    house.arrive("a")
+    first, second = house.internal("a"), house.internal("a")
+    house.stop(2)
+    house.stop(1)
+    assert house.finish(first) == ["start 1 on a"]
+    assert house.finish(second) == ["start 2 on a"]
+
+
+def test_an_item_interrupted_often_enough_is_protected_and_finishes():
+    house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=2)), resident=("a",))
+    victim = house.arrive("a")
+    for _ in range(2):
+        urgent = house.internal("a")
+        house.stop(victim)
+        house.finish(urgent)
+    house.internal("a")
+    assert house.said == []
+    assert house.finish(victim) == ["start 4 on a"]
+
+
+def test_an_item_that_is_nearly_done_is_not_stopped():
+    house = Shell(resident=("a",))
+    house.arrive("a", max_tokens=40)
+    house.internal("a")
+    assert house.said == []
+
+
+def test_an_item_that_should_have_ended_long_ago_loses_that_protection_at_its_expected_end():
+    house = Shell(resident=("a",))
+    house.arrive("a", max_tokens=40)
+    house.internal("a")
+    house.at(0.99)
+    assert house.log[-1] == (0.0, "start 1 on a")
+    house.at(1.0)
+    assert house.log[-1] == (1.0, "preempt 1")
+
+
+def test_a_timer_that_runs_a_hair_early_still_takes_the_protection_away():
+    house = Shell(resident=("a",))
+    house.arrive("a", max_tokens=40)
+    house.internal("a")
+    house.now = 0.5
+    assert house.fire(early_s=1e-9) == ["preempt 1"]
+
+
+def test_a_completion_that_races_its_preemption_wins_if_it_is_what_happened():
+    house = busy()
+    urgent = house.internal("a")
+    assert house.said == ["preempt 1"]
+    assert house.finish(1) == [f"start {urgent} on a"]
+    assert 1 not in house.state.entries
+
+
+def test_a_stop_after_the_completion_is_ignored():
+    house = busy()
+    urgent = house.internal("a")
+    house.finish(1)
+    assert house.tell(inputs.Stopped(sequence=1, attempt=1)) == []
+    assert set(house.running) == {urgent}
+
+
+def test_the_answer_of_a_stopped_attempt_that_comes_late_is_ignored():
+    house = busy()
+    urgent = house.internal("a")
+    house.stop(1)
+    house.finish(urgent)
+    assert house.tell(inputs.Finished(sequence=1, attempt=1, usage=Usage())) == []
+    assert house.running == {1: 2}
+
+
+def test_a_preempted_item_whose_caller_leaves_before_it_has_stopped_is_not_put_back():
+    house = busy()
+    house.internal("a")
+    house.cancel(1)
+    assert house.said == []
+    house.stop(1)
+    assert 1 not in house.state.entries
+
+
+def test_internal_work_that_is_cancelled_before_the_stop_leaves_the_slot_to_the_interrupted_item():
+    house = busy()
+    house.cancel(house.internal("a"))
+    assert house.stop(1) == ["start 1 on a"]
+
+
+def test_the_owner_can_make_external_work_yield_outside_active_hours_too():
+    house = busy()
+    house.tell(inputs.ModeChanged(active=False))
+    assert house.tell(inputs.PreemptRequested()) == ["preempt 1"]
+    assert house.tell(inputs.PreemptRequested()) == []
+
+
+def test_the_owner_cannot_break_a_stream_that_a_caller_is_reading():
+    house = busy(streamed=True)
+    assert house.tell(inputs.PreemptRequested()) == []
+
+
+def test_urgent_work_of_two_models_with_one_slot_each_stops_what_each_of_them_needs():
+    house = Shell(house_settings(vram_gb=0), resident=("a", "b"))
+    house.arrive("a")
+    house.arrive("b")
+    house.internal("a")
+    house.internal("b")
+    assert house.stopping == {1, 2}
+    assert house.stop(1) == ["start 3 on a"]
+    assert house.stop(2) == ["start 4 on b"]
+
+
+def test_urgent_work_of_one_model_and_urgent_work_of_any_model_stop_two_items():
+    house = Shell(house_settings(parallel=2), resident=("a",))
+    house.arrive("a")
+    house.arrive("a")
+    house.internal("a")
+    house.internal(None)
+    assert house.stopping == {1, 2}

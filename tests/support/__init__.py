@@ -1,0 +1,1 @@
+"""Fakes with behaviour and the clockwork that tests share."""

@@ -1,0 +1,148 @@
+"""The one GPU that a fake Ollama computes on: what is in its memory, what runs on it, and every rule that was broken.
+
+It never decides and never waits; `fake_ollama` tells it what happens and when. Broken rules are recorded, not raised, so that a
+scenario goes on as it would in a house; `check` raises at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hearth.types import ResidentModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeModel:
+    """A model on the fake's disk.
+
+    Attributes:
+        load_s: from the request to load it until it serves.
+        unload_s: from the request to drop it until its memory is free.
+        vram_mib: what it takes of the GPU; smaller than `size_mib` means that the rest is on the CPU.
+        parallel: generations at a time.
+        embedding_only: it knows no `/api/generate` and no `/api/chat`.
+    """
+
+    name: str
+    load_s: float = 2.0
+    unload_s: float = 0.5
+    vram_mib: float = 8192.0
+    size_mib: float | None = None
+    parallel: int = 1
+    context_tokens: int = 4096
+    embedding_only: bool = False
+
+
+class Place(StrEnum):
+    """Where a model is between disk and GPU."""
+
+    LOADING = "loading"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+
+
+@dataclass(slots=True, kw_only=True)
+class Occupant:
+    """A model that takes memory."""
+
+    place: Place
+    context_tokens: int
+
+
+class FakeGpu:
+    """Memory and slots of one GPU.
+
+    Args:
+        capacity_mib: None is room for one model at a time, `math.inf` is no limit.
+    """
+
+    def __init__(self, models: Iterable[FakeModel], *, capacity_mib: float | None = None) -> None:
+        self.models = {model.name: model for model in models}
+        self.violations: list[str] = []
+        self.in_flight: Counter[str] = Counter()
+        self.peak_in_flight: Counter[str] = Counter()
+        self._capacity_mib = capacity_mib
+        self._occupants: dict[str, Occupant] = {}
+
+    def check(self) -> None:
+        """Raise AssertionError with every rule that was broken."""
+        assert not self.violations, "\n".join(self.violations)
+
+    def place(self, name: str) -> Place | None:
+        """None: not in memory."""
+        occupant = self._occupants.get(name)
+        return None if occupant is None else occupant.place
+
+    def has(self, name: str, context_tokens: int | None) -> bool:
+        """Is it loaded, and with that context (None: whichever)?"""
+        occupant = self._occupants.get(name)
+        if occupant is None or occupant.place is not Place.LOADED:
+            return False
+        return context_tokens in {None, occupant.context_tokens}
+
+    def resident(self) -> tuple[ResidentModel, ...]:
+        """As `/api/ps` lists them: a model is absent while it loads and present until it is gone."""
+        return tuple(self._listed(name) for name, occupant in self._occupants.items() if occupant.place is not Place.LOADING)
+
+    def _listed(self, name: str) -> ResidentModel:
+        model = self.models[name]
+        size_mib = model.vram_mib if model.size_mib is None else model.size_mib
+        context_tokens = self._occupants[name].context_tokens
+        return ResidentModel(name=name, size_mib=size_mib, vram_mib=model.vram_mib, context_tokens=context_tokens)
+
+    def begin(self, name: str, at: float) -> None:
+        """A generation starts."""
+        self.in_flight[name] += 1
+        self.peak_in_flight[name] = max(self.peak_in_flight[name], self.in_flight[name])
+        if self.place(name) is not Place.LOADED:
+            self._broken(at, f"a generation on {name}, which is {self.place(name) or 'not loaded'}")
+        if self.in_flight[name] > self.models[name].parallel:
+            self._broken(at, f"{self.in_flight[name]} generations on {name}, which serves {self.models[name].parallel}")
+
+    def end(self, name: str) -> None:
+        """A generation is over, one way or another."""
+        self.in_flight[name] -= 1
+
+    def start_load(self, name: str, context_tokens: int | None, at: float) -> None:
+        """Memory is taken from now on."""
+        if self.in_flight[name]:
+            self._broken(at, f"{name} is reloaded while a generation runs on it")
+        if self.place(name) in {Place.LOADING, Place.UNLOADING}:
+            self._broken(at, f"a load of {name}, which is {self.place(name)}")
+        chosen = context_tokens or self.models[name].context_tokens
+        self._occupants[name] = Occupant(place=Place.LOADING, context_tokens=chosen)
+        self._check_room(name, at)
+
+    def finish_load(self, name: str) -> None:
+        """It serves."""
+        self._occupants[name].place = Place.LOADED
+
+    def start_unload(self, name: str, at: float) -> None:
+        """It goes; its memory is taken until `drop`."""
+        if self.in_flight[name]:
+            self._broken(at, f"{name} is unloaded while a generation runs on it")
+        self._occupants[name].place = Place.UNLOADING
+
+    def drop(self, name: str) -> None:
+        """It is gone."""
+        self._occupants.pop(name, None)
+
+    def clear(self) -> None:
+        """Everything is gone: the server died."""
+        self._occupants.clear()
+
+    def _check_room(self, name: str, at: float) -> None:
+        if self._capacity_mib is None:
+            fits = len(self._occupants) == 1
+        else:
+            fits = math.fsum(self.models[other].vram_mib for other in self._occupants) <= self._capacity_mib
+        if not fits:
+            beside = ", ".join(f"{other} ({occupant.place})" for other, occupant in self._occupants.items() if other != name)
+            self._broken(at, f"{name} is loaded beside {beside}: no room")
+
+    def _broken(self, at: float, rule: str) -> None:
+        self.violations.append(f"at {at:g} s: {rule}")

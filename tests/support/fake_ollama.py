@@ -1,0 +1,301 @@
+"""An Ollama inside the test: both backend ports over one fake GPU, in loop time, with scripted faults and a log of every call.
+
+Works on any event loop; in virtual time every duration is exact. It stands for the model server only: it never queues and never
+swaps by itself, so whoever drives it badly finds that in `violations`. End a scenario with `check()`.
+
+    ollama = FakeOllama(FakeModel(name="a"), FakeModel(name="b", load_s=5.0))
+    ollama.next_calls(None, CallFault.GONE_MID_STREAM)      # the second call breaks
+    ...
+    ollama.check()
+
+How long a call takes is what the `service` callable says, by default `service_asked_for`: the JSON field `"fake"` of the body
+(`{"service_s": 2.0, "first_byte_s": 0.1, "chunks": 5}`) or the header `x-fake-service-s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.types import BackendCall, LoadOptions, ResidentModel
+from tests.support import ollama_wire as wire
+from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
+from tests.support.fake_gpu import FakeGpu, FakeModel, Place
+from tests.support.ollama_wire import Service
+
+__all__ = ["CallFault", "CallRecord", "ControlRecord", "Ending", "FakeModel", "FakeOllama", "LoadFault", "Service", "UnloadFault"]
+
+LATE_BY_S = 1.0
+SLOW_FACTOR = 10.0
+
+
+class LoadFault(StrEnum):
+    """What goes wrong with one load."""
+
+    FAIL = "fail"
+    NOT_FOUND = "not_found"
+    NEVER = "never"
+    """No answer; gives up at the caller's timeout."""
+    LATE = "late"
+    """No answer in time, but the model is there a second later."""
+    LIE = "lie"
+    """Says that it is loaded; it is not."""
+
+
+class UnloadFault(StrEnum):
+    """What goes wrong with one unload."""
+
+    STUCK = "stuck"
+    """It says yes and stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRecord:
+    """One control call, when it came."""
+
+    at: float
+    kind: str
+    model: str
+    options: LoadOptions = field(default_factory=LoadOptions)
+
+
+def service_asked_for(call: BackendCall) -> Service:
+    """Service times that the call itself names, else the defaults of `Service`."""
+    asked = _body_of(call).get("fake") or {}
+    named = {key: asked[key] for key in ("service_s", "first_byte_s", "prompt_tokens") if key in asked}
+    for name, value in call.headers:
+        if name == b"x-fake-service-s":
+            named["service_s"] = float(value)
+    if "chunks" in asked:
+        named["words"] = tuple(f" w{index}" for index in range(asked["chunks"]))
+    return Service(**named)
+
+
+def _body_of(call: BackendCall) -> dict[str, Any]:
+    body = json.loads(call.body or b"{}")
+    return body if isinstance(body, dict) else {}
+
+
+class FakeOllama:
+    """`GenerationBackend` and `ModelControl` in one.
+
+    Args:
+        models: what is installed; nothing is loaded.
+        capacity_mib: memory of the GPU; None is room for one model at a time.
+        service: how a call is served.
+    """
+
+    def __init__(
+        self,
+        *models: FakeModel,
+        capacity_mib: float | None = None,
+        service: Callable[[BackendCall], Service] = service_asked_for,
+    ) -> None:
+        self.gpu = FakeGpu(models, capacity_mib=capacity_mib)
+        self.calls: list[CallRecord] = []
+        self.control: list[ControlRecord] = []
+        self._service = service
+        self._down = False
+        self._wedged: set[str] = set()
+        self._running: dict[int, FakeExchange] = {}
+        self._loading: dict[str, asyncio.Future[None]] = {}
+        self._call_faults: deque[CallFault | None] = deque()
+        self._load_faults: deque[LoadFault | None] = deque()
+        self._unload_faults: deque[UnloadFault | None] = deque()
+
+    @property
+    def violations(self) -> list[str]:
+        """Rules of the one GPU that were broken, with the instant."""
+        return self.gpu.violations
+
+    def check(self) -> None:
+        """Raise AssertionError if a rule was broken."""
+        self.gpu.check()
+
+    def next_calls(self, *faults: CallFault | None) -> None:
+        """Script the next generations in order; None is an ordinary one."""
+        self._call_faults.extend(faults)
+
+    def next_loads(self, *faults: LoadFault | None) -> None:
+        """Script the next loads in order."""
+        self._load_faults.extend(faults)
+
+    def next_unloads(self, *faults: UnloadFault | None) -> None:
+        """Script the next unloads in order."""
+        self._unload_faults.extend(faults)
+
+    def wedge(self, model: str) -> None:
+        """From now on the model never answers, until it is unloaded."""
+        self._wedged.add(model)
+
+    def appear(self, model: str) -> None:
+        """Somebody else loaded it, at once."""
+        self.gpu.start_load(model, None, self._now())
+        self.gpu.finish_load(model)
+
+    def vanish(self, model: str) -> None:
+        """Somebody else dropped it, at once."""
+        self.gpu.drop(model)
+
+    def go_down(self) -> None:
+        """The server is killed: running calls break, memory is empty, nothing can be reached."""
+        self._down = True
+        for exchange in tuple(self._running.values()):
+            exchange.end(Ending.BROKEN)
+        for done in tuple(self._loading.values()):
+            settle(done, BackendGone())
+        self._loading.clear()
+        self.gpu.clear()
+
+    def come_up(self) -> None:
+        """The server is back, with nothing loaded."""
+        self._down = False
+
+    async def open(self, call: BackendCall) -> FakeExchange:
+        body = _body_of(call)
+        fault = self._call_faults.popleft() if self._call_faults else None
+        record = self._log(call, body.get("model"))
+        if self._down or fault is CallFault.REFUSE:
+            record.ending, record.ended_at = Ending.BROKEN, record.opened_at
+            await asyncio.sleep(0)
+            raise BackendUnreachable
+        exchange = self._exchange(call, body, record, fault)
+        try:
+            await exchange.head()
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    def _log(self, call: BackendCall, model: str | None) -> CallRecord:
+        record = CallRecord(path=call.path, model=model, body=call.body, headers=call.headers, opened_at=self._now())
+        self.calls.append(record)
+        return record
+
+    def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
+        refusal = self._refusal(call.path, record.model, fault)
+        if refusal is not None or record.model is None:
+            answer = refusal or wire.error(call.path, 400, "model is required")
+            return FakeExchange(record, answer, (record.opened_at,), lambda: None)
+        service = self._service(call)
+        if fault is CallFault.SLOW:
+            service = replace(service, service_s=service.service_s * SLOW_FACTOR)
+        answer = wire.answer(call.path, body, service, record.opened_at)
+        instants = _instants(record.opened_at, service, len(answer.chunks))
+        exchange = FakeExchange(record, answer, instants, self._occupy(record, record.model))
+        exchange.break_with(CallFault.SILENT if record.model in self._wedged else fault)
+        self._running[id(record)] = exchange
+        return exchange
+
+    def _occupy(self, record: CallRecord, model: str) -> Callable[[], None]:
+        self.gpu.begin(model, record.opened_at)
+
+        def free() -> None:
+            self.gpu.end(model)
+            self._running.pop(id(record), None)
+
+        return free
+
+    def _refusal(self, path: str, model: str | None, fault: CallFault | None) -> wire.Answer | None:
+        """What needs no GPU: listings and errors."""
+        if not wire.needs_model(path):
+            return wire.listing(path, tuple(self.gpu.models), self.gpu.resident())
+        if model is not None and model not in self.gpu.models:
+            return wire.error(path, 404, f"model '{model}' not found")
+        if model is not None and self.gpu.models[model].embedding_only and not wire.is_embedding(path):
+            return wire.error(path, 400, f'"{model}" does not support generate')
+        return wire.error(path, 500, wire.RUNNER_DIED) if fault is CallFault.SERVER_ERROR else None
+
+    async def aclose(self) -> None:
+        for exchange in tuple(self._running.values()):
+            exchange.close()
+
+    async def version(self) -> str:
+        await self._reach()
+        return "0.33.0"
+
+    async def installed(self) -> tuple[str, ...]:
+        await self._reach()
+        return tuple(self.gpu.models)
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        await self._reach()
+        return self.gpu.resident()
+
+    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+        self.control.append(ControlRecord(at=self._now(), kind="load", model=model, options=options))
+        fault = self._load_faults.popleft() if self._load_faults else None
+        await self._reach()
+        if model not in self.gpu.models or fault is LoadFault.NOT_FOUND:
+            raise ModelNotFound(f"model '{model}' not found")
+        if fault is LoadFault.LIE or self.gpu.has(model, options.num_ctx):
+            return
+        await asyncio.shield(self._begin_load(model, options, timeout_s, fault))
+
+    async def unload(self, model: str) -> None:
+        self.control.append(ControlRecord(at=self._now(), kind="unload", model=model))
+        fault = self._unload_faults.popleft() if self._unload_faults else None
+        await self._reach()
+        self._wedged.discard(model)
+        if self.gpu.place(model) is not Place.LOADED or fault is UnloadFault.STUCK:
+            return
+        self.gpu.start_unload(model, self._now())
+        self._later(self.gpu.models[model].unload_s, lambda: self._vanish_after_unload(model))
+
+    def _vanish_after_unload(self, model: str) -> None:
+        if self.gpu.place(model) is Place.UNLOADING:
+            self.gpu.drop(model)
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(0)
+        if self._down:
+            raise BackendUnreachable
+
+    def _begin_load(self, model: str, options: LoadOptions, timeout_s: float, fault: LoadFault | None) -> asyncio.Future[None]:
+        """The load goes on by itself: timers end it, whether or not anybody still waits."""
+        load_s = self.gpu.models[model].load_s
+        self.gpu.start_load(model, options.num_ctx, self._now())
+        done = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda settled: settled.exception())
+        self._loading[model] = done
+        if fault is LoadFault.LATE:
+            self._later(timeout_s, lambda: settle(done, SwapTimedOut()))
+            self._later(timeout_s + LATE_BY_S, lambda: self._end_load(model, done, None))
+        elif fault is LoadFault.NEVER or load_s > timeout_s:
+            self._later(timeout_s, lambda: self._end_load(model, done, SwapTimedOut()))
+        else:
+            error = SwapFailed("llama-server process has terminated: signal: killed") if fault is LoadFault.FAIL else None
+            self._later(load_s, lambda: self._end_load(model, done, error))
+        return done
+
+    def _end_load(self, model: str, done: asyncio.Future[None], error: HearthError | None) -> None:
+        if self._loading.get(model) is not done:
+            return
+        del self._loading[model]
+        if error is None:
+            self.gpu.finish_load(model)
+        else:
+            self.gpu.drop(model)
+        settle(done, error)
+
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_at(self._now() + delay_s, callback)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _instants(opened_at: float, service: Service, chunks: int) -> tuple[float, ...]:
+    """When each chunk is there: the first at `first_byte_s`, the last at exactly `service_s`, the others evenly between."""
+    if chunks == 1:
+        return (opened_at + service.service_s,)
+    first_s = min(service.first_byte_s, service.service_s)
+    step_s = (service.service_s - first_s) / (chunks - 1)
+    return (*(opened_at + first_s + step_s * index for index in range(chunks - 1)), opened_at + service.service_s)

@@ -1,0 +1,271 @@
+"""A shell for the scheduler in which the test says what happens, and when: no loop, no threads, no time of its own.
+
+    house = Shell(resident=("a",))
+    first = house.arrive("a")                 # house.said == ["start 1 on a"]
+    house.at(2.0).finish(first)
+
+What the scheduler orders stays open until the test reports an outcome (`finish`, `loaded`, ...); an outcome that nobody asked for is a
+mistake of the test. Timers fire by themselves when `at` passes them. Every decision is judged by `DecisionChecker`. `said` is the last
+decision in words, `log` all of them with their instants; the words are those of `words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.scheduling import inputs
+from hearth.scheduling.actions import Abort, Action, Dispatch, Expire, Fail, Load, Preempt, Unload, WakeAt
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.inputs import Fault, Input
+from hearth.scheduling.invariants import DecisionChecker
+from hearth.scheduling.state import State
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+
+__all__ = ["Shell", "house_settings", "words"]
+
+
+def house_settings(
+    *,
+    policy: PolicyName = PolicyName.AFFINITY,
+    home: str = "",
+    vram_gb: float | None = None,
+    models: Mapping[str, ModelSettings] | None = None,
+    queue: QueueSettings | None = None,
+    scheduling: SchedulingSettings | None = None,
+    restore_home_delay_s: float = 30.0,
+    parallel: int = 1,
+    wait_when_down_s: float = 10.0,
+) -> SchedulerSettings:
+    """Settings for a small house: one model at a time and no home model unless told otherwise."""
+    return SchedulerSettings(
+        scheduling=scheduling or SchedulingSettings(policy=policy),
+        queue=queue or QueueSettings(),
+        gpu=GpuSettings(home_model=home, vram_gb=vram_gb, restore_home_delay_s=restore_home_delay_s, parallel=parallel),
+        models=models or {},
+        wait_when_down_s=wait_when_down_s,
+    )
+
+
+def words(action: Action) -> str:
+    """An action in a few words."""
+    match action:
+        case Dispatch(sequence=sequence, model=model):
+            return f"start {sequence} on {model}"
+        case Load(model=model):
+            return f"load {model}"
+        case Unload(model=model):
+            return f"unload {model}"
+        case Preempt(sequence=sequence):
+            return f"preempt {sequence}"
+        case Abort(sequence=sequence):
+            return f"abort {sequence}"
+        case Fail(sequence=sequence, why=why):
+            return f"fail {sequence} {why}"
+        case Expire(sequence=sequence):
+            return f"expire {sequence}"
+        case WakeAt(at=at):
+            return f"wake {at}"
+
+
+class Shell:
+    """One scheduler and what it has ordered so far.
+
+    Attributes:
+        running: open attempts by sequence; `stopping` are those of them that were told to stop.
+        loading, unloading: models with an open order.
+        ended: how each item that is over ended.
+    """
+
+    def __init__(
+        self,
+        settings: SchedulerSettings | None = None,
+        *,
+        resident: tuple[str, ...] = (),
+        scheduler: Callable[[SchedulerSettings], Scheduler] = Scheduler,
+    ) -> None:
+        self.settings = settings or house_settings()
+        self.brain = DecisionChecker(scheduler(self.settings))
+        self.now = 0.0
+        self.timer: float | None = None
+        self.running: dict[Sequence, int] = {}
+        self.stopping: set[Sequence] = set()
+        self.loading: list[Load] = []
+        self.unloading: list[str] = []
+        self.ended: dict[Sequence, str] = {}
+        self.said: list[str] = []
+        self.log: list[tuple[float, str]] = []
+        self._arrivals = 0
+        for model in resident:
+            self.tell(inputs.Loaded(model=model))
+        self.log.clear()
+
+    @property
+    def state(self) -> State:
+        return self.brain.state
+
+    def tell(self, fact: Input) -> list[str]:
+        """Report a fact now; what is ordered goes into the books. Returns the decision in words, timers apart."""
+        actions = self.brain.handle(fact, self.now)
+        for action in actions:
+            self._note(action)
+        self.said = [words(action) for action in actions if not isinstance(action, WakeAt)]
+        self.log += [(self.now, said) for said in self.said]
+        return self.said
+
+    def _note(self, action: Action) -> None:
+        match action:
+            case Dispatch(sequence=sequence, attempt=attempt):
+                assert sequence not in self.running, f"{sequence} is started twice"
+                self.running[sequence] = attempt
+            case Preempt(sequence=sequence) | Abort(sequence=sequence):
+                self.stopping.add(sequence)
+            case Load():
+                assert not self.loading, "two loads at once"
+                assert not self.unloading, "a load beside an unload"
+                self.loading.append(action)
+            case Unload(model=model):
+                self.unloading.append(model)
+            case Fail(sequence=sequence) | Expire(sequence=sequence):
+                self._end(sequence, words(action))
+            case WakeAt(at=at):
+                self.timer = at
+
+    def _end(self, sequence: Sequence, how: str) -> None:
+        assert sequence not in self.ended, f"{sequence} ends twice: {self.ended[sequence]}, {how}"
+        self.ended[sequence] = how
+
+    def at(self, instant: float) -> Shell:
+        """Let time pass; timers on the way fire when they are due."""
+        while self.timer is not None and self.timer <= instant:
+            self.fire()
+        self.now = max(self.now, instant)
+        return self
+
+    def fire(self, early_s: float = 0.0) -> list[str]:
+        """The armed timer runs, `early_s` before its time by the clock: reported, as shells must, at `max(clock, due)`."""
+        assert self.timer is not None, "no timer is armed"
+        due, self.timer = self.timer, None
+        self.now = max(self.now, due - early_s, due)
+        return self.tell(inputs.TimerFired())
+
+    def arrive(
+        self,
+        model: str | None,
+        *,
+        lane: Lane = Lane.EXTERNAL,
+        priority: Priority = Priority.NORMAL,
+        max_wait_s: float | None = None,
+        prompt_tokens: int = 0,
+        max_tokens: int | None = None,
+    ) -> Sequence:
+        """An item is accepted now."""
+        self._arrivals += 1
+        item = QueueItem(
+            sequence=Sequence(self._arrivals),
+            request_id=RequestId(f"req_{self._arrivals}"),
+            lane=lane,
+            priority=priority,
+            caller="test",
+            model=model,
+            arrived_at=self.now,
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
+            expires_at=None if max_wait_s is None else self.now + max_wait_s,
+        )
+        self.tell(inputs.Arrived(item=item))
+        return item.sequence
+
+    def internal(self, model: str | None, priority: Priority = Priority.NORMAL) -> Sequence:
+        """The house's own work is accepted now."""
+        return self.arrive(model, lane=Lane.INTERNAL, priority=priority)
+
+    def first_byte(self, sequence: Sequence, *, forwarded: bool) -> list[str]:
+        return self.tell(inputs.FirstByte(sequence=sequence, attempt=self.running[sequence], forwarded=forwarded))
+
+    def started(self, sequence: Sequence) -> list[str]:
+        return self.tell(inputs.Started(sequence=sequence, attempt=self.running[sequence]))
+
+    def finish(self, sequence: Sequence, usage: Usage | None = None) -> list[str]:
+        """The running attempt ends with its whole answer."""
+        attempt = self._over(sequence)
+        if sequence not in self.ended:
+            self._end(sequence, "finished")
+        return self.tell(inputs.Finished(sequence=sequence, attempt=attempt, usage=usage or Usage()))
+
+    def fail(self, sequence: Sequence, fault: Fault) -> list[str]:
+        """The running attempt ends by itself without an answer."""
+        return self.tell(inputs.Failed(sequence=sequence, attempt=self._over(sequence), fault=fault))
+
+    def stop(self, sequence: Sequence) -> list[str]:
+        """The attempt that was told to stop has stopped."""
+        assert sequence in self.stopping, f"nobody told {sequence} to stop"
+        return self.tell(inputs.Stopped(sequence=sequence, attempt=self._over(sequence)))
+
+    def _over(self, sequence: Sequence) -> int:
+        self.stopping.discard(sequence)
+        return self.running.pop(sequence)
+
+    def cancel(self, sequence: Sequence) -> list[str]:
+        """The caller leaves."""
+        if sequence not in self.ended:
+            self._end(sequence, "cancelled")
+        return self.tell(inputs.Cancelled(sequence=sequence))
+
+    def loaded(self, vram_mib: float | None = None) -> list[str]:
+        """The load that is open succeeds."""
+        return self.tell(inputs.Loaded(model=self.loading.pop().model, vram_mib=vram_mib))
+
+    def load_failed(self, *, permanent: bool = False) -> list[str]:
+        """The load that is open fails."""
+        return self.tell(inputs.LoadFailed(model=self.loading.pop().model, permanent=permanent))
+
+    def unloaded(self) -> list[str]:
+        """The first open unload succeeds."""
+        return self.tell(inputs.Unloaded(model=self.unloading.pop(0)))
+
+    def unload_failed(self) -> list[str]:
+        """The first open unload fails."""
+        return self.tell(inputs.UnloadFailed(model=self.unloading.pop(0)))
+
+    def swap(self, seconds: float = 0.0) -> list[str]:
+        """Everything that must go goes at once; the load takes `seconds`."""
+        while self.unloading:
+            self.unloaded()
+        self.at(self.now + seconds)
+        return self.loaded()
+
+    def drain(self) -> list[str]:
+        """Shutdown begins."""
+        return self.tell(inputs.DrainRequested())
+
+    def quiesce(self, *, step_s: float = 1.0, bound: float = inf) -> int:
+        """Everything that is open comes to a good end, one after another, until nothing is left to do or to wait for.
+
+        Returns:
+            The number of outcomes it took. Raises AssertionError where more than `bound` are needed.
+        """
+        steps = 0
+        while self._one_good_outcome(step_s):
+            steps += 1
+            assert steps <= bound, f"not quiet after {steps} outcomes: {self.log[-10:]}"
+        return steps
+
+    def _one_good_outcome(self, step_s: float) -> bool:
+        if self.unloading:
+            self.unloaded()
+        elif self.loading:
+            self.at(self.now + step_s)
+            self.loaded()
+        elif self.stopping:
+            self.stop(min(self.stopping))
+        elif self.running:
+            self.at(self.now + step_s)
+            if self.running and not self.stopping:
+                self.finish(min(self.running))
+        elif self.timer is not None:
+            self.fire()
+        else:
+            return False
+        return True

@@ -1,0 +1,301 @@
+"""The rate limiter against its promises and against a brute-force oracle that keeps every admission for ever."""
+
+from __future__ import annotations
+
+import math
+import random
+import tracemalloc
+from types import MappingProxyType
+
+import pytest
+
+from hearth.config.settings import CallerLimits, RateLimitSettings
+from hearth.rate_limiter import HOUR_S, MINUTE_S, CallerUsage, RateLimiter
+
+EPS_S = 2.0**-20  # dyadic, so that instants in these tests are exact and the window edges are hit exactly
+
+
+def limits(minute: int | None = 10, hour: int | None = 100, **callers: CallerLimits) -> RateLimitSettings:
+    return RateLimitSettings(
+        default=CallerLimits(requests_per_minute=minute, requests_per_hour=hour), callers=MappingProxyType(dict(callers))
+    )
+
+
+def admitted(limiter: RateLimiter, caller: str, count: int, now: float) -> int:
+    return sum(limiter.check(caller, now) for _ in range(count))
+
+
+def test_the_limit_is_admitted_and_not_one_more():
+    limiter = RateLimiter(limits(minute=3))
+    assert [limiter.check("a", 0.0) for _ in range(5)] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(("minute", "hour", "span_s"), [(2, 100, MINUTE_S), (100, 2, HOUR_S)])
+def test_a_place_is_free_at_exactly_one_window_after_its_admission(minute: int, hour: int, span_s: float):
+    limiter = RateLimiter(limits(minute=minute, hour=hour))
+    assert admitted(limiter, "a", 3, 1000.0) == 2
+    assert not limiter.check("a", 1000.0 + span_s - EPS_S)
+    assert limiter.check("a", 1000.0 + span_s)
+
+
+def test_two_windows_side_by_side_cannot_be_used_for_twice_the_limit():
+    limiter = RateLimiter(limits(minute=10, hour=1000))
+    assert admitted(limiter, "a", 10, 59.0) == 10
+    assert admitted(limiter, "a", 10, 61.0) == 0
+    assert admitted(limiter, "a", 10, 119.0) == 10
+
+
+def test_refused_calls_do_not_count():
+    limiter = RateLimiter(limits(minute=1))
+    limiter.check("a", 0.0)
+    assert admitted(limiter, "a", 50, 30.0) == 0
+    assert limiter.check("a", 60.0)
+
+
+def test_callers_do_not_share_their_limits():
+    limiter = RateLimiter(limits(minute=1))
+    assert limiter.check("a", 0.0)
+    assert limiter.check("b", 0.0)
+    assert not limiter.check("a", 0.0)
+
+
+def test_an_override_replaces_only_what_it_names():
+    limiter = RateLimiter(limits(minute=1, hour=7, vip=CallerLimits(requests_per_minute=3)))
+    assert admitted(limiter, "vip", 5, 0.0) == 3
+    assert limiter.get_usage("vip", 0.0) == CallerUsage(minute=3, minute_limit=3, hour=3, hour_limit=7)
+
+
+def test_a_default_that_names_no_number_means_the_default_of_the_settings():
+    assert RateLimiter(limits(minute=None, hour=None)).get_usage("a", 0.0) == CallerUsage(minute=0, minute_limit=10, hour=0, hour_limit=100)
+
+
+def test_a_limit_of_zero_refuses_always_and_advises_one_hour():
+    limiter = RateLimiter(limits(minute=0))
+    assert not limiter.check("a", 0.0)
+    assert not limiter.check("a", 1e9)
+    assert limiter.retry_after_s("a", 1e9) == HOUR_S
+
+
+def test_retry_after_is_zero_while_a_request_would_be_admitted():
+    limiter = RateLimiter(limits(minute=2))
+    assert limiter.retry_after_s("stranger", 5.0) == 0.0
+    limiter.check("a", 5.0)
+    assert limiter.retry_after_s("a", 5.0) == 0.0
+
+
+def test_retry_after_names_the_later_of_both_windows():
+    limiter = RateLimiter(limits(minute=1, hour=2))
+    limiter.check("a", 0.0)
+    assert limiter.retry_after_s("a", 10.0) == 50.0
+    limiter.check("a", 60.0)
+    assert limiter.retry_after_s("a", 61.0) == 3539.0
+
+
+def test_waiting_exactly_as_long_as_retry_after_says_is_enough_for_any_float():
+    rng = random.Random(7)
+    for _ in range(2000):
+        limiter = RateLimiter(limits(minute=1))
+        start = rng.choice((0.0, 0.1, 1e3, 1e7)) + rng.random() * 100
+        limiter.check("a", start)
+        now = start + rng.random() * 59.9
+        assert limiter.check("a", now + limiter.retry_after_s("a", now))
+
+
+@pytest.mark.parametrize("span_s", [MINUTE_S, HOUR_S])
+def test_a_nanosecond_on_either_side_of_the_edge_decides(span_s: float):
+    limiter = RateLimiter(limits(minute=1, hour=1) if span_s == HOUR_S else limits(minute=1))
+    limiter.check("a", 12345.678901)
+    assert not limiter.check("a", 12345.678901 + span_s - 1e-9)
+    assert limiter.check("a", 12345.678901 + span_s + 1e-9)
+
+
+def test_reading_usage_records_nothing_and_forgets_nothing():
+    limiter = RateLimiter(limits(minute=2, hour=3))
+    limiter.check("a", 0.0)
+    for _ in range(10):
+        assert limiter.get_usage("a", 1.0).minute == 1
+        assert limiter.get_usage("nobody", 1.0).hour == 0
+    assert limiter.get_all_usage(1.0) == {"a": CallerUsage(minute=1, minute_limit=2, hour=1, hour_limit=3)}
+
+
+def test_usage_slides_with_time():
+    limiter = RateLimiter(limits())
+    admitted(limiter, "a", 3, 0.0)
+    admitted(limiter, "a", 2, 30.0)
+    assert (limiter.get_usage("a", 60.0).minute, limiter.get_usage("a", 60.0).hour) == (2, 5)
+    assert limiter.get_usage("a", HOUR_S).hour == 2
+    assert limiter.get_all_usage(HOUR_S + 30.0) == {}
+
+
+def test_new_limits_apply_at_the_next_request_and_keep_the_counters():
+    limiter = RateLimiter(limits(minute=5))
+    assert admitted(limiter, "a", 5, 0.0) == 5
+    limiter.update_limits(limits(minute=7))
+    assert admitted(limiter, "a", 5, 1.0) == 2
+    limiter.update_limits(limits(minute=2))
+    assert limiter.retry_after_s("a", 2.0) == 59.0
+    assert limiter.get_usage("a", 2.0) == CallerUsage(minute=7, minute_limit=2, hour=7, hour_limit=100)
+
+
+def test_lowering_and_raising_a_limit_gives_no_extra_allowance():
+    limiter = RateLimiter(limits(minute=50, hour=50))
+    assert admitted(limiter, "a", 60, 0.0) == 50
+    limiter.update_limits(limits(minute=1, hour=1))
+    assert not limiter.check("a", 100.0)
+    limiter.update_limits(limits(minute=50, hour=50))
+    assert not limiter.check("a", HOUR_S - EPS_S)
+
+
+def test_eviction_and_return_give_no_extra_allowance():
+    limiter = RateLimiter(limits(minute=5, hour=2))
+    assert limiter.check("a", 0.0)
+    assert limiter.check("a", 3000.0)
+    assert limiter.check("other", 3599.0)
+    assert limiter.check("a", 3600.0)
+    assert not limiter.check("a", 6599.0)
+    assert limiter.check("a", 6600.0)
+
+
+def test_a_rebuild_continues_the_windows_across_a_restart():
+    limiter = RateLimiter(limits(minute=2, hour=3))
+    limiter.rebuild_from_records([("a", -30.0), ("a", -3599.0), ("b", -3600.0), ("a", 20.0)], 0.0)
+    assert limiter.get_all_usage(0.0) == {"a": CallerUsage(minute=2, minute_limit=2, hour=3, hour_limit=3)}
+    assert limiter.retry_after_s("a", 0.0) == 30.0
+    assert limiter.check("a", 30.0)
+
+
+def test_a_record_from_the_future_blocks_no_longer_than_one_window():
+    limiter = RateLimiter(limits(minute=1))
+    limiter.rebuild_from_records([("a", 1e12)], 10.0)
+    assert limiter.retry_after_s("a", 10.0) == MINUTE_S
+    assert limiter.check("a", 70.0)
+
+
+def test_rebuilding_twice_counts_once():
+    limiter = RateLimiter(limits())
+    for _ in range(2):
+        limiter.rebuild_from_records([("a", 0.0), ("b", 1.0)], 2.0)
+    assert {caller: usage.hour for caller, usage in limiter.get_all_usage(2.0).items()} == {"a": 1, "b": 1}
+
+
+def test_callers_are_evicted_in_the_order_of_their_last_admission_even_after_a_rebuild():
+    limiter = RateLimiter(limits())
+    limiter.rebuild_from_records([("late", 900.0), ("early", 100.0), ("early", 500.0), ("late", 50.0)], 1000.0)
+    assert list(limiter.get_all_usage(500.0 + HOUR_S - EPS_S)) == ["early", "late"]
+    assert list(limiter.get_all_usage(500.0 + HOUR_S)) == ["late"]
+
+
+def test_an_instant_before_an_earlier_one_is_taken_as_the_earlier_one():
+    limiter = RateLimiter(limits(minute=1))
+    limiter.check("a", 100.0)
+    assert not limiter.check("a", 10.0)
+    assert limiter.retry_after_s("a", 10.0) == 60.0
+    assert limiter.check("a", 160.0)
+
+
+def test_hostile_caller_names_do_not_grow_memory_beyond_an_hour():
+    limiter = RateLimiter(limits(minute=1, hour=1))
+    for number in range(5000):
+        limiter.check(f"name-{number}", number * 10.0)
+    assert len(limiter.get_all_usage(49_990.0)) == 360
+
+
+def test_a_flood_of_refused_calls_takes_no_memory():
+    limiter = RateLimiter(limits(minute=10, hour=10))
+    admitted(limiter, "a", 20, 0.0)
+    tracemalloc.start()
+    try:
+        admitted(limiter, "a", 5000, 1.0)
+        grown_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert grown_bytes < 5000
+
+
+class Oracle:
+    """Keeps every admission for ever and counts by looking at all of them."""
+
+    def __init__(self, minute: int, hour: int) -> None:
+        self.limits = (minute, hour)
+        self.stamps: dict[str, list[float]] = {}
+
+    def count(self, caller: str, now: float, span_s: float) -> int:
+        return sum(now - span_s < stamp <= now for stamp in self.stamps.get(caller, ()))
+
+    def admits(self, caller: str, now: float) -> bool:
+        return self.count(caller, now, MINUTE_S) < self.limits[0] and self.count(caller, now, HOUR_S) < self.limits[1]
+
+
+class Sequence:
+    """One random history of two callers, played to the limiter and the oracle alike."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now = float(rng.randrange(-4000, 4000))
+        self.oracle = Oracle(rng.randrange(1, 4), rng.randrange(1, 6))
+        self.limiter = RateLimiter(limits(*self.oracle.limits))
+
+    def play(self) -> None:
+        for _ in range(self.rng.randrange(4, 16)):
+            self.pass_time()
+            if self.rng.random() < 0.08:
+                self.change_limits()
+            if self.rng.random() < 0.03:
+                self.restart()
+            self.ask(self.rng.choice("aab"))
+
+    def pass_time(self) -> None:
+        draw = self.rng.random()
+        known = self.oracle.stamps.get("a") or self.oracle.stamps.get("b")
+        if draw < 0.5 and known:
+            edge = self.rng.choice(known) + self.rng.choice((MINUTE_S, MINUTE_S, HOUR_S)) + self.rng.choice((-EPS_S, 0.0, EPS_S))
+            self.now = max(self.now, edge)
+        elif draw < 0.85:
+            self.now += self.rng.randrange(0, 40 * 1024) / 1024
+        elif draw < 0.95:
+            self.now += self.rng.randrange(0, 4000)
+
+    def change_limits(self) -> None:
+        self.oracle.limits = (self.rng.randrange(1, 4), self.rng.randrange(1, 6))
+        self.limiter.update_limits(limits(*self.oracle.limits))
+
+    def restart(self) -> None:
+        records = [(caller, stamp) for caller, stamps in self.oracle.stamps.items() for stamp in stamps]
+        self.rng.shuffle(records)
+        self.limiter = RateLimiter(limits(*self.oracle.limits))
+        self.limiter.rebuild_from_records(records, self.now)
+
+    def ask(self, caller: str) -> None:
+        expected = self.oracle.admits(caller, self.now)
+        wait_s = self.limiter.retry_after_s(caller, self.now)
+        assert self.limiter.check(caller, self.now) is expected
+        if expected:
+            assert wait_s == 0.0
+            self.oracle.stamps.setdefault(caller, []).append(self.now)
+        else:
+            assert self.oracle.admits(caller, self.now + wait_s)
+            assert not self.oracle.admits(caller, self.now + wait_s - EPS_S / 2)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_fifty_thousand_random_histories_agree_with_counting_every_admission(seed: int):
+    rng = random.Random(seed)
+    for _ in range(5000):
+        sequence = Sequence(rng)
+        sequence.play()
+        usage = sequence.limiter.get_usage("a", sequence.now)
+        assert usage.minute == sequence.oracle.count("a", sequence.now, MINUTE_S)
+        assert usage.hour == sequence.oracle.count("a", sequence.now, HOUR_S)
+
+
+def test_no_window_between_any_two_admissions_holds_more_than_the_limit():
+    rng = random.Random(38)
+    limiter = RateLimiter(limits(minute=3, hour=20))
+    now, stamps = 0.0, list[float]()
+    while now < 20_000:
+        now += rng.choice((0.0, 1.0, 7.0, limiter.retry_after_s("a", now)))
+        if limiter.check("a", now):
+            stamps.append(now)
+    assert len(stamps) > 100
+    for limit, span_s in ((3, MINUTE_S), (20, HOUR_S)):
+        assert min((later - earlier for earlier, later in zip(stamps, stamps[limit:], strict=False)), default=math.inf) >= span_s
