@@ -1,3 +1,52 @@
-"""Hearth: a gateway for the one GPU in a home."""
+"""Hearth: a gateway for the one GPU in a home.
+
+The public names are loaded when they are first used, so that importing one pure module does not import them all.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hearth.bootstrap import build_gateway
+    from hearth.config.gateway_config import GatewayConfig
+    from hearth.config.loading import load_gateway_config
+    from hearth.gateway import Gateway
+    from hearth.gpu_tracker import GpuTracker
+    from hearth.queue import LLMQueueWorker
+    from hearth.rate_limiter import RateLimiter
+    from hearth.types import Priority, QueueItem
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "build_gateway",
+    "Gateway",
+    "GatewayConfig",
+    "GpuTracker",
+    "LLMQueueWorker",
+    "load_gateway_config",
+    "Priority",
+    "QueueItem",
+    "RateLimiter",
+]
+
+_HOME = {
+    "build_gateway": "hearth.bootstrap",
+    "Gateway": "hearth.gateway",
+    "GatewayConfig": "hearth.config.gateway_config",
+    "GpuTracker": "hearth.gpu_tracker",
+    "LLMQueueWorker": "hearth.queue",
+    "load_gateway_config": "hearth.config.loading",
+    "Priority": "hearth.types",
+    "QueueItem": "hearth.types",
+    "RateLimiter": "hearth.rate_limiter",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hearth' has no attribute {name!r}")
+    return getattr(import_module(home), name)

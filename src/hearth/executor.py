@@ -72,11 +72,15 @@ class Executor:
         if task is not None:
             task.cancel()
 
-    async def drained(self, grace_s: float) -> bool:
-        """Wait until nothing runs; False when something still does after `grace_s`."""
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks.values()), timeout=grace_s)
-        return not self._tasks
+    async def drained(self, grace_s: float, hurry: asyncio.Event | None) -> None:
+        """Wait until nothing runs, for `grace_s` at most and no longer than until `hurry` is set."""
+        if not self._tasks:
+            return
+        running = asyncio.ensure_future(asyncio.wait(tuple(self._tasks.values())))
+        hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
+        await asyncio.wait((running, hurried), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        hurried.cancel()
 
     async def _attempt(self, work: Work, prompt_s: float, limit_s: float) -> None:
         sequence, attempt = work.item.sequence, work.attempt

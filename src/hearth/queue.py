@@ -47,6 +47,7 @@ class LLMQueueWorker:
 
     Args:
         name_of: the installed name of a model as callers write it, None where it is not installed.
+        extra_status: what `get_status` shows beside the queue and the GPU.
         on_decision: called after each decision with the instant and the actions, for tests and recordings.
     """
 
@@ -60,6 +61,7 @@ class LLMQueueWorker:
         events: EventSink,
         tracker: GpuTracker | None = None,
         name_of: Callable[[str], str | None] = canonical_model,
+        extra_status: Callable[[], dict[str, object]] = dict,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
         self._config = config
@@ -80,6 +82,7 @@ class LLMQueueWorker:
             post=self.post,
         )
         self._name_of = name_of
+        self._extra_status = extra_status
         self._on_decision = on_decision
         self._futures = Futures()
         self._mailbox: deque[tuple[Input, float]] = deque()
@@ -192,7 +195,8 @@ class LLMQueueWorker:
 
     def get_status(self) -> dict[str, object]:
         """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.status`."""
-        return status.status(self.scheduler.state, self._register.works, self.tracker, self._clock.monotonic())
+        shown = status.status(self.scheduler.state, self._register.works, self.tracker, self._clock.monotonic())
+        return shown | self._extra_status()
 
     def get_item(self, sequence: int) -> dict[str, object] | None:
         """One item, waiting, running or lately ended; None where there is none."""
@@ -236,15 +240,18 @@ class LLMQueueWorker:
         while True:
             await self.process_one()
 
-    async def stop(self, grace_s: float) -> None:
-        """Refuse new work, fail what waits, let what runs finish for up to `grace_s`, then cut it off. Needs `run` to go on meanwhile."""
+    async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
+        """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off.
+
+        `run` has to go on meanwhile.
+        """
         self._stopping = True
         self.post(inputs.DrainRequested())
         now = self._clock.monotonic()
         for work in self._register.waiting(self.scheduler.state):
             self._dispatching.end(work, Outcome.CANCELLED, now, ShuttingDown())
             self.post(inputs.Cancelled(sequence=work.item.sequence))
-        await self._executor.drained(grace_s)
+        await self._executor.drained(grace_s, hurry)
         now = self._clock.monotonic()
         for work in tuple(self._register.works.values()):
             if not work.reply.complete:

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
-from hearth.config.settings import Settings
+from hearth.config.settings import Settings, load_options
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.ports import ModelControl
 from hearth.scheduling.inputs import BackendDown, Input, Loaded, LoadFailed, Unloaded, UnloadFailed
-from hearth.types import LoadOptions, ResidentModel, canonical_model
+from hearth.types import ResidentModel, canonical_model
 
 UNLOAD_TIMEOUT_S = 15.0
 """Ollama waits up to 5 s for VRAM to come back; past three times that the model is stuck."""
@@ -57,8 +57,7 @@ class Swapper:
 
     async def _load(self, model: str) -> None:
         settings = self._settings()
-        pinned = settings.models.get(model)
-        options = LoadOptions(num_ctx=pinned.num_ctx if pinned is not None else None)
+        options = load_options(settings, model)
         try:
             await self._control.load(model, options, settings.gpu.swap_timeout_s)
             resident = await self._find(model)

@@ -18,7 +18,7 @@ ANYBODY, ANY_KEY, ADMIN = "anybody", "any key", "admin"
 ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/healthz": (ANYBODY, ("GET",)),
     "/readyz": (ANY_KEY, ("GET",)),
-    "/openapi.json": (ADMIN, ("GET",)),
+    "/openapi.json": (ADMIN, ("GET", "HEAD")),
     "/llm/queue/status": (ANY_KEY, ("GET",)),
     "/llm/queue/item/1": (ANY_KEY, ("GET",)),
     "/llm/models": (ANY_KEY, ("GET",)),

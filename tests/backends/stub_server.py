@@ -7,9 +7,11 @@ import json
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
+from hearth.backends.ollama import OllamaBackend
 from hearth.errors import BackendError
 from hearth.ports import Exchange
 from tests.support.ollama_wire import Answer
@@ -99,6 +101,11 @@ class Peer:
             return
 
 
+def backend_at(url: str, **limits: int) -> aclosing[OllamaBackend]:
+    """The adapter, closed at the end of the block."""
+    return aclosing(OllamaBackend(url, connect_timeout_s=1.0, **limits))
+
+
 Serve = Callable[[Peer], Awaitable[None]]
 
 
@@ -112,7 +119,6 @@ class StubServer:
         self._server: asyncio.Server | None = None
         self.port = 0
         self.connections = 0
-        self.open_connections = 0
         self.peers: asyncio.Queue[Peer] = asyncio.Queue()
 
     @property
@@ -130,6 +136,11 @@ class StubServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def all_left(self) -> None:
+        """Returns when every connection so far has ended; fails where that takes longer than it may."""
+        async with asyncio.timeout(SOON_S):
+            await asyncio.gather(*self._tasks)
+
     def stop_listening(self) -> None:
         assert self._server is not None
         self._server.close()
@@ -141,7 +152,6 @@ class StubServer:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self.open_connections += 1
         try:
             peer = await self._read_request(reader, writer)
             self.peers.put_nowait(peer)
@@ -149,7 +159,6 @@ class StubServer:
         except (ConnectionError, asyncio.IncompleteReadError):
             return
         finally:
-            self.open_connections -= 1
             writer.close()
 
     async def _read_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Peer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
+from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.backends.stub_server import (
     Peer,
     Serve,
     StubServer,
+    backend_at,
     chunked,
     read,
     read_until_broken,
@@ -32,20 +34,20 @@ def call(method: str = "POST", body: bytes = b"{}") -> BackendCall:
     return BackendCall(method=method, path="/api/generate", body=body)
 
 
-def backend_at(server: StubServer, **limits: int) -> OllamaBackend:
-    return OllamaBackend(server.url, connect_timeout_s=1.0, **limits)
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def opening_fails(*said: bytes) -> BackendError:
-    async with StubServer(saying(*said)) as server:
+    async with StubServer(saying(*said)) as server, backend_at(server.url) as backend:
         with pytest.raises(BackendError) as caught:
-            await backend_at(server).open(call())
+            await backend.open(call())
     return caught.value
 
 
 async def broken_body(serve: Serve, **limits: int) -> tuple[list[bytes], BackendError | None]:
-    async with StubServer(serve) as server:
-        exchange = await backend_at(server, **limits).open(call())
+    async with StubServer(serve) as server, backend_at(server.url, **limits) as backend:
+        exchange = await backend.open(call())
         came = await read_until_broken(exchange)
         exchange.close()
     return came
@@ -76,8 +78,8 @@ async def test_a_reset_in_mid_body_is_gone() -> None:
         await seen.wait()
         peer.reset()
 
-    async with StubServer(serve) as server:
-        chunks = (await backend_at(server).open(call())).chunks()
+    async with StubServer(serve) as server, backend_at(server.url) as backend:
+        chunks = (await backend.open(call())).chunks()
         assert await anext(chunks) == b"one\n"
         seen.set()
         with pytest.raises(BackendGone):
@@ -88,9 +90,9 @@ async def test_a_reset_before_the_head_is_gone() -> None:
     async def serve(peer: Peer) -> None:
         peer.reset()
 
-    async with StubServer(serve) as server:
+    async with StubServer(serve) as server, backend_at(server.url) as backend:
         with pytest.raises(BackendGone):
-            await backend_at(server).open(call())
+            await backend.open(call())
 
 
 @pytest.mark.parametrize(
@@ -118,9 +120,9 @@ async def test_an_endless_head_is_cut_off() -> None:
         while True:
             await peer.send(b"X-More: " + b"x" * 8_000 + b"\r\n")
 
-    async with StubServer(serve) as server:
+    async with StubServer(serve) as server, backend_at(server.url) as backend:
         with pytest.raises(BackendProtocolError):
-            await backend_at(server).open(call())
+            await backend.open(call())
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -128,17 +130,17 @@ async def test_an_endless_head_is_cut_off() -> None:
 async def test_a_redirect_is_refused_and_its_target_never_called(status: int, method: str) -> None:
     async with StubServer(saying(OK)) as target:
         moved = b"HTTP/1.1 %d Moved\r\nLocation: %b/api/generate\r\nContent-Length: 0\r\n\r\n" % (status, target.url.encode())
-        async with StubServer(saying_and_waiting(moved)) as server:
+        async with StubServer(saying_and_waiting(moved)) as server, backend_at(server.url) as backend:
             with pytest.raises(BackendProtocolError):
-                await backend_at(server).open(call(method))
-            await asyncio.wait_for(until_closed(server), SOON_S)
+                await backend.open(call(method))
+            await server.all_left()
         assert target.connections == 0
 
 
 async def test_a_get_whose_connection_broke_is_not_repeated() -> None:
-    async with StubServer(saying()) as server:
+    async with StubServer(saying()) as server, backend_at(server.url) as backend:
         with pytest.raises(BackendGone):
-            await backend_at(server).open(call("GET", b""))
+            await backend.open(call("GET", b""))
         assert server.connections == 1
 
 
@@ -161,15 +163,16 @@ async def test_a_long_line_is_allowed_where_nothing_is_streamed() -> None:
 
 
 async def test_nobody_listening_is_unreachable() -> None:
-    async with StubServer(saying()) as server:
+    async with StubServer(saying()) as server, backend_at(server.url) as backend:
         server.stop_listening()
         with pytest.raises(BackendUnreachable, match=f"127.0.0.1:{server.port}"):
-            await backend_at(server).open(call())
+            await backend.open(call())
 
 
 async def test_a_name_that_does_not_resolve_is_unreachable() -> None:
-    with pytest.raises(BackendUnreachable):
-        await OllamaBackend("http://nowhere.invalid:1", connect_timeout_s=1.0).open(call())
+    async with backend_at("http://nowhere.invalid:1") as backend:
+        with pytest.raises(BackendUnreachable):
+            await backend.open(call())
 
 
 async def test_a_connection_that_is_never_accepted_ends_after_the_connect_timeout() -> None:
@@ -179,15 +182,15 @@ async def test_a_connection_that_is_never_accepted_ends_after_the_connect_timeou
         for filler in (first, second):
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
-        backend = OllamaBackend(f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.1)
-        with pytest.raises(BackendUnreachable):
-            await backend.open(call())
+        async with aclosing(OllamaBackend(f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.1)) as backend:
+            with pytest.raises(BackendUnreachable):
+                await backend.open(call())
 
 
 async def test_a_password_in_the_url_shows_in_no_message() -> None:
-    backend = OllamaBackend("http://user:secret@127.0.0.1:1", connect_timeout_s=1.0)
-    with pytest.raises(BackendUnreachable) as caught:
-        await backend.open(call())
+    async with backend_at("http://user:secret@127.0.0.1:1") as backend:
+        with pytest.raises(BackendUnreachable) as caught:
+            await backend.open(call())
     assert "secret" not in str(caught.value)
 
 
@@ -195,19 +198,14 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Monkey
     async with (
         StubServer(saying(OK + b"Content-Length: 0\r\n\r\n")) as proxy,
         StubServer(saying(OK + b"Content-Length: 2\r\n\r\nhi")) as server,
+        backend_at(server.url) as backend,
     ):
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url)
-        exchange = await backend_at(server).open(call())
+        exchange = await backend.open(call())
         assert await read(exchange) == [b"hi"]
         exchange.close()
         assert proxy.connections == 0
-
-
-async def until_closed(server: StubServer) -> None:
-    """Returns when no connection is open. Every `_talk` ends in the server's own task, so yielding is enough to see it."""
-    while server.open_connections:
-        await asyncio.sleep(0.001)
 
 
 async def test_leaving_is_seen_even_when_the_server_has_stopped_reading_the_request() -> None:
@@ -220,8 +218,8 @@ async def test_leaving_is_seen_even_when_the_server_has_stopped_reading_the_requ
         await peer.left()
         left.set()
 
-    async with StubServer(serve, reads_body=False) as server:
-        opening = asyncio.create_task(backend_at(server).open(call(body=b"x" * 16 * 1024**2)))
+    async with StubServer(serve, reads_body=False) as server, backend_at(server.url) as backend:
+        opening = asyncio.create_task(backend.open(call(body=b"x" * 16 * 1024**2)))
         await server.peers.get()
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -231,18 +229,16 @@ async def test_leaving_is_seen_even_when_the_server_has_stopped_reading_the_requ
 
 
 async def test_two_hundred_cancelled_calls_leave_no_connection_behind() -> None:
-    async with StubServer(saying_and_waiting()) as server:
-        backend = backend_at(server)
-        before = len(os.listdir("/proc/self/fd"))
+    async with StubServer(saying_and_waiting()) as server, backend_at(server.url) as backend:
+        before = open_descriptors()
         for _ in range(200):
             opening = asyncio.create_task(backend.open(call()))
             await server.peers.get()
             opening.cancel()
             await asyncio.wait([opening])
-        await asyncio.wait_for(until_closed(server), SOON_S)
+        await server.all_left()
         assert server.connections == 200
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
-        await backend.aclose()
+        assert open_descriptors() <= before + 1
 
 
 async def test_a_late_answer_to_a_cancelled_call_reaches_nobody() -> None:
@@ -253,8 +249,7 @@ async def test_a_late_answer_to_a_cancelled_call_reaches_nobody() -> None:
             await gate.wait()
         await peer.send(OK + b"Content-Length: %d\r\n\r\n" % len(peer.body) + peer.body)
 
-    async with StubServer(serve) as server:
-        backend = backend_at(server)
+    async with StubServer(serve) as server, backend_at(server.url) as backend:
         first = asyncio.create_task(backend.open(call(body=b"first")))
         await server.peers.get()
         first.cancel()
@@ -262,29 +257,24 @@ async def test_a_late_answer_to_a_cancelled_call_reaches_nobody() -> None:
         gate.set()
         exchange = await backend.open(call(body=b"second"))
         assert await read(exchange) == [b"second"]
-        await backend.aclose()
 
 
 async def test_every_call_has_a_connection_of_its_own() -> None:
-    async with StubServer(saying(OK + b"Content-Length: 2\r\n\r\nhi")) as server:
-        backend = backend_at(server)
+    async with StubServer(saying(OK + b"Content-Length: 2\r\n\r\nhi")) as server, backend_at(server.url) as backend:
         for _ in range(3):
             assert await read(await backend.open(call())) == [b"hi"]
-        await backend.aclose()
         assert server.connections == 3
 
 
 async def test_closing_the_backend_ends_running_answers_and_it_can_be_used_again() -> None:
-    async with StubServer(saying_and_waiting(STREAM_HEAD + chunked(b"one\n"))) as server:
-        backend = backend_at(server)
+    async with StubServer(saying_and_waiting(STREAM_HEAD + chunked(b"one\n"))) as server, backend_at(server.url) as backend:
         chunks = (await backend.open(call())).chunks()
         await anext(chunks)
         await backend.aclose()
         with pytest.raises(BackendGone):
             await anext(chunks)
-        await asyncio.wait_for(until_closed(server), SOON_S)
+        await server.all_left()
         (await backend.open(call())).close()
-        await backend.aclose()
 
 
 async def test_closing_a_backend_that_was_never_used_does_nothing() -> None:

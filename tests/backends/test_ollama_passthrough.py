@@ -9,7 +9,7 @@ import pytest
 from hearth.backends.ollama import OllamaBackend
 from hearth.errors import BadRequest, ConfigError
 from hearth.types import BackendCall
-from tests.backends.stub_server import LAST_CHUNK, STREAM_HEAD, Peer, StubServer, chunked, read, saying
+from tests.backends.stub_server import LAST_CHUNK, STREAM_HEAD, Peer, StubServer, backend_at, chunked, read, saying
 from tests.dialects.captured import captured
 
 CAPTURES = sorted(path.stem for path in (Path(__file__).parent.parent / "captures").glob("*.txt"))
@@ -26,11 +26,10 @@ def post(body: bytes = b"{}", *headers: tuple[bytes, bytes], path: str = "/api/g
 
 
 async def answered(server: StubServer, call: BackendCall) -> list[bytes]:
-    backend = OllamaBackend(server.url, connect_timeout_s=1.0)
-    exchange = await backend.open(call)
-    chunks = await read(exchange)
-    exchange.close()
-    await backend.aclose()
+    async with backend_at(server.url) as backend:
+        exchange = await backend.open(call)
+        chunks = await read(exchange)
+        exchange.close()
     return chunks
 
 
@@ -45,11 +44,9 @@ async def received(*headers: tuple[bytes, bytes], body: bytes = b"{}", path: str
 async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(name: str, segment_bytes: int) -> None:
     expected, wire = captured(name), raw_answer(name)
     segments = [wire[start : start + segment_bytes] for start in range(0, len(wire), segment_bytes)]
-    async with StubServer(saying(*segments)) as server:
-        backend = OllamaBackend(server.url, connect_timeout_s=1.0)
+    async with StubServer(saying(*segments)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(BackendCall(method=expected.method, path=expected.path, body=expected.request_body))
         chunks = await read(exchange)
-        await backend.aclose()
     assert exchange.status == expected.status
     assert b"".join(chunks) == expected.body
     if "transfer-encoding" in expected.headers:
@@ -133,19 +130,21 @@ async def test_keys_and_hop_by_hop_fields_of_a_caller_stay_here(header: tuple[by
 
 
 async def test_the_answer_loses_only_its_hop_by_hop_fields() -> None:
-    head = b"HTTP/1.1 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nX-Stay: 1\r\nx-stay: 2\r\nContent-Length: 0\r\n\r\n"
-    async with StubServer(saying(head)) as server:
-        exchange = await OllamaBackend(server.url, connect_timeout_s=1.0).open(post())
+    dropped = b"Connection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n"
+    head = b"HTTP/1.1 200 OK\r\n" + dropped + b"X-Stay: 1\r\nx-stay: 2\r\nContent-Length: 0\r\n\r\n"
+    async with StubServer(saying(head)) as server, backend_at(server.url) as backend:
+        exchange = await backend.open(post())
         exchange.close()
     assert exchange.headers == ((b"x-stay", b"1"), (b"x-stay", b"2"), (b"content-length", b"0"))
 
 
 async def test_cookies_of_a_model_server_are_not_sent_back_to_it() -> None:
-    async with StubServer(saying(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1; Path=/\r\nContent-Length: 0\r\n\r\n")) as server:
-        backend = OllamaBackend(server.url.replace("127.0.0.1", "localhost"), connect_timeout_s=1.0)
+    async with (
+        StubServer(saying(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1; Path=/\r\nContent-Length: 0\r\n\r\n")) as server,
+        backend_at(server.url) as backend,
+    ):
         for _ in range(2):
             (await backend.open(post())).close()
-        await backend.aclose()
         seen = [await server.peers.get() for _ in range(2)]
     assert b"cookie" not in {name for peer in seen for name, _ in peer.fields}
 
@@ -164,23 +163,23 @@ async def test_the_path_is_sent_as_it_came(path: str) -> None:
 
 
 async def test_a_prefix_of_the_configured_url_stays_in_front() -> None:
-    async with StubServer(saying(EMPTY_ANSWER)) as server:
-        (await OllamaBackend(f"{server.url}/ollama/", connect_timeout_s=1.0).open(post())).close()
+    async with StubServer(saying(EMPTY_ANSWER)) as server, backend_at(f"{server.url}/ollama/") as backend:
+        (await backend.open(post())).close()
         assert (await server.peers.get()).path == "/ollama/api/generate"
 
 
 @pytest.mark.parametrize("path", ["", "api", "@evil.example/", "/a b", "/a\r\nX: 1", "/ä", "http://evil.example/"])
 async def test_what_is_no_plain_path_is_refused_and_not_sent(path: str) -> None:
-    async with StubServer(saying(EMPTY_ANSWER)) as server:
+    async with StubServer(saying(EMPTY_ANSWER)) as server, backend_at(server.url) as backend:
         with pytest.raises(BadRequest):
-            await OllamaBackend(server.url, connect_timeout_s=1.0).open(post(path=path))
+            await backend.open(post(path=path))
         assert server.connections == 0
 
 
 async def test_a_header_with_a_line_break_is_refused_and_not_sent() -> None:
-    async with StubServer(saying(EMPTY_ANSWER)) as server:
+    async with StubServer(saying(EMPTY_ANSWER)) as server, backend_at(server.url) as backend:
         with pytest.raises(BadRequest):
-            await OllamaBackend(server.url, connect_timeout_s=1.0).open(post(b"{}", (b"x-a", b"1\r\nauthorization: Bearer k")))
+            await backend.open(post(b"{}", (b"x-a", b"1\r\nauthorization: Bearer k")))
         assert server.connections == 0
 
 

@@ -30,6 +30,5 @@ def hearth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hearth:
 def busy() -> Iterator[StubGateway]:
     stub = StubGateway()
     stub.put("/llm/queue/status", recorded("status_busy"))
-    stub.put("/llm/health", recorded("health"))
     with stub.listening():
         yield stub

@@ -23,7 +23,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=8,
 )
-SECTIONS = ("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "health")
+SECTIONS = ("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config")
 
 
 def drawn(answer: dict[str, object]) -> str:
@@ -33,12 +33,11 @@ def drawn(answer: dict[str, object]) -> str:
 
 
 def busy(**changed: object) -> dict[str, object]:
-    return {**recorded("status_busy"), "health": recorded("health"), **changed}
+    return {**recorded("status_busy"), **changed}
 
 
 def backend(**changed: object) -> dict[str, object]:
-    health = recorded("health")
-    return {"backend": {**health["backend"], **changed}}
+    return {**recorded("status_busy")["backend"], **changed}
 
 
 @given(st.dictionaries(st.sampled_from(SECTIONS), JSON_VALUES))
@@ -66,17 +65,27 @@ def test_several_running_requests_are_all_shown():
 
 
 def test_the_emulator_is_announced_in_a_box():
-    assert "ANSWERS ARE MADE UP" in drawn(busy(health=backend(emulator=True)))
+    assert "ANSWERS ARE MADE UP" in drawn(busy(backend=backend(emulator=True)))
     assert "ANSWERS ARE MADE UP" not in drawn(busy())
 
 
 def test_a_backend_that_is_down_is_shouted():
-    assert "DOWN" in drawn(busy(health=backend(up=False)))
+    assert "DOWN" in drawn(busy(backend=backend(up=False)))
 
 
 def test_a_swap_under_way_is_shown_instead_of_the_old_model():
     text = drawn(busy(gpu={"loaded_model": "old", "current_swap": {"from_model": "old", "to_model": "new", "elapsed_ms": 5}}))
     assert "loading new" in text
+
+
+def test_a_load_into_free_memory_is_shown_as_well():
+    text = drawn(busy(gpu={"loaded_model": "old", "residents": [{"model": "old", "phase": "ready"}, {"model": "new", "phase": "loading"}]}))
+    assert "loading new" in text
+
+
+def test_a_refused_edit_of_the_configuration_is_shown():
+    text = drawn(busy(config={"generation": 3, "problems": ["llm_gateway.yaml:7: queue.max: unknown key"]}))
+    assert "refused, the old one stays: llm_gateway.yaml:7: queue.max: unknown key" in text
 
 
 def test_the_home_model_is_marked():

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 CAPTURES = Path(__file__).parent.parent / "captures"
 
-_MASKS = [
+_MASKS = (
     (rb'"(created_at|expires_at|version)":"[^"]*"', rb'"\1":"*"'),
     (rb'"(created_at|completed_at|created|size|(?:total|load|prompt_eval|eval)_duration)":\d+', rb'"\1":0'),
     (rb"(chatcmpl-|cmpl-|msg_|resp_|req_)[0-9a-f]+", rb"\1*"),
@@ -19,7 +19,7 @@ _MASKS = [
     (rb'"embedding":"[^"]*"', rb'"embedding":"BASE64"'),
     (rb'"(bytes|context)":\[[\d,]*\]', rb'"\1":[]'),
     (rb"-?\d\.\d+(e-?\d+)?", rb"0.5"),
-]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import aiohttp
 import pytest
 
+from hearth.clock import SystemClock
 from hearth.emulator import EmulatedModel, Emulator
 from hearth.service_model import ModelProfile
 from tests.emulator.conftest import StartEmulator
@@ -68,12 +70,16 @@ async def cancel(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def _arrived(emulator: Emulator, number: int) -> bool:
+    return len(emulator.requests) == number
+
+
 async def test_loads_are_served_in_order_of_arrival_without_grouping(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a"), model("b"), model("c"))
     calls = []
     for number, name in enumerate(("a", "b", "c", "b"), start=1):
         calls.append(caller.begin(name))
-        await until(lambda wanted=number: len(emulator.requests) == wanted)
+        await until(partial(_arrived, emulator, number))
     await asyncio.gather(*calls)
 
     assert loaded_names(emulator) == ["a", "b", "c", "b"]
@@ -277,11 +283,9 @@ async def test_a_template_model_gets_its_own_context_from_its_parameters(start_e
 
 
 async def test_stopping_is_quick_with_open_streams_and_stalled_readers_and_may_be_repeated(session):
-    from hearth.clock import SystemClock
-
     emulator = Emulator([model("a", decode_tokens_per_s=1e6)], clock=SystemClock(), seed=1)
     url = await emulator.start("127.0.0.1", 0)
-    body = {"model": "a", "prompt": "x", "options": {"num_predict": 1_000_000, "num_ctx": 8192}}
+    body = {"model": "a", "prompt": "x", "options": {"num_predict": 60_000}}
     stalled = await session.post(url + "/api/generate", json=body)
     assert stalled.status == 200
     began_at = time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hearth.config.settings import PolicyName
 from hearth.types import Priority
 from tests.support.shell import Shell, house_settings
@@ -27,7 +29,7 @@ def test_internal_bands_go_before_external_work_and_in_their_own_order():
 def test_within_a_band_the_first_to_arrive_goes_first():
     house = Shell(resident=("a",))
     order = [house.arrive("a") for _ in range(5)]
-    for first, second in zip(order, order[1:], strict=False):
+    for first, second in pairwise(order):
         assert house.finish(first) == [f"start {second} on a"]
 
 
@@ -59,7 +61,8 @@ def test_work_of_no_particular_model_waits_where_there_is_no_home_and_runs_on_th
     house.arrive("b")
     assert house.said == ["load b"]
     assert house.loaded() == ["start 2 on b"]
-    assert house.finish(house.arrive("b") and 2) == [f"start {anywhere} on b"]
+    house.arrive("b")
+    assert house.finish(2) == [f"start {anywhere} on b"]
 
 
 def test_fifo_serves_strictly_in_order_of_arrival_whatever_it_costs():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from hearth.config.settings import QueueSettings, SchedulingSettings
+from hearth.config.settings import QueueSettings
 from hearth.scheduling import inputs
-from hearth.types import Band, Priority, Usage
+from hearth.types import Band, Priority, Sequence, Usage
 from tests.support.shell import Shell, house_settings
-
-PATIENT = SchedulingSettings(preempt_min_remaining_s=0.0)
 
 
 def busy(*, streamed: bool = False, parallel: int = 1) -> Shell:
@@ -112,7 +110,7 @@ def test_an_interrupted_item_goes_before_new_external_work():
     house.arrive("a")
     urgent = house.internal("a")
     house.stop(1)
-    assert house.state.entries[1].band is Band.INTERRUPTED
+    assert house.state.entries[Sequence(1)].band is Band.INTERRUPTED
     assert house.finish(urgent) == ["start 1 on a"]
 
 
@@ -176,7 +174,7 @@ def test_a_stop_after_the_completion_is_ignored():
     house = busy()
     urgent = house.internal("a")
     house.finish(1)
-    assert house.tell(inputs.Stopped(sequence=1, attempt=1)) == []
+    assert house.tell(inputs.Stopped(sequence=Sequence(1), attempt=1)) == []
     assert set(house.running) == {urgent}
 
 
@@ -185,7 +183,7 @@ def test_the_answer_of_a_stopped_attempt_that_comes_late_is_ignored():
     urgent = house.internal("a")
     house.stop(1)
     house.finish(urgent)
-    assert house.tell(inputs.Finished(sequence=1, attempt=1, usage=Usage())) == []
+    assert house.tell(inputs.Finished(sequence=Sequence(1), attempt=1, usage=Usage())) == []
     assert house.running == {1: 2}
 
 

@@ -89,11 +89,11 @@ class Shell:
         self.brain = DecisionChecker(scheduler(self.settings))
         self.now = 0.0
         self.timer: float | None = None
-        self.running: dict[Sequence, int] = {}
-        self.stopping: set[Sequence] = set()
+        self.running: dict[int, int] = {}
+        self.stopping: set[int] = set()
         self.loading: list[Load] = []
         self.unloading: list[str] = []
-        self.ended: dict[Sequence, str] = {}
+        self.ended: dict[int, str] = {}
         self.said: list[str] = []
         self.log: list[tuple[float, str]] = []
         self._arrivals = 0
@@ -132,7 +132,7 @@ class Shell:
             case WakeAt(at=at):
                 self.timer = at
 
-    def _end(self, sequence: Sequence, how: str) -> None:
+    def _end(self, sequence: int, how: str) -> None:
         assert sequence not in self.ended, f"{sequence} ends twice: {self.ended[sequence]}, {how}"
         self.ended[sequence] = how
 
@@ -181,37 +181,37 @@ class Shell:
         """The house's own work is accepted now."""
         return self.arrive(model, lane=Lane.INTERNAL, priority=priority)
 
-    def first_byte(self, sequence: Sequence, *, forwarded: bool) -> list[str]:
-        return self.tell(inputs.FirstByte(sequence=sequence, attempt=self.running[sequence], forwarded=forwarded))
+    def first_byte(self, sequence: int, *, forwarded: bool) -> list[str]:
+        return self.tell(inputs.FirstByte(sequence=Sequence(sequence), attempt=self.running[sequence], forwarded=forwarded))
 
-    def started(self, sequence: Sequence) -> list[str]:
-        return self.tell(inputs.Started(sequence=sequence, attempt=self.running[sequence]))
+    def started(self, sequence: int) -> list[str]:
+        return self.tell(inputs.Started(sequence=Sequence(sequence), attempt=self.running[sequence]))
 
-    def finish(self, sequence: Sequence, usage: Usage | None = None) -> list[str]:
+    def finish(self, sequence: int, usage: Usage | None = None) -> list[str]:
         """The running attempt ends with its whole answer."""
         attempt = self._over(sequence)
         if sequence not in self.ended:
             self._end(sequence, "finished")
-        return self.tell(inputs.Finished(sequence=sequence, attempt=attempt, usage=usage or Usage()))
+        return self.tell(inputs.Finished(sequence=Sequence(sequence), attempt=attempt, usage=usage or Usage()))
 
-    def fail(self, sequence: Sequence, fault: Fault) -> list[str]:
+    def fail(self, sequence: int, fault: Fault) -> list[str]:
         """The running attempt ends by itself without an answer."""
-        return self.tell(inputs.Failed(sequence=sequence, attempt=self._over(sequence), fault=fault))
+        return self.tell(inputs.Failed(sequence=Sequence(sequence), attempt=self._over(sequence), fault=fault))
 
-    def stop(self, sequence: Sequence) -> list[str]:
+    def stop(self, sequence: int) -> list[str]:
         """The attempt that was told to stop has stopped."""
         assert sequence in self.stopping, f"nobody told {sequence} to stop"
-        return self.tell(inputs.Stopped(sequence=sequence, attempt=self._over(sequence)))
+        return self.tell(inputs.Stopped(sequence=Sequence(sequence), attempt=self._over(sequence)))
 
-    def _over(self, sequence: Sequence) -> int:
+    def _over(self, sequence: int) -> int:
         self.stopping.discard(sequence)
         return self.running.pop(sequence)
 
-    def cancel(self, sequence: Sequence) -> list[str]:
+    def cancel(self, sequence: int) -> list[str]:
         """The caller leaves."""
         if sequence not in self.ended:
             self._end(sequence, "cancelled")
-        return self.tell(inputs.Cancelled(sequence=sequence))
+        return self.tell(inputs.Cancelled(sequence=Sequence(sequence)))
 
     def loaded(self, vram_mib: float | None = None) -> list[str]:
         """The load that is open succeeds."""

@@ -60,7 +60,7 @@ async def demo_house(*, pace: float, speed: float, port: int | None, sinks: tupl
         house.push_async_callback(emulator.stop)
         ollama_url = await emulator.start(_HOST, 0)
         gateway = await build_gateway(demo_config(pace), backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, sinks=sinks)
-        house.push_async_callback(gateway.stop)
+        house.push_async_callback(gateway.stop, _GRACE_S)
         await gateway.start()
         server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
         house.push_async_callback(server.stop, _GRACE_S)

@@ -13,6 +13,8 @@ from hearth.cli.exits import CommandFailed
 from hearth.cli.gateway_client import GatewayClient, read_address
 
 _DEFAULT_URL = "http://127.0.0.1:8411"
+_PAGE = "/llm/queue/status"
+_STREAM = "/llm/queue/stream"
 _SILENCE_S = 45.0
 """Three missed heartbeats of `/llm/queue/stream`."""
 
@@ -36,7 +38,7 @@ def _address(_context: click.Context, _parameter: click.Parameter, value: str) -
     help="Where the gateway listens.",
 )
 @click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key; better in the environment, where `ps` does not show it.")
-@click.option("--json", "as_json", is_flag=True, help="Print what the gateway answers, with /llm/health under `health`.")
+@click.option("--json", "as_json", is_flag=True, help="Print what the gateway answers.")
 @click.option("--watch", is_flag=True, help="Redraw on every change until Ctrl-C.")
 def status(address: SplitResult, key: str | None, *, as_json: bool, watch: bool) -> None:
     """Show what runs, who waits, and the GPU."""
@@ -49,14 +51,10 @@ def status(address: SplitResult, key: str | None, *, as_json: bool, watch: bool)
 
 def _print_json(client: GatewayClient, *, watch: bool) -> None:
     if not watch:
-        click.echo(json.dumps(_snapshot(client), indent=2))
+        click.echo(json.dumps(client.fetch(_PAGE), indent=2))
         return
-    for queue in client.stream("/llm/queue/stream", silence_s=_SILENCE_S):
-        click.echo(json.dumps(queue))
-
-
-def _snapshot(client: GatewayClient) -> dict[str, object]:
-    return {**client.fetch("/llm/queue/status"), "health": client.fetch("/llm/health")}
+    for answer in client.stream(_STREAM, silence_s=_SILENCE_S):
+        click.echo(json.dumps(answer))
 
 
 def _draw(client: GatewayClient, *, watch: bool) -> None:
@@ -65,11 +63,10 @@ def _draw(client: GatewayClient, *, watch: bool) -> None:
 
     console = console_for(sys.stdout, environ=os.environ)
     if not watch:
-        console.print(status_view(_snapshot(client)))
+        console.print(status_view(client.fetch(_PAGE)))
         return
     if not console.is_terminal:
         raise CommandFailed("--watch draws on a terminal; use --json --watch for one line per change")
-    for queue in client.stream("/llm/queue/stream", silence_s=_SILENCE_S):
-        view = status_view({**queue, "health": client.fetch("/llm/health")})
+    for answer in client.stream(_STREAM, silence_s=_SILENCE_S):
         console.clear()
-        console.print(view)
+        console.print(status_view(answer))

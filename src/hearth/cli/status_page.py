@@ -60,7 +60,7 @@ class BackendState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusPage:
-    """The whole answer."""
+    """The whole answer; `config_problems` are those of an edit that was refused, so that the configuration before it is in force."""
 
     mode: str
     running: tuple[ItemRow, ...]
@@ -68,10 +68,11 @@ class StatusPage:
     interrupted_24h: int
     gpu: GpuState
     backend: BackendState | None
+    config_problems: tuple[str, ...]
 
 
 def read_status(answer: Mapping[str, object]) -> StatusPage:
-    """The page in `/llm/queue/status`, with `/llm/health` under `health`. Never raises."""
+    """The page in an answer of `/llm/queue/status`. Never raises."""
     stats = _part(answer, "stats_24h")
     return StatusPage(
         mode=_text(answer, "mode"),
@@ -79,7 +80,8 @@ def read_status(answer: Mapping[str, object]) -> StatusPage:
         lanes=(_lane("internal", answer, stats), _lane("external", answer, stats)),
         interrupted_24h=int(_number(stats, "external_interrupted") or 0),
         gpu=_gpu(_part(answer, "gpu")),
-        backend=_backend(_part(_part(answer, "health"), "backend")),
+        backend=_backend(_part(answer, "backend")),
+        config_problems=_texts(_part(answer, "config"), "problems"),
     )
 
 
@@ -122,8 +124,19 @@ def _gpu(gpu: Mapping[str, object]) -> GpuState:
         swaps_this_hour=int(_number(gpu, "swaps_this_hour") or 0),
         last_swap_s=None if last_ms is None else last_ms / 1000.0,
         overhead_pct=_number(gpu, "swap_overhead_pct_1h") or 0.0,
-        swapping_to=_text(_part(gpu, "current_swap"), "to_model") or None,
+        swapping_to=_loading(gpu),
     )
+
+
+def _loading(gpu: Mapping[str, object]) -> str | None:
+    """The model of a swap, or of a load into free memory, that is under way."""
+    residents = gpu.get("residents")
+    loading = [_text(one, "model") for one in residents if _is_loading(one)] if isinstance(residents, list) else []
+    return _text(_part(gpu, "current_swap"), "to_model") or next(iter(loading), None)
+
+
+def _is_loading(resident: object) -> bool:
+    return isinstance(resident, dict) and resident.get("phase") == "loading"
 
 
 def _backend(backend: Mapping[str, object]) -> BackendState | None:

@@ -19,7 +19,7 @@ _COLUMNS = ("", "#", "caller", "model", "task", "for")
 
 
 def status_view(answer: Mapping[str, object]) -> RenderableType:
-    """The page for a terminal, from `/llm/queue/status` with `/llm/health` under `health`."""
+    """The page for a terminal, from an answer of `/llm/queue/status`."""
     page = read_status(answer)
     parts: list[RenderableType] = [_work(page), Text(), _facts(page)]
     if page.backend is not None and page.backend.emulator:
@@ -82,6 +82,8 @@ def _facts(page: StatusPage) -> Table:
         table.add_row(Text("backend", style="bold"), _backend_line(page.backend))
     table.add_row(Text("mode", style="bold"), printable(page.mode) or "unknown")
     table.add_row(Text("24 hours", style="bold"), _day_line(page))
+    for problem in page.config_problems:
+        table.add_row(Text("config", style="bold red"), Text(f"refused, the old one stays: {printable(problem)}", style="red"))
     return table
 
 

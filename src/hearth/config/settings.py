@@ -9,12 +9,12 @@ needs a restart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hearth.types import Lane, Priority
+from hearth.types import Lane, LoadOptions, Priority, canonical_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -272,12 +272,12 @@ class SchedulerSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> SchedulerSettings:
-        """The scheduler's view of a whole settings tree."""
+        """The scheduler's view of a whole settings tree, models under the names that Ollama lists."""
         return cls(
             scheduling=settings.scheduling,
             queue=settings.queue,
-            gpu=settings.gpu,
-            models=settings.models,
+            gpu=replace(settings.gpu, home_model=settings.gpu.home_model and canonical_model(settings.gpu.home_model)),
+            models=MappingProxyType({canonical_model(name): model for name, model in settings.models.items()}),
             wait_when_down_s=settings.backend.wait_when_down_s,
         )
 
@@ -285,3 +285,12 @@ class SchedulerSettings:
         """Slots of a model."""
         chosen = self.models.get(model)
         return self.gpu.parallel if chosen is None or chosen.parallel is None else chosen.parallel
+
+
+def load_options(settings: Settings, model: str) -> LoadOptions:
+    """How a model is loaded, and so how every request for it must be sent; `model` in any spelling that Ollama takes."""
+    wanted = canonical_model(model).lower()
+    for name, known in settings.models.items():
+        if canonical_model(name).lower() == wanted:
+            return LoadOptions(num_ctx=known.num_ctx)
+    return LoadOptions()

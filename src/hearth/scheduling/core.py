@@ -21,10 +21,9 @@ from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.actions import Action, Expire, Fail, Refusal, WakeAt
 from hearth.scheduling.facts import fold
 from hearth.scheduling.home import restore
-from hearth.scheduling.inputs import Input, TimerFired
+from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Place
 
 
 class Scheduler:
@@ -45,27 +44,34 @@ class Scheduler:
             self._armed_at = None
         self.state.wakes.clear()
         actions = fold(self.state, fact, now)
+        if not isinstance(fact, Arrived):
+            self._stranded_check_at = None
         actions += self._give_up(now)
         if self.state.down_since is None and not self.state.draining:
             placement = Placement(self.state, now)
             restore(self.state, placement, now)
             actions += placement.run()
+        else:
+            self.state.idle_since = None
         return actions + self._arm(now)
 
     def _give_up(self, now: float) -> list[Action]:
         return self._expired(now) + self._stranded(now)
 
     def _expired(self, now: float) -> list[Action]:
+        """Items that have waited for their first start as long as they may; what was started once is not given up for its age."""
         state, actions = self.state, list[Action]()
-        while state.expiries and state.expiries[0][0] <= now:
-            _, sequence = heapq.heappop(state.expiries)
+        while state.expiries:
+            at, sequence = state.expiries[0]
             entry = state.entries.get(sequence)
-            if entry is not None and entry.place is Place.WAITING:
+            if entry is not None and not entry.attempts:
+                if at > now:
+                    state.wake_at(at)
+                    break
                 state.waiting.remove(entry)
                 state.leave(entry)
                 actions.append(Expire(sequence=sequence))
-        if state.expiries:
-            state.wake_at(state.expiries[0][0])
+            heapq.heappop(state.expiries)
         return actions
 
     def _stranded(self, now: float) -> list[Action]:
@@ -81,7 +87,7 @@ class Scheduler:
         return actions
 
     def _strand(self, down_since: float, now: float) -> list[Action]:
-        """One pass over the queue; the next is due when the first of those that stay runs out of patience (newcomers have more)."""
+        """One pass over the queue; the next is due when the first of those that stay runs out of patience (an arrival has more)."""
         state, actions = self.state, list[Action]()
         self._stranded_check_at = None
         for entry in sorted(state.waiting.all_entries(), key=lambda entry: entry.item.sequence):

@@ -57,7 +57,7 @@ def fold(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, 
             state.not_before.clear()
             state.failures.clear()
         case inputs.Scheduled(task_type=task_type, due_at=due_at):
-            state.announced[task_type] = due_at
+            state.announced = {other: at for other, at in state.announced.items() if at > now} | {task_type: due_at}
         case inputs.ModeChanged(active=active):
             state.active = active
         case inputs.PreemptRequested():
@@ -191,7 +191,7 @@ def _load_failed(state: State, model: str, now: float, *, permanent: bool) -> li
         return []
     state.failures.pop(model)
     stranded = state.waiting.entries(model)
-    if model == state.home:
+    if model == state.home and not state.residency.residents:
         stranded += state.waiting.entries(None)
     return [_give_up(state, entry, Refusal.LOAD_FAILED) for entry in stranded]
 
@@ -202,7 +202,7 @@ def _unload_failed(state: State, model: str, now: float) -> list[Action]:
     state.failures[model] = state.failures.get(model, 0) + 1
     if state.failures[model] < 2:
         return []
-    stranded = [entry for entry in state.waiting.all_entries() if state.residency.ready(entry.item.model or "") is None]
+    stranded = [entry for entry in state.waiting.all_entries() if not state.residency.serves(entry.item.model)]
     return [_give_up(state, entry, Refusal.LOAD_FAILED) for entry in sorted(stranded, key=lambda entry: entry.item.sequence)]
 
 

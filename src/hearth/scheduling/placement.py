@@ -165,8 +165,7 @@ class Placement:
         return resident.phase is Phase.READY and not resident.suspect and resident.model not in self._evicting
 
     def _take_slot(self, band: Band, entry: Entry, residents: list[Resident]) -> None:
-        wanted = self._state.waiting.up_to(band, entry.item.model)
-        self._actions += yield_slots(self._state, entry, residents, wanted, self._now)
+        self._actions += yield_slots(self._state, entry, residents, band, self._now)
 
     def _dispatch(self, entry: Entry, resident: Resident) -> None:
         self._state.waiting.remove(entry)

@@ -13,6 +13,7 @@ from hearth.scheduling.actions import Action, Preempt
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
+from hearth.types import Band
 
 
 def interruptible(state: State, entry: Entry) -> bool:
@@ -25,13 +26,19 @@ def protected(state: State, entry: Entry) -> bool:
     return entry.interrupts >= state.settings.queue.max_interrupt_count
 
 
-def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], wanted: int, now: float) -> list[Action]:
-    """Free up to `wanted` slots of these residents for an internal waiter, counting those that are about to be free anyway."""
+def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], band: Band, now: float) -> list[Action]:
+    """Free a slot for each internal waiter of this model (None: any) up to `band`, counting those that are about to be free anyway.
+
+    A slot that is about to be free on a model with waiters of its own is theirs before it is anybody's who would take any model.
+    """
     if waiter.external or not state.active:
         return []
-    running = [entry for resident in residents for entry in resident.running.values()]
-    wanted -= sum(1 for entry in running if _leaving(state, entry, now))
-    victims = [entry for entry in running if interruptible(state, entry) and not _leaving(state, entry, now)]
+    wanted, victims = state.waiting.up_to(band, waiter.item.model), list[Entry]()
+    for resident in residents:
+        staying = [entry for entry in resident.running.values() if not _leaving(state, entry, now)]
+        spoken_for = state.waiting.up_to(band, resident.model) if waiter.item.model is None else 0
+        wanted -= max(0, len(resident.running) - len(staying) - spoken_for)
+        victims += [entry for entry in staying if interruptible(state, entry)]
     victims.sort(key=lambda entry: (entry.dispatched_at, entry.item.sequence), reverse=True)
     return [_preempt(entry) for entry in victims[: max(0, wanted)]]
 

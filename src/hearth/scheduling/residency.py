@@ -114,6 +114,11 @@ class Residency:
         resident = self.residents.get(model)
         return resident if resident is not None and resident.phase is Phase.READY and not resident.suspect else None
 
+    def serves(self, model: str | None) -> bool:
+        """Can work for this model (None: for any) be sent somewhere, as soon as there is a slot?"""
+        names = tuple(self.residents) if model is None else (model,)
+        return any(self.ready(name) is not None for name in names)
+
     def free_slots(self, resident: Resident) -> int:
         """Requests that could be added now."""
         return self._settings.parallel(resident.model) - len(resident.running)

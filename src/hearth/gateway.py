@@ -1,0 +1,255 @@
+"""The running assembly as one object: start it, submit work, ask how it is, reload it, stop it.
+
+What `hearth serve` runs and what a Python program embeds. Wiring is `bootstrap`'s; HTTP is `api`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from hearth import __version__
+from hearth.backend_watch import BackendWatch
+from hearth.clock import Clock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import load_gateway_config
+from hearth.config.rendering import differences
+from hearth.errors import BackendError, ConfigError, ModelNotFound
+from hearth.events import ConfigRejected, ConfigReloaded, GatewayStopped, GatewayStopping
+from hearth.gpu_tracker import GpuTracker
+from hearth.observability.fanout import EventFanout
+from hearth.observability.windows import Stats24h
+from hearth.ports import GenerationBackend, ModelControl
+from hearth.queue import LLMQueueWorker
+from hearth.rate_limiter import RateLimiter
+from hearth.scheduling import snapshot
+from hearth.scheduling.inputs import TimerFired
+from hearth.supervision import Supervisor
+from hearth.timetable import Timetable
+from hearth.types import canonical_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendIdentity:
+    """What answers: `mode` as configured, the address, and whether its answers are made up."""
+
+    mode: str
+    url: str
+    emulator: bool
+
+
+class Gateway:
+    """One house, one GPU.
+
+    Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
+
+    Args:
+        on_stop: what to close at the very end, in this order (adapters, an emulator of our own).
+    """
+
+    def __init__(
+        self,
+        *,
+        config: GatewayConfig,
+        backend: GenerationBackend,
+        control: ModelControl,
+        identity: BackendIdentity,
+        clock: Clock,
+        events: EventFanout,
+        on_stop: tuple[Callable[[], Awaitable[None]], ...] = (),
+    ) -> None:
+        self._config = config
+        self.backend = backend
+        self.clock = clock
+        self.events = events
+        self.rate_limiter = RateLimiter(config.settings.rate_limits)
+        self.worker = LLMQueueWorker(
+            config=config,
+            backend=backend,
+            control=control,
+            clock=clock,
+            events=events,
+            tracker=GpuTracker(config.settings.gpu.home_model, config.settings.gpu.alerts),
+            name_of=self._name_of,
+            extra_status=self._extra_status,
+        )
+        self._identity = identity
+        self._watch = BackendWatch(
+            control=control,
+            clock=clock,
+            settings=lambda: self._config.settings,
+            state=self.worker.scheduler.state,
+            post=self.worker.post,
+            events=events,
+        )
+        self._timetable = Timetable(
+            config=lambda: self._config,
+            clock=clock,
+            announce=self.worker.announce,
+            nudge=lambda: self.worker.post(TimerFired()),
+        )
+        self._supervisor = Supervisor(clock=clock, events=events)
+        self._stats = Stats24h()
+        events.subscribe(self._stats)
+        self._on_stop = on_stop
+        self._started_at: float | None = None
+        self._stopping = False
+        self._generation = 1
+        self._problems: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> GatewayConfig:
+        """The configuration in force."""
+        return self._config
+
+    async def start(self) -> None:
+        """Look at the backend once, then queue, watch and schedule until `stop`."""
+        self._started_at = self.clock.monotonic()
+        await self._watch.look()
+        self._supervisor.start("queue", self.worker.run)
+        self._supervisor.start("backend watch", self._watch.run)
+        self._supervisor.start("timetable", self._timetable.run)
+
+    async def stop(self, grace_s: float | None = None, *, hurry: asyncio.Event | None = None) -> None:
+        """Refuse new work, give running work `grace_s` (`server.shutdown_grace_s` where None), end everything. Again is harmless.
+
+        Args:
+            hurry: when set, running work gets no more time.
+        """
+        if self._stopping or self._started_at is None:
+            return
+        self._stopping = True
+        grace_s = self._config.settings.server.shutdown_grace_s if grace_s is None else grace_s
+        state, now = self.worker.scheduler.state, self.clock.monotonic()
+        self.events.emit(GatewayStopping(at=now, grace_s=grace_s, waiting=len(state.waiting), running=len(state.running)))
+        await self.worker.stop(grace_s, hurry=hurry)
+        await self._supervisor.stop()
+        for close in self._on_stop:
+            await close()
+        now = self.clock.monotonic()
+        self.events.emit(GatewayStopped(at=now, uptime_s=now - self._started_at))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    async def resolve(self, model: str) -> str:
+        """The installed name for what a caller wrote; asks again before it says no, for models that were just pulled.
+
+        Raises:
+            ModelNotFound: the backend does not have it.
+        """
+        name = self._watch.name_of(model)
+        if name is None:
+            try:
+                await self._watch.refresh_installed()
+            except BackendError:
+                return canonical_model(model)
+            name = self._watch.name_of(model)
+        if name is None:
+            raise ModelNotFound(f"model '{model}' not found")
+        return name
+
+    def reload(self, config: GatewayConfig | None = None) -> bool:
+        """Put a new configuration in force, read from the file of the present one where none is given.
+
+        Returns:
+            False where the file was not usable; then everything stays as it was, and an event says why.
+        """
+        now = self.clock.monotonic()
+        try:
+            fresh = config or load_gateway_config(self._config.source)
+        except ConfigError as error:
+            self._problems = error.problems
+            self.events.emit(ConfigRejected(at=now, problems=error.problems))
+            return False
+        changes = differences(self._config.settings, fresh.settings)
+        self._config, self._problems = fresh, ()
+        self._generation += bool(changes)
+        self.rate_limiter.update_limits(fresh.settings.rate_limits)
+        self.worker.reload_config(fresh)
+        self.events.emit(
+            ConfigReloaded(
+                at=now,
+                generation=self._generation,
+                changed=tuple(change.path for change in changes),
+                needs_restart=tuple(change.path for change in changes if not change.hot),
+            )
+        )
+        return True
+
+    def health(self) -> dict[str, object]:
+        """What an owner wants to know first: backend, queue, configuration, uptime."""
+        state = self.worker.scheduler.state
+        ready, reason = self.ready()
+        return {
+            "status": "ok" if ready else "degraded",
+            "reason": reason or None,
+            "version": __version__,
+            "uptime_s": round(self.clock.monotonic() - (self._started_at or self.clock.monotonic()), 3),
+            "backend": self._backend_status(),
+            "queue": {"waiting": len(state.waiting), "running": len(state.running)},
+            "config": {"generation": self._generation, "source": str(self._config.source or "defaults"), "problems": self._problems},
+        }
+
+    def ready(self) -> tuple[bool, str]:
+        """Can work be taken and done now? The reason where it cannot."""
+        if self._stopping or self._started_at is None:
+            return False, "not running"
+        if not self._watch.up:
+            return False, f"the model server at {self._identity.url} does not answer"
+        return True, ""
+
+    async def models(self) -> list[dict[str, object]]:
+        """Every model that is installed, resident or configured, with what is known of it."""
+        residents = {view.model: view for view in snapshot.residents(self.worker.scheduler.state)}
+        in_memory = {canonical_model(model.name): model for model in self._watch.resident}
+        configured = {canonical_model(name) for name in self._config.settings.models}
+        installed = set(self._watch.installed)
+        scheduler = self._config.scheduler_settings
+        return [
+            {
+                "name": name,
+                "installed": name in installed,
+                "resident": name in residents,
+                "phase": residents[name].phase if name in residents else None,
+                "home": name == scheduler.gpu.home_model,
+                "running": residents[name].running if name in residents else 0,
+                "waiting": self.worker.scheduler.state.waiting.wants(name),
+                "parallel": scheduler.parallel(name),
+                "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
+                "size_mib": round(in_memory[name].size_mib, 1) if name in in_memory else None,
+            }
+            for name in sorted(installed | set(residents) | configured)
+        ]
+
+    def _name_of(self, model: str) -> str | None:
+        return self._watch.name_of(model)
+
+    def _backend_status(self) -> dict[str, object]:
+        return {
+            "mode": self._identity.mode,
+            "url": self._identity.url,
+            "up": self._watch.up,
+            "version": self._watch.version,
+            "emulator": self._identity.emulator,
+        }
+
+    def _extra_status(self) -> dict[str, object]:
+        now = self.clock.monotonic()
+        usage = self.rate_limiter.get_all_usage(now)
+        return {
+            "stats_24h": self._stats.snapshot(now),
+            "rate_limits": {
+                caller: {"minute": f"{used.minute}/{used.minute_limit}", "hour": f"{used.hour}/{used.hour_limit}"}
+                for caller, used in usage.items()
+            },
+            "backend": self._backend_status(),
+            "config": {"generation": self._generation, "problems": list(self._problems)},
+        }

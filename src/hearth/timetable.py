@@ -1,0 +1,55 @@
+"""What the calendar brings: recurring internal tasks are announced in time, and the change of active hours is noticed when it comes.
+
+The calendar itself is `config`'s; this is only the clockwork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from hearth.clock import Clock
+from hearth.config.gateway_config import GatewayConfig
+
+LOOK_INTERVAL_S = 30.0
+"""At least this often, since the wall clock may jump."""
+
+
+class Timetable:
+    """Watches the wall clock on behalf of the queue worker."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], GatewayConfig],
+        clock: Clock,
+        announce: Callable[[str, float], None],
+        nudge: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._announce = announce
+        self._nudge = nudge
+        self._announced_until = float("-inf")
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(self._interval_s())
+
+    def look(self) -> None:
+        """Announce what is due soon, once; have the worker take a decision, which reads the active hours."""
+        config, wall = self._config(), self._clock.wall()
+        horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
+        after = max(wall, self._announced_until) if self._announced_until <= horizon else wall
+        while (found := config.next_announcement(after)) is not None and found[1] <= horizon:
+            task, after = found[0], found[1]
+            self._announce(task.task_type, after)
+        self._announced_until = after
+        self._nudge()
+
+    def _interval_s(self) -> float:
+        wall = self._clock.wall()
+        change = self._config().next_mode_change(wall)
+        return LOOK_INTERVAL_S if change is None else min(LOOK_INTERVAL_S, max(change - wall, 0.001))

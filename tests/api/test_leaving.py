@@ -1,0 +1,151 @@
+"""Leaving frees the GPU: in the queue, while streaming, while waiting for a whole answer, while sending, and while not reading."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from hearth.queue import NewItem
+from hearth.reply import Reply, ReplyHead
+from tests.api.house import NDJSON, Caller, FakeExchange, never
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION = {"model": "m", "prompt": "hi"}
+
+
+async def begin(url: str, path: str, body: dict[str, object], gateway) -> Caller:
+    caller = await Caller.to(url)
+    await caller.post(path, json.dumps(body).encode())
+    await asyncio.wait_for(gateway.worker.arrived.wait(), 2)
+    return caller
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", CHAT),
+        ("/api/chat", {**CHAT, "stream": False}),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/messages", {**CHAT, "max_tokens": 5, "stream": True}),
+        ("/api/embed", {"model": "m", "input": "hi"}),
+        ("/llm/completions", COMPLETION),
+    ],
+)
+async def test_a_caller_who_leaves_the_queue_is_cancelled(path, body, url, gateway):
+    gateway.worker.serve = never
+    caller = await begin(url, path, body, gateway)
+    caller.leave()
+    await asyncio.wait_for(gateway.worker.left.wait(), 2)
+    assert set(gateway.worker.cancelled) == {1}
+    assert gateway.worker.replies[0].ended
+
+
+async def test_a_half_closed_connection_is_a_caller_who_has_left(url, gateway):
+    gateway.worker.serve = never
+    caller = await begin(url, "/api/chat", CHAT, gateway)
+    caller.writer.write_eof()
+    await asyncio.wait_for(gateway.worker.left.wait(), 2)
+    assert set(gateway.worker.cancelled) == {1}
+    caller.leave()
+
+
+async def first_chunk_only(new: NewItem, reply: Reply) -> None:
+    reply.start(ReplyHead(status=200, headers=NDJSON))
+    reply.push(b"first\n")
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_caller_who_leaves_in_the_middle_of_an_answer_is_cancelled(stream, url, gateway):
+    gateway.worker.serve = first_chunk_only
+    caller = await begin(url, "/api/chat", {**CHAT, "stream": stream}, gateway)
+    await caller.head()
+    assert await caller.reader.readuntil(b"first\n")
+    caller.leave()
+    await asyncio.wait_for(gateway.worker.left.wait(), 2)
+    assert set(gateway.worker.cancelled) == {1}
+
+
+async def test_a_caller_who_stays_to_the_end_is_not_cancelled(url, gateway):
+    caller = await begin(url, "/api/chat", CHAT, gateway)
+    _, headers = await caller.head()
+    assert headers["transfer-encoding"] == "chunked"
+    raw = await caller.reader.readuntil(b"0\r\n\r\n")
+    assert raw == b'8\r\n{"n":1}\n\r\n8\r\n{"n":2}\n\r\ne\r\n{"done":true}\n\r\n0\r\n\r\n'
+    caller.leave()
+    assert gateway.worker.cancelled == []
+
+
+async def test_two_requests_in_a_row_on_one_connection_are_both_served(url, gateway):
+    caller = await Caller.to(url)
+    for _ in range(2):
+        await caller.post("/api/chat", json.dumps(CHAT).encode())
+        await caller.head()
+        await caller.reader.readuntil(b"0\r\n\r\n")
+    caller.leave()
+    assert gateway.worker.cancelled == []
+    assert len(gateway.worker.submitted) == 2
+
+
+async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
+    caller = await Caller.to(url)
+    await caller.send(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    caller.leave()
+    other = await begin(url, "/api/chat", CHAT, gateway)
+    await other.head()
+    other.leave()
+    assert len(gateway.worker.submitted) == 1
+    assert gateway.events.seen == []
+
+
+async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(url, gateway):
+    async def floods(new: NewItem, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=NDJSON))
+        while True:
+            reply.push(b"x" * 65536)
+            await reply.writable()
+            await asyncio.sleep(0)
+
+    gateway.worker.serve = floods
+    narrow = socket.socket()
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, _, port = url.removeprefix("http://").partition(":")
+    narrow.connect((host, int(port)))
+    body = json.dumps(CHAT).encode()
+    narrow.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    await asyncio.wait_for(gateway.worker.left.wait(), 3)
+    assert set(gateway.worker.cancelled) == {1}
+    narrow.close()
+
+
+async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_the_backend(url, gateway):
+    gateway.backend.answer = FakeExchange(200, (), (b"begin", None))
+    caller = await Caller.to(url)
+    await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await caller.reader.readuntil(b"begin")
+    caller.leave()
+    await asyncio.wait_for(gateway.backend.answer.closed.wait(), 2)
+
+
+async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_goes_on(url, gateway):
+    from tests.api.test_inference import begins_and_breaks
+
+    gateway.worker.serve = begins_and_breaks
+    caller = await begin(url, "/api/chat", CHAT, gateway)
+    await caller.head()
+    raw = await caller.reader.readuntil(b"0\r\n\r\n")
+    assert b'{"error":"it broke off"}\n' in raw
+    caller.leave()
+
+
+async def test_a_whole_answer_that_fails_over_http_is_visibly_cut_off(url, gateway):
+    from tests.api.test_inference import begins_and_breaks
+
+    gateway.worker.serve = begins_and_breaks
+    caller = await begin(url, "/v1/chat/completions", CHAT, gateway)
+    await caller.head()
+    assert await caller.until_closed() == b"6\r\nfirst\n\r\n"
+    caller.leave()

@@ -1,0 +1,238 @@
+"""The server on real sockets: framing, deadlines, limits, starting and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from hearth.api.protocol import Deadlines
+from hearth.api.server import HearthServer
+from hearth.config.settings import ServerSettings
+from hearth.errors import ConfigError
+from tests.api.house import Caller, FakeGateway, never
+
+HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PATIENT = Deadlines(write_s=lambda: 10.0)
+
+
+async def answer_to(url: str, raw: bytes) -> bytes:
+    caller = await Caller.to(url)
+    await caller.send(raw)
+    answer = await caller.until_closed()
+    caller.leave()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.test\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"not http at all\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA b: c\r\n\r\n",
+    ],
+)
+async def test_what_is_not_proper_http_is_a_400_in_json_and_the_end_of_the_connection(raw, url, gateway):
+    answer = await answer_to(url, raw)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'{"error": "' in answer
+    assert gateway.backend.calls == []
+
+
+async def test_a_body_with_two_lengths_is_refused_and_nothing_after_it_is_answered(url, gateway):
+    smuggled = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    raw = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    answer = await answer_to(url, raw + smuggled)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert gateway.backend.calls == []
+    assert gateway.worker.submitted == []
+
+
+async def test_a_broken_chunk_in_a_body_ends_the_connection(url, gateway):
+    raw = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    answer = await answer_to(url, raw)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+    assert gateway.worker.submitted == []
+
+
+async def test_no_server_header_and_no_date_of_our_own(url):
+    caller = await Caller.to(url)
+    await caller.send(HEALTH)
+    status, headers = await caller.head()
+    assert status == 200
+    assert "server" not in headers
+    assert "date" not in headers
+    caller.leave()
+
+
+async def test_a_connection_is_kept_for_the_next_request(url):
+    caller = await Caller.to(url)
+    for _ in range(3):
+        await caller.send(HEALTH)
+        status, headers = await caller.head()
+        assert status == 200
+        await caller.reader.readexactly(int(headers["content-length"]))
+    caller.leave()
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+async def test_headers_that_do_not_come_in_time_end_the_connection(beginning, url):
+    caller = await Caller.to(url)
+    await caller.send(beginning)
+    assert await asyncio.wait_for(caller.until_closed(), 2) == b""
+    caller.leave()
+
+
+async def test_trickling_headers_do_not_move_their_deadline(url):
+    caller = await Caller.to(url)
+    ended = asyncio.ensure_future(caller.until_closed())
+    sent = 0
+    await caller.send(b"GET / HTTP/1.1\r\nX: ")
+    while not ended.done() and sent < 100:
+        caller.writer.write(b"a")
+        sent += 1
+        await asyncio.wait({ended}, timeout=0.02)
+    assert ended.done()
+    assert sent < 60
+    caller.leave()
+
+
+async def test_a_body_that_stops_coming_ends_the_connection_and_reaches_no_queue(url, gateway):
+    caller = await Caller.to(url)
+    await caller.send(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    assert await asyncio.wait_for(caller.until_closed(), 2) == b""
+    assert gateway.worker.submitted == []
+    caller.leave()
+
+
+async def test_a_slow_body_that_makes_progress_may_take_longer_than_the_deadline(url, gateway):
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    caller = await Caller.to(url)
+    await caller.send(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body))
+    for at in range(0, len(body), 15):
+        await asyncio.sleep(0.1)
+        await caller.send(body[at : at + 15])
+    status, _ = await asyncio.wait_for(caller.head(), 2)
+    assert status == 200
+    caller.leave()
+
+
+async def test_a_waiting_caller_is_not_ended_by_the_deadlines_for_reading(url, gateway):
+    gateway.worker.serve = never
+    caller = await Caller.to(url)
+    await caller.post("/api/chat", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}')
+    ended = asyncio.ensure_future(caller.until_closed())
+    await asyncio.wait({ended}, timeout=0.5)
+    assert not ended.done()
+    caller.leave()
+    await asyncio.wait({ended})
+    ended.exception()
+
+
+async def test_one_connection_too_many_is_503(gateway, app):
+    server = HearthServer(app, lambda: ServerSettings(), deadlines=PATIENT, connection_limit=3)
+    url = await server.start("127.0.0.1", 0)
+    held = [await Caller.to(url) for _ in range(2)]
+    for caller in held:
+        await caller.send(HEALTH)
+        assert (await caller.head())[0] == 200
+    assert (await answer_to(url, HEALTH)).startswith(b"HTTP/1.1 503 ")
+    for caller in held:
+        caller.leave()
+    await server.stop(0.5)
+
+
+async def test_a_taken_port_is_an_error_that_names_it_and_says_what_to_do(app):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = HearthServer(app, lambda: ServerSettings())
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: something else listens there.*server\.port"):
+            await server.start("127.0.0.1", port)
+        await server.stop(0.1)
+
+
+async def test_an_impossible_host_is_an_error_that_names_it(app):
+    with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:0"):
+        await HearthServer(app, lambda: ServerSettings()).start("203.0.113.1", 0)
+
+
+async def test_the_url_is_one_that_can_be_called_from_this_machine(app):
+    server = HearthServer(app, lambda: ServerSettings())
+    url = await server.start("0.0.0.0", 0)
+    assert url.startswith("http://127.0.0.1:")
+    assert (await answer_to(url, HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).startswith(b"HTTP/1.1 200 ")
+    await server.stop(0.1)
+
+
+async def test_starting_installs_no_signal_handlers(app):
+    import signal
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    server = HearthServer(app, lambda: ServerSettings())
+    await server.start("127.0.0.1", 0)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    await server.stop(0.1)
+
+
+async def test_stopping_ends_status_streams_and_idle_connections_within_the_grace(gateway, app):
+    server = HearthServer(app, lambda: ServerSettings(), deadlines=PATIENT)
+    url = await server.start("127.0.0.1", 0)
+    streaming, idle, silent = await Caller.to(url), await Caller.to(url), await Caller.to(url)
+    await streaming.send(b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await streaming.head()
+    await streaming.reader.readuntil(b"\n\n")
+    await idle.send(HEALTH)
+    await idle.head()
+    await asyncio.wait_for(server.stop(5.0), 1.0)
+    assert (await streaming.until_closed()).endswith(b"0\r\n\r\n")
+    for caller in (streaming, idle, silent):
+        await caller.until_closed()
+        caller.leave()
+    await server.stop(5.0)
+
+
+async def test_stopping_lets_an_answer_end_within_the_grace(gateway, app):
+    finish = asyncio.Event()
+
+    async def slowly(new, reply):
+        await finish.wait()
+        from tests.api.house import hello
+
+        await hello(new, reply)
+
+    gateway.worker.serve = slowly
+    server = HearthServer(app, lambda: ServerSettings(), deadlines=PATIENT)
+    caller = await Caller.to(await server.start("127.0.0.1", 0))
+    await caller.post("/api/chat", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}')
+    await gateway.worker.arrived.wait()
+    stopping = asyncio.ensure_future(server.stop(5.0))
+    await asyncio.sleep(0)
+    finish.set()
+    assert b'{"done":true}' in await caller.until_closed()
+    await stopping
+    caller.leave()
+
+
+async def test_stopping_cuts_off_what_outlasts_the_grace_and_cancels_its_work(gateway, app):
+    gateway.worker.serve = never
+    server = HearthServer(app, lambda: ServerSettings(), deadlines=PATIENT)
+    caller = await Caller.to(await server.start("127.0.0.1", 0))
+    await caller.post("/api/chat", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}')
+    await gateway.worker.arrived.wait()
+    await asyncio.wait_for(server.stop(0.1), 2.0)
+    assert gateway.worker.cancelled == [1]
+    caller.leave()
+
+
+async def test_nobody_is_answered_after_a_stop(gateway: FakeGateway, app):
+    server = HearthServer(app, lambda: ServerSettings())
+    url = await server.start("127.0.0.1", 0)
+    await server.stop(0.1)
+    with pytest.raises(ConnectionRefusedError):
+        await Caller.to(url)

@@ -1,0 +1,179 @@
+"""The edges of the emulated server: names, durations, hosts, methods, keys in any case, model files, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from hearth.dialects.gojson import GoJsonError
+from hearth.emulator import load_profiles
+from hearth.emulator.durations import keep_alive_s, nanoseconds, parse_duration_s, timestamp
+from hearth.emulator.names import parse_name
+from hearth.emulator.routing import cross_origin, host_allowed, origin_allowed
+from hearth.errors import ConfigError
+from tests.emulator.captures import connect, send, take_apart
+from tests.emulator.conftest import StartEmulator, toys
+from tests.emulator.waiting import until
+
+
+def request(method: str, path: str, body: str = "", *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", body]).encode()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5m", 300.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("250ms", 0.25), ("-1s", -1.0), ("0", 0.0)])
+def test_go_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", 'time: invalid duration ""'),
+        ("5", 'time: missing unit in duration "5"'),
+        ("abc", 'time: invalid duration "abc"'),
+        ("5x", 'time: unknown unit "x" in duration "5x"'),
+    ],
+)
+def test_bad_durations_have_the_text_of_go(text: str, message: str) -> None:
+    with pytest.raises(GoJsonError) as caught:
+        parse_duration_s(text)
+    assert caught.value.message == message
+
+
+def test_keep_alive_takes_seconds_durations_and_negative_for_ever() -> None:
+    assert [keep_alive_s(value) for value in (None, 0, 2.5, "1m", -1, "-5m")] == [None, 0.0, 2.5, 60.0, float("inf"), float("inf")]
+
+
+def test_timestamps_drop_trailing_zeros_and_durations_are_never_zero() -> None:
+    assert timestamp(0.5) == "1970-01-01T00:00:00.5Z"
+    assert timestamp(3.0) == "1970-01-01T00:00:03Z"
+    assert timestamp(float("inf")).startswith("23")
+    assert nanoseconds(0.0, step=1000) == 1000
+    assert nanoseconds(0.0123456789, step=1000) == 12_345_000
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [("a", "a:latest"), ("a:b", "a:b"), ("me/a", "me/a:latest"), ("hub.example:5000/me/a:x", "hub.example:5000/me/a:x")],
+)
+def test_names_are_completed_with_their_defaults(text: str, short: str) -> None:
+    name = parse_name(text)
+    assert name is not None
+    assert name.short == short
+
+
+@pytest.mark.parametrize("text", ["", "bad name!!", "a:", "a/b/c/d", "/a", ":x"])
+def test_impossible_names_are_no_names(text: str) -> None:
+    assert parse_name(text) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [("localhost:1", True), ("127.0.0.1", True), ("box.local", True), ("192.168.1.5:8", True), ("[::1]:9", True), ("evil.example", False)],
+)
+def test_only_local_hosts_are_served(host: str, allowed: bool) -> None:
+    assert host_allowed(host) is allowed
+
+
+def test_origins_are_compared_with_the_own_host_and_the_list() -> None:
+    assert not cross_origin("http://localhost:1", "localhost:1")
+    assert origin_allowed("app://anything")
+    assert not origin_allowed("http://localhost.evil.example")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/tags/", b"301 Moved Permanently"),
+        ("DELETE", "/api/tags", b"405 Method Not Allowed"),
+        ("HEAD", "/api/tags", b"200 OK"),
+        ("POST", "/v1/images/generations", b"404 Not Found"),
+        ("GET", "/v1/models/", b"301 Moved Permanently"),
+    ],
+)
+async def test_paths_and_methods_are_answered_like_gin(method: str, path: str, status: bytes, start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("tiny-a"))
+
+    assert (await send(url, request(method, path))).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_keys_match_in_any_letter_case_and_what_follows_the_first_value_is_ignored(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("tiny-a"))
+
+    answer = await send(url, request("POST", "/api/generate", '{"MODEL":"TINY-A","Stream":false} trailing'))
+
+    assert b'"model":"TINY-A"' in answer
+    assert b'"done_reason":"load"' in answer
+
+
+async def test_a_kept_alive_connection_serves_again_and_has_no_connection_header(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("tiny-a"))
+    reader, writer = await connect(url)
+    for _ in range(2):
+        writer.write(b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Connection" not in head
+        assert b"Server" not in head
+        assert b"version" in await reader.readexactly(20)
+    writer.close()
+
+
+async def test_an_http_1_0_client_gets_an_unchunked_stream(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("tiny-a"))
+    body = '{"model":"tiny-a","prompt":"x","options":{"num_predict":2}}'
+
+    answer = await send(url, request("POST", "/api/generate", body).replace(b"HTTP/1.1", b"HTTP/1.0"))
+
+    assert b"chunked" not in answer
+    assert answer.endswith(b"}\n")
+
+
+async def test_a_half_closed_connection_counts_as_a_caller_that_left(start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys("ma"))
+    reader, writer = await connect(url)
+    writer.write(request("POST", "/api/generate", '{"model":"ma","prompt":"x","options":{"num_predict":9000}}'))
+    await reader.readuntil(b"\n\r\n")
+
+    writer.write_eof()
+
+    assert b'"done":true' not in await reader.read()
+    writer.close()
+    await until(lambda: not emulator.in_flight)
+
+
+async def test_pulling_an_unknown_model_streams_its_progress_and_then_the_error(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("tiny-a"))
+
+    answer = take_apart(await send(url, request("POST", "/api/pull", '{"model":"nothing"}')))
+
+    assert answer.chunks[0] == b'{"status":"pulling manifest"}\n'
+    assert answer.chunks[-1].startswith(b'{"error":"pull model manifest:')
+
+
+async def test_a_blob_can_be_stored_and_found_again(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("tiny-a"))
+    path = "/api/blobs/sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+    statuses = [(await send(url, request(method, path, body)))[9:12] for method, body in (("POST", "abc"), ("POST", "abc"), ("HEAD", ""))]
+
+    assert statuses == [b"201", b"200", b"200"]
+
+
+async def test_the_requests_are_logged_with_their_bodies(start_emulator: StartEmulator) -> None:
+    emulator, url = await start_emulator(toys("tiny-a"))
+
+    await send(url, request("POST", "/api/show?x=1", '{"model":"tiny-a"}'))
+
+    assert [(one.method, one.path, one.body) for one in emulator.requests] == [("POST", "/api/show?x=1", b'{"model":"tiny-a"}')]
+
+
+def test_a_model_file_may_be_json_and_needs_only_names() -> None:
+    assert [one.profile.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')] == ["a", "b:c"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[{}]", "[{name: a, nope: 1}]", "[{name: 'no good'}]", "[{name: a, decode_tokens_per_s: 0}]", "[", ""]
+)
+def test_a_bad_model_file_is_a_config_error(text: str) -> None:
+    with pytest.raises(ConfigError):
+        load_profiles(text)
