@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from hearth.version import __version__
+
 if TYPE_CHECKING:
     from hearth.bootstrap import build_gateway
     from hearth.config.gateway_config import GatewayConfig
@@ -18,9 +20,8 @@ if TYPE_CHECKING:
     from hearth.rate_limiter import RateLimiter
     from hearth.types import Priority, QueueItem
 
-__version__ = "0.1.0"
-
 __all__ = [
+    "__version__",
     "build_gateway",
     "Gateway",
     "GatewayConfig",

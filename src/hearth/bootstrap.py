@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from hearth import __version__
+from hearth.version import __version__
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.backends.ollama import OllamaBackend

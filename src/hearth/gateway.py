@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from hearth import __version__
+from hearth.version import __version__
 from hearth.backend_watch import BackendWatch
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig

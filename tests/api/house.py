@@ -12,14 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from hearth.gateway import Gateway
-
 from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp, build_app
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AuthSettings, KeySettings, ServerSettings, Settings
-from hearth.errors import BackendUnreachable, HearthError
+from hearth.errors import BackendGone, BackendUnreachable, HearthError
 from hearth.events import Event
+from hearth.gateway import Gateway
 from hearth.queue import NewItem, Ticket
 from hearth.rate_limiter import RateLimiter
 from hearth.reply import Reply, ReplyHead
@@ -48,6 +47,13 @@ async def hello(new: NewItem, reply: Reply) -> None:
 async def never(new: NewItem, reply: Reply) -> None:
     """Leave the caller in the queue."""
     await asyncio.Event().wait()
+
+
+async def begins_and_breaks(new: NewItem, reply: Reply) -> None:
+    """Serve one chunk, then fail."""
+    reply.start(ReplyHead(status=200, headers=NDJSON))
+    reply.push(b"first\n")
+    raise BackendGone("it broke off")
 
 
 @dataclass

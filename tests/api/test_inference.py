@@ -13,7 +13,7 @@ from hearth.events import RequestRejected
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
 from hearth.types import Dialect, Lane, WorkKind
-from tests.api.house import ADMIN_KEY, LOW_KEY, NDJSON, FakeGateway, ask
+from tests.api.house import ADMIN_KEY, LOW_KEY, NDJSON, FakeGateway, ask, begins_and_breaks
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
 BODIES = {
@@ -193,12 +193,6 @@ async def test_a_failure_before_the_first_byte_has_a_real_status_in_the_shape_of
     assert got.headers["x-queue-position"] == "0"
     assert got.headers["x-request-id"] == gateway.worker.submitted[0].request_id
     assert not any(isinstance(event, RequestRejected) for event in gateway.events.seen)
-
-
-async def begins_and_breaks(new: NewItem, reply: Reply) -> None:
-    reply.start(ReplyHead(status=200, headers=NDJSON))
-    reply.push(b"first\n")
-    raise BackendGone("it broke off")
 
 
 @pytest.mark.parametrize(

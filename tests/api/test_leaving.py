@@ -10,7 +10,7 @@ import pytest
 
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
-from tests.api.house import NDJSON, Caller, FakeExchange, never
+from tests.api.house import NDJSON, Caller, FakeExchange, begins_and_breaks, never
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "m", "prompt": "hi"}
@@ -131,8 +131,6 @@ async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_
 
 
 async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_goes_on(url, gateway):
-    from tests.api.test_inference import begins_and_breaks
-
     gateway.worker.serve = begins_and_breaks
     caller = await begin(url, "/api/chat", CHAT, gateway)
     await caller.head()
@@ -142,8 +140,6 @@ async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_go
 
 
 async def test_a_whole_answer_that_fails_over_http_is_visibly_cut_off(url, gateway):
-    from tests.api.test_inference import begins_and_breaks
-
     gateway.worker.serve = begins_and_breaks
     caller = await begin(url, "/v1/chat/completions", CHAT, gateway)
     await caller.head()

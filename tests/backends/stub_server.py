@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
@@ -49,9 +49,14 @@ async def read(exchange: Exchange) -> list[bytes]:
 
 async def read_until_broken(exchange: Exchange) -> tuple[list[bytes], BackendError | None]:
     """What came, and what ended it."""
+    return await until_broken(exchange.chunks())
+
+
+async def until_broken(chunks: AsyncIterator[bytes]) -> tuple[list[bytes], BackendError | None]:
+    """The rest of a body, and what ended it."""
     came: list[bytes] = []
     try:
-        async for chunk in exchange.chunks():
+        async for chunk in chunks:
             came.append(chunk)  # noqa: PERF401  # a comprehension would lose what came before the error
     except BackendError as error:
         return came, error

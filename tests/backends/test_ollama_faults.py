@@ -25,6 +25,7 @@ from tests.backends.stub_server import (
     read_until_broken,
     saying,
     saying_and_waiting,
+    until_broken,
 )
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -54,19 +55,38 @@ async def broken_body(serve: Serve, **limits: int) -> tuple[list[bytes], Backend
 
 
 @pytest.mark.parametrize(
-    ("said", "came"),
+    ("rest", "came"),
     [
-        (STREAM_HEAD + chunked(b"one\n", b"two\n"), [b"one\n", b"two\n"]),
-        (STREAM_HEAD + chunked(b"one\n") + b'8\r\n{"ha', [b"one\n", b'{"ha']),
-        (STREAM_HEAD + chunked(b"one\n") + b"zz\r\n", [b"one\n"]),
-        (STREAM_HEAD + chunked(b"one\n") + b"3\r\nabcdef\r\n", [b"one\n", b"abc"]),
-        (OK + b"Content-Length: 10\r\n\r\nshort", [b"short"]),
+        (chunked(b"two\n"), b"two\n"),
+        (b'8\r\n{"ha', b'{"ha'),
+        (b"zz\r\n", b""),
+        (b"3\r\nabcdef\r\n", b"abc"),
+        (b"ffffffffffffffffff\r\n", b""),
     ],
-    ids=["last chunk missing", "half a chunk", "garbage as a chunk size", "chunk longer than it says", "shorter than Content-Length"],
+    ids=["last chunk missing", "half a chunk", "garbage as a chunk size", "chunk longer than it says", "absurd chunk size"],
 )
-async def test_a_body_that_breaks_its_framing_is_never_a_whole_body(said: bytes, came: list[bytes]) -> None:
-    chunks, error = await broken_body(saying(said))
-    assert b"".join(chunks) == b"".join(came)
+async def test_a_body_that_breaks_its_framing_gives_what_came_and_then_an_error(rest: bytes, came: bytes) -> None:
+    seen = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(STREAM_HEAD + chunked(b"one\n"))
+        await seen.wait()
+        await peer.send(rest)
+
+    async with StubServer(serve) as server, backend_at(server.url) as backend:
+        exchange = await backend.open(call())
+        chunks = exchange.chunks()
+        assert await anext(chunks) == b"one\n"
+        seen.set()
+        later, error = await until_broken(chunks)
+        exchange.close()
+    assert b"".join(later) in {came, b""}
+    assert isinstance(error, (BackendGone, BackendProtocolError))
+
+
+async def test_a_body_shorter_than_its_length_is_gone() -> None:
+    chunks, error = await broken_body(saying(OK + b"Content-Length: 10\r\n\r\nshort"))
+    assert chunks == [b"short"]
     assert isinstance(error, BackendGone)
 
 
@@ -79,11 +99,13 @@ async def test_a_reset_in_mid_body_is_gone() -> None:
         peer.reset()
 
     async with StubServer(serve) as server, backend_at(server.url) as backend:
-        chunks = (await backend.open(call())).chunks()
+        exchange = await backend.open(call())
+        chunks = exchange.chunks()
         assert await anext(chunks) == b"one\n"
         seen.set()
         with pytest.raises(BackendGone):
             await anext(chunks)
+        exchange.close()
 
 
 async def test_a_reset_before_the_head_is_gone() -> None:
@@ -268,11 +290,13 @@ async def test_every_call_has_a_connection_of_its_own() -> None:
 
 async def test_closing_the_backend_ends_running_answers_and_it_can_be_used_again() -> None:
     async with StubServer(saying_and_waiting(STREAM_HEAD + chunked(b"one\n"))) as server, backend_at(server.url) as backend:
-        chunks = (await backend.open(call())).chunks()
+        exchange = await backend.open(call())
+        chunks = exchange.chunks()
         await anext(chunks)
         await backend.aclose()
         with pytest.raises(BackendGone):
             await anext(chunks)
+        exchange.close()
         await server.all_left()
         (await backend.open(call())).close()
 

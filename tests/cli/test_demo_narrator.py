@@ -29,7 +29,7 @@ def test_times_count_from_the_first_event():
 
 def test_an_interruption_names_who_goes_first():
     lines = told(queued("assistant-2", lane=Lane.INTERNAL), interrupted(ran_s=0.8))
-    assert lines[-1].endswith("editor is interrupted after 0.8 s: assistant goes first; back to the front of its queue")
+    assert lines[-1].endswith("editor is interrupted after 0.8 s: assistant goes first")
 
 
 def test_an_external_arrival_is_never_blamed_for_an_interruption():
@@ -88,11 +88,3 @@ def test_a_complaint_is_printed_in_the_callers_words():
     out = io.StringIO()
     Narrator(console_for(out, environ={}), speed=1.0).complain("chat was answered 503: full")
     assert "chat was answered 503: full" in out.getvalue()
-
-
-def test_after_the_show_nothing_more_is_told():
-    out = io.StringIO()
-    narrator = Narrator(console_for(out, environ={}), speed=1.0)
-    narrator.fall_silent()
-    narrator.emit(ended(outcome=Outcome.CANCELLED))
-    assert out.getvalue() == ""

@@ -51,4 +51,4 @@ def test_the_table_has_a_row_per_caller_and_the_cost_of_swaps():
     tally = tally_of(swap_completed(swap_s=2.0), interrupted("editor-1", ran_s=1.0), ended("editor-1", queue_s=4.0, backend_s=5.0))
     console_for(out, environ={}).print(tally.table())
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert lines[1:] == ["editor 1 0 4.0 s 1", "1 swaps took 2.0 s: 25 % of the GPU's working time"]
+    assert lines[1:] == ["editor 1 0 4.0 s 1", "", "1 swap took 2.0 s: 25 % of the GPU's working time"]

@@ -9,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hearth import __version__
 from hearth.cli import main
 from hearth.cli.lazy import LazyCommand, RootGroup
 from hearth.errors import ConfigError, SwapFailed
+from hearth.version import __version__
 
 HEAVY = ("fastapi", "starlette", "uvicorn", "ollama", "aiohttp", "pydantic", "rich", "asyncio", "yaml")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -295,6 +298,25 @@ async def test_stopping_is_quick_with_open_streams_and_stalled_readers_and_may_b
 
     assert time.monotonic() - began_at < 1.0
     stalled.close()
+
+
+async def test_a_stalled_reader_holds_the_slot_until_it_leaves(start_emulator, session):
+    emulator, caller = await started(start_emulator, session, model("a"), speed=1000.0)
+    with socket.socket() as stalled:
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(stalled, ("127.0.0.1", urlsplit(caller._url).port))
+        asked = {"stream": True, "max_tokens": 2500, "logprobs": True, "top_logprobs": 20, "messages": [{"role": "user", "content": "x"}]}
+        body = json.dumps({"model": "a", **asked})
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        await loop.sock_sendall(stalled, (head + body).encode())
+        await until(lambda: emulator.in_flight)
+        second = caller.begin("a")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(second), 0.5)
+        assert emulator.in_flight == {"a:latest": 1}
+    assert (await second)["done"] is True
 
 
 async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(start_emulator, session):

@@ -7,9 +7,9 @@ from hearth.scheduling import inputs
 from tests.support.shell import Shell, house_settings
 
 
-def away(**settings: float) -> Shell:
+def away() -> Shell:
     """The home model is h, c is in memory, and the last item has just ended at t = 10."""
-    house = Shell(house_settings(home="h", **settings), resident=("c",))
+    house = Shell(house_settings(home="h"), resident=("c",))
     house.arrive("c")
     house.at(10.0).finish(1)
     return house

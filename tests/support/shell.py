@@ -247,12 +247,13 @@ class Shell:
             The number of outcomes it took. Raises AssertionError where more than `bound` are needed.
         """
         steps = 0
-        while self._one_good_outcome(step_s):
+        while self.go_on(step_s):
             steps += 1
             assert steps <= bound, f"not quiet after {steps} outcomes: {self.log[-10:]}"
         return steps
 
-    def _one_good_outcome(self, step_s: float) -> bool:
+    def go_on(self, step_s: float = 1.0) -> bool:
+        """One open order comes to a good end, what takes time `step_s` later; False where nothing is open."""
         if self.unloading:
             self.unloaded()
         elif self.loading:

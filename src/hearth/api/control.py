@@ -16,7 +16,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from hearth import __version__
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
 from hearth.api.completions import CompletionBody, Completions
@@ -26,6 +25,7 @@ from hearth.api.visit import Visit
 from hearth.errors import BadRequest, HearthError, MethodNotAllowed, NotFound
 from hearth.gateway import Gateway
 from hearth.types import RequestId
+from hearth.version import __version__
 
 _VISIT = "hearth.visit"
 _IDENTITY = "hearth.identity"

@@ -25,6 +25,8 @@ _RETRY_STATUSES = frozenset({429, 503})
 def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorReply:
     """A refusal as a whole answer, with the request id, and a Retry-After on every retryable 429 and 503.
 
+    A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112 section 11.2).
+
     Args:
         extra: header fields of the occasion, such as Allow.
     """
@@ -32,6 +34,8 @@ def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorRepl
     headers = (*reply.headers, (b"x-request-id", visit.request_id.encode("ascii")), *extra)
     if error.retryable and error.retry_after_s is None and error.status in _RETRY_STATUSES:
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
+    if error.status == 400:
+        headers = (*headers, (b"connection", b"close"))
     return ErrorReply(status=reply.status, headers=headers, body=reply.body)
 
 

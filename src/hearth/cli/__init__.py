@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import click
 
-from hearth import __version__
 from hearth.cli.lazy import LazyCommand, RootGroup
+from hearth.version import __version__
 
 _COMMANDS = (
     LazyCommand("serve", target="hearth.cli.serve:serve", short_help="Run the gateway in front of Ollama."),

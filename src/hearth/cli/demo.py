@@ -21,6 +21,8 @@ from hearth.cli.demo_house import demo_house
 from hearth.cli.demo_narrator import Narrator
 from hearth.cli.demo_tally import Tally
 from hearth.cli.stopping import until_stopped
+from hearth.events import Event
+from hearth.ports import EventSink
 
 _USUAL_SPEED = 10.0
 
@@ -28,7 +30,8 @@ _INTRO = """\
 A home with one GPU that holds one model at a time; models are emulated, {speed:g} times as fast as real.
   assistant  the house itself: it goes before everybody else
   writer, chat, editor, notes  other programs: they queue
-The gateway listens on {url}; ask it something yourself, or watch it with: hearth status --watch --url {url}
+Ask it something yourself at {url}, or watch it:
+  hearth status --watch --url {url}
 """
 
 
@@ -45,6 +48,22 @@ class DemoPlan:
         return _USUAL_SPEED / self.speed
 
 
+class Curtain:
+    """Passes events on until it falls: what ends because the demo ends is no part of the show."""
+
+    def __init__(self, *audience: EventSink) -> None:
+        self._audience = audience
+
+    def emit(self, event: Event) -> None:
+        """Pass it on."""
+        for sink in self._audience:
+            sink.emit(event)
+
+    def fall(self) -> None:
+        """Pass nothing on any more."""
+        self._audience = ()
+
+
 @click.command
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so many seconds; else at Ctrl-C.")
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=_USUAL_SPEED, show_default=True, help="Times faster than real.")
@@ -58,12 +77,13 @@ def demo(seconds: float | None, speed: float, port: int | None) -> None:
 async def run_demo(plan: DemoPlan, console: Console, *, stopped: Callable[[], Awaitable[None]]) -> Tally:
     """Run house and callers until `stopped` returns, then print the table and return what it counted."""
     narrator, tally = Narrator(console, speed=plan.speed), Tally()
-    async with demo_house(pace=plan.pace, speed=plan.speed, port=plan.port, sinks=(narrator, tally)) as url:
+    curtain = Curtain(narrator, tally)
+    async with demo_house(pace=plan.pace, speed=plan.speed, port=plan.port, sinks=(curtain,)) as url:
         console.print(Text(_INTRO.format(speed=plan.speed, url=url)))
         async with asyncio.TaskGroup() as lives:
             callers = lives.create_task(Callers(url, pace=plan.pace, complain=narrator.complain).live())
             await stopped()
-            narrator.fall_silent()
+            curtain.fall()
             console.print(Text(), tally.table())
             callers.cancel()
     return tally

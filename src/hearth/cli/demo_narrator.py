@@ -46,7 +46,6 @@ class Narrator:
         self._speed = speed
         self._began_at: float | None = None
         self._urgent = "the house"
-        self._silent = False
 
     def emit(self, event: Event) -> None:
         """Say it."""
@@ -54,17 +53,13 @@ class Narrator:
             self._began_at = event.at
         if isinstance(event, ItemQueued) and event.lane is Lane.INTERNAL:
             self._urgent = who(event)
-        line = None if self._silent else self._line(event)
+        line = self._line(event)
         if line is not None:
-            self._console.print(Text(f"{event.at - self._began_at:6.1f} s  ", style="dim").append_text(line))
+            self._console.print(Text.assemble((f"{event.at - self._began_at:6.1f} s  ", "dim"), line))
 
     def complain(self, text: str) -> None:
         """A caller's own words about a request that went wrong; no time, since it is no event."""
         self._console.print(Text(f"{'':10}{printable(text)}", style="red"))
-
-    def fall_silent(self) -> None:
-        """The show is over: what ends from now on ends because of that."""
-        self._silent = True
 
     def _line(self, event: Event) -> Text | None:
         match event:
@@ -94,37 +89,37 @@ def _of_item(event: ItemEvent) -> Text | None:
     return None
 
 
-def _caller(event: ItemEvent) -> Text:
-    return Text(f"{who(event):<10}", style="bold cyan" if event.lane is Lane.INTERNAL else "bold")
+def _of_caller(event: ItemEvent, words: str, style: str = "") -> Text:
+    name_style = "bold cyan" if event.lane is Lane.INTERNAL else "bold"
+    return Text.assemble((f"{who(event):<10}", name_style), (words, style))
 
 
 def _queued(event: ItemQueued) -> Text:
     ahead = f", {event.position} ahead" if event.position else ""
-    return _caller(event).append(f"asks {printable(event.model or 'any model')}{ahead}", style="not bold default")
+    return _of_caller(event, f"asks {printable(event.model or 'any model')}{ahead}")
 
 
 def _dispatched(event: ItemDispatched) -> Text | None:
     if event.attempt > 1:
-        return _caller(event).append(f"runs again (try {event.attempt})", style="not bold green")
+        return _of_caller(event, f"runs again (try {event.attempt})", "green")
     if event.waited_s < _WORTH_SAYING_S:
         return None
-    return _caller(event).append(f"runs after {duration(event.waited_s)} of waiting", style="not bold default")
+    return _of_caller(event, f"runs after {duration(event.waited_s)} of waiting")
 
 
 def _interrupted(event: ItemInterrupted, urgent: str) -> Text:
-    why = f"is interrupted after {duration(event.ran_s)}: {urgent} goes first; back to the front of its queue"
-    return _caller(event).append(why, style="not bold magenta")
+    return _of_caller(event, f"is interrupted after {duration(event.ran_s)}: {urgent} goes first", "magenta")
 
 
 def _protected(event: ItemProtected) -> Text:
-    return _caller(event).append(f"was interrupted {event.interrupt_count} times: from now on it may finish", style="not bold magenta")
+    return _of_caller(event, f"was interrupted {event.interrupt_count} times: from now on it may finish", "magenta")
 
 
 def _ended(event: ItemEnded) -> Text:
     if event.outcome is not Outcome.COMPLETED:
-        return _caller(event).append(f"{event.outcome.value}: {printable(event.reason)}", style="not bold red")
+        return _of_caller(event, f"{event.outcome.value}: {printable(event.reason)}", "red")
     waited = f", {duration(event.queue_s)} of them waiting" if event.queue_s >= _WORTH_SAYING_S else ""
-    return _caller(event).append(f"has its answer after {duration(event.total_s)}{waited}", style="not bold green")
+    return _of_caller(event, f"has its answer after {duration(event.total_s)}{waited}", "green")
 
 
 def _swap_started(event: SwapStarted) -> Text:

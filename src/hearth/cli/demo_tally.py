@@ -65,7 +65,11 @@ class Tally:
         for caller, count in sorted(self.callers.items()):
             requests = str(count.completed + count.failed)
             table.add_row(caller, requests, str(count.failed), duration(count.mean_wait_s), str(count.interruptions))
-        return Group(table, Text(f"{self.swaps} swaps took {duration(self.swap_s)}: {self.overhead_pct:.0f} % of the GPU's working time"))
+        return Group(table, Text(), Text(self._swaps_line()))
+
+    def _swaps_line(self) -> str:
+        plural = "" if self.swaps == 1 else "s"
+        return f"{self.swaps} swap{plural} took {duration(self.swap_s)}: {self.overhead_pct:.0f} % of the GPU's working time"
 
     def _of(self, event: ItemEnded | ItemInterrupted) -> CallerCount:
         return self.callers.setdefault(who(event), CallerCount())

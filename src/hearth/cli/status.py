@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext, suppress
 from urllib.parse import SplitResult
 
 import click
@@ -43,10 +44,9 @@ def _address(_context: click.Context, _parameter: click.Parameter, value: str) -
 def status(address: SplitResult, key: str | None, *, as_json: bool, watch: bool) -> None:
     """Show what runs, who waits, and the GPU."""
     client = GatewayClient(address=address, key=key)
-    if as_json:
-        _print_json(client, watch=watch)
-    else:
-        _draw(client, watch=watch)
+    show = _print_json if as_json else _draw
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        show(client, watch=watch)
 
 
 def _print_json(client: GatewayClient, *, watch: bool) -> None:

@@ -6,7 +6,7 @@ import platform
 
 import click
 
-from hearth import __version__
+from hearth.version import __version__
 
 
 @click.command

@@ -7,7 +7,7 @@ revives it; a caller that leaves during a load kills the load). It must never sp
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from hearth.emulator.runners import LoadKey, Runner
 from hearth.service_model import ServiceModel
 
 _GIB = 1024**3
+_LOGGED_LOADS = 10_000
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -61,7 +62,7 @@ class Engine:
         self.service = service
         self.limits = limits
         self.clock = clock
-        self.loads: list[tuple[str, float]] = []
+        self.loads: deque[tuple[str, float]] = deque(maxlen=_LOGGED_LOADS)
         self.running: Counter[str] = Counter()
         self.max_running = 0
         self._loaded: dict[str, Runner] = {}

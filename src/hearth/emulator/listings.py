@@ -23,22 +23,27 @@ async def version(_server: Server, _call: Call, sink: Sink) -> None:
 
 
 async def status(_server: Server, _call: Call, sink: Sink) -> None:
+    """Cloud features are off."""
     await send_json(sink, {"cloud": {"disabled": True, "source": "env"}})
 
 
 async def tags(server: Server, _call: Call, sink: Sink) -> None:
+    """Installed models, newest first."""
     await send_json(sink, {"models": [_listed(one) for one in server.catalogue.newest_first()]})
 
 
 async def ps(server: Server, _call: Call, sink: Sink) -> None:
+    """Models in memory, latest expiry first; one that is being loaded is absent."""
     await send_json(sink, {"models": [_resident(one) for one in server.engine.resident()]})
 
 
 async def v1_models(server: Server, _call: Call, sink: Sink) -> None:
+    """Installed models in OpenAI's list."""
     await send_v1(sink, {"object": "list", "data": [_v1_model(one.name.short, one) for one in server.catalogue.newest_first()]})
 
 
 async def v1_model(server: Server, call: Call, sink: Sink) -> None:
+    """One installed model in OpenAI's shape; raises `OllamaError` 404 with the completed name."""
     installed = server.catalogue.require(call.tail, shown=valid_name(call.tail).short)
     await send_v1(sink, _v1_model(call.tail, installed))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha256
 
-from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, encode, object_field, string_field
+from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, encode, lookup, object_field, string_field
 from hearth.emulator.durations import timestamp
 from hearth.emulator.errors import OllamaError, error_body
 from hearth.emulator.exchange import JSON, NDJSON, Call, Server, Sink, read_struct, send_json
@@ -19,6 +19,7 @@ from hearth.types import Dialect
 
 
 async def show(server: Server, call: Call, sink: Sink) -> None:
+    """The facts of one model; raises `OllamaError` 404 with the completed name for a missing one."""
     fields = read_struct(call, "api.ShowRequest")
     text = string_field(fields, "model", "ShowRequest") or string_field(fields, "name", "ShowRequest")
     if not text:
@@ -50,6 +51,7 @@ def _model_info(model: EmulatedModel) -> JsonObject:
 
 
 async def create(server: Server, call: Call, sink: Sink) -> None:
+    """A new model from an installed one; building from files is not emulated and is refused with 400."""
     fields = read_struct(call, "api.CreateRequest")
     struct = "CreateRequest"
     name, base_text = string_field(fields, "model", struct), string_field(fields, "from", struct)
@@ -80,13 +82,15 @@ def _derived(base: EmulatedModel, fields: JsonObject, now_wall: float) -> Emulat
 async def _tell_layers(progress: _Progress, base: Installed, fields: JsonObject) -> None:
     await progress.status(f"using existing layer sha256:{base.model.weights.removeprefix('sha256-')}")
     for key in ("template", "system", "parameters"):
-        if fields.get(key):
-            await progress.status(f"creating new layer sha256:{sha256(encode(fields[key])).hexdigest()}")
+        value = lookup(fields, key)
+        if value:
+            await progress.status(f"creating new layer sha256:{sha256(encode({key: value})).hexdigest()}")
     await progress.status("writing manifest")
     await progress.success()
 
 
 async def pull(server: Server, call: Call, sink: Sink) -> None:
+    """Progress of a download that is already there; an unknown model ends in the error of a machine without a network."""
     fields = read_struct(call, "api.PullRequest")
     text = string_field(fields, "model", "PullRequest") or string_field(fields, "name", "PullRequest")
     name = valid_name(text)
@@ -100,6 +104,7 @@ async def pull(server: Server, call: Call, sink: Sink) -> None:
 
 
 async def push(server: Server, call: Call, sink: Sink) -> None:
+    """Progress of an upload that goes nowhere; raises `OllamaError` 404 for a missing model."""
     fields = read_struct(call, "api.PushRequest")
     text = string_field(fields, "model", "PushRequest") or string_field(fields, "name", "PushRequest")
     if not text:
@@ -119,6 +124,7 @@ async def _transfer(progress: _Progress, installed: Installed, *, verb: str) -> 
 
 
 async def copy(server: Server, call: Call, sink: Sink) -> None:
+    """A second name for the same weights; raises `OllamaError` 404."""
     fields = read_struct(call, "api.CopyRequest")
     source, destination = string_field(fields, "source", "CopyRequest"), string_field(fields, "destination", "CopyRequest")
     valid_name(source)
@@ -129,18 +135,21 @@ async def copy(server: Server, call: Call, sink: Sink) -> None:
 
 
 async def delete(server: Server, call: Call, sink: Sink) -> None:
+    """Forget a name. A running copy stays loaded. Raises `OllamaError` 404."""
     fields = read_struct(call, "api.DeleteRequest")
     server.catalogue.remove(string_field(fields, "model", "DeleteRequest") or string_field(fields, "name", "DeleteRequest"))
     await sink.whole(b"", None)
 
 
 async def find_blob(server: Server, call: Call, sink: Sink) -> None:
+    """200 when the digest in the path is known; raises `OllamaError` 404."""
     if call.tail not in server.catalogue.blobs:
         raise OllamaError(404, f'blob "{call.tail}" not found')
     await sink.whole(b"", None)
 
 
 async def put_blob(server: Server, call: Call, sink: Sink) -> None:
+    """201 for a new blob, 200 for a known one; raises `OllamaError` 400 when the body has another digest. Only the digest is kept."""
     if call.tail in server.catalogue.blobs:
         await sink.whole(b"", None)
         return

@@ -31,7 +31,6 @@ from hearth.emulator.prompts import Message, render
 from hearth.emulator.session import Ask, Finished, check_capabilities, open_session
 from hearth.emulator.text import Piece, ToolCall
 from hearth.emulator.tokens import token_ids
-from hearth.errors import BadRequest
 from hearth.types import Dialect
 
 _Speak = Callable[[Say], Awaitable[Finished]]
@@ -57,12 +56,9 @@ class _Request:
 
 
 async def generate(server: Server, call: Call, sink: Sink) -> None:
-    """Raises `OllamaError`; a missing model is looked up before anything else is refused."""
+    """Raises `OllamaError` and `GoJsonError`; a missing model is looked up before anything else is refused."""
     fields = read_struct(call, "api.GenerateRequest")
-    try:
-        request = _read_generate(fields, call)
-    except BadRequest as error:
-        raise OllamaError(400, error.message) from error
+    request = _read_generate(fields, call)
     installed = server.catalogue.require(request.shown)
     _check_logprobs(request)
     if string_field(fields, "suffix", "GenerateRequest") and not installed.model.can("insert"):
@@ -71,12 +67,9 @@ async def generate(server: Server, call: Call, sink: Sink) -> None:
 
 
 async def chat(server: Server, call: Call, sink: Sink) -> None:
-    """Raises `OllamaError`."""
+    """Raises `OllamaError` and `GoJsonError`."""
     fields = read_struct(call, "api.ChatRequest")
-    try:
-        request = _read_chat(fields, call)
-    except BadRequest as error:
-        raise OllamaError(400, error.message) from error
+    request = _read_chat(fields, call)
     _check_logprobs(request)
     if not request.shown:
         raise OllamaError(400, "model is required")

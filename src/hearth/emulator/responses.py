@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, encode, integer_field, object_field, string_field
+from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, encode, integer_field, lookup, object_field, string_field
 from hearth.emulator.errors import OllamaError, RunnerDied
 from hearth.emulator.exchange import EVENTS, Call, Server, Sink, read_struct, send_v1
 from hearth.emulator.responses_asks import responses_ask
@@ -85,10 +85,10 @@ def _frame(answer: _Answer) -> JsonObject:
         "incomplete_details": None,
         "model": answer.shown,
         "previous_response_id": None,
-        "instructions": asked.get("instructions"),
+        "instructions": lookup(asked, "instructions"),
         "output": [],
         "error": None,
-        "tools": asked.get("tools") or [],
+        "tools": lookup(asked, "tools") or [],
         "tool_choice": "auto",
         "truncation": "disabled",
         "parallel_tool_calls": True,
@@ -112,7 +112,7 @@ def _frame(answer: _Answer) -> JsonObject:
 
 
 def _one(asked: JsonObject, key: str) -> JsonValue:
-    given = asked.get(key)
+    given = lookup(asked, key)
     return 1 if given is None else given
 
 

@@ -91,7 +91,7 @@ class Emulator:
 
     @property
     def loads(self) -> tuple[tuple[str, float], ...]:
-        """Completed loads: model name with tag, and the instant on the monotonic clock."""
+        """The latest completed loads, oldest first: model name with tag, and the instant on the monotonic clock."""
         return tuple(self._engine.loads)
 
     @property

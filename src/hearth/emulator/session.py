@@ -47,7 +47,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A reply that was said to its end. `reason` is tool_calls-free: stop, length or None."""
+    """A reply that was said to its end, with the prompt that it answers and the time that both took."""
 
     plan: ReplyPlan
     prompt: Prompt

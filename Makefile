@@ -1,0 +1,70 @@
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test check format bench sim reliability lock clean
+
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.run ## Create .venv with what Hearth needs to run
+
+run: $(VENV)/.run ## Set up if needed and serve (ARGS="--port 9000" and the like)
+	@exec $(BIN)/hearth serve $(ARGS)
+
+demo: $(VENV)/.run ## Set up if needed and show a house at work until Ctrl-C
+	@exec $(BIN)/hearth demo $(ARGS)
+
+test: $(VENV)/.dev ## Set up if needed and run all tests (ARGS="-k name")
+	@$(BIN)/python -m pytest -n auto $(ARGS)
+
+check: $(VENV)/.dev ## Formatting, lint, types, import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev ## What a decision costs, at depths of 100 to 100,000 waiting items
+	@$(BIN)/python -m benchmarks.decisions $(ARGS)
+
+sim: $(VENV)/.run ## Replay a sample day under every policy
+	@$(BIN)/hearth simulate --trace examples/two_models.jsonl --policy fifo --policy affinity $(ARGS)
+
+reliability: $(VENV)/.dev ## The property and differential tests with twenty times the examples
+	@HEARTH_EXAMPLES=20 $(BIN)/python -m pytest -n auto tests/scheduling tests/simulation $(ARGS)
+
+lock: $(VENV)/.dev ## Pin every dependency with hashes
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
+		--extra build -o requirements.lock pyproject.toml
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
+		--extra build --extra dev -o requirements-dev.lock pyproject.toml
+
+clean: ## Remove the virtual environment and caches
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Hearth needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "Python's venv module is missing. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements.lock pyproject.toml | $(VENV)/bin/python
+	@echo "installing what Hearth needs (half a minute the first time)"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.run
+	@echo "installing what the tests need"
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@

@@ -1,0 +1,235 @@
+"""Hearth's own pages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hearth.errors import BackendGone, RateLimited
+from hearth.events import RequestRejected
+from hearth.queue import NewItem
+from hearth.reply import Reply, ReplyHead
+from hearth.types import Lane, Priority, WorkKind
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeGateway, ask
+
+CHAT = {"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def test_the_status_is_the_worker_s_own(gateway, app):
+    got = await ask(app, "GET", "/llm/queue/status", x_request_id="mine")
+    assert got.status == 200
+    assert got.json == gateway.worker.get_status()
+    assert got.headers["x-request-id"] == "mine"
+
+
+async def test_models_are_listed(app):
+    assert (await ask(app, "GET", "/llm/models")).json == {"models": [{"name": "m", "resident": True}]}
+
+
+async def test_an_item_is_shown_to_its_caller_and_to_admins_and_is_unknown_to_others(keyed, keyed_app):
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY)
+    for key, status in ((LOW_KEY, 200), (ADMIN_KEY, 200), (HOUSE_KEY, 404)):
+        assert (await ask(keyed_app, "GET", "/llm/queue/item/1", key=key)).status == status
+    unknown = await ask(keyed_app, "GET", "/llm/queue/item/2", key=ADMIN_KEY)
+    others = await ask(keyed_app, "GET", "/llm/queue/item/1", key=HOUSE_KEY)
+    assert unknown.status == 404
+    assert unknown.json == others.json == {"error": "there is no such item"}
+
+
+async def test_an_item_number_is_a_number(app):
+    got = await ask(app, "GET", "/llm/queue/item/abc")
+    assert got.status == 400
+    assert got.json["error"].startswith("sequence: ")
+
+
+async def test_life_is_public_and_says_loudly_when_the_emulator_answers(gateway, app):
+    assert (await ask(app, "GET", "/healthz", peer="10.0.0.9")).json == {"status": "ok", "emulator": False}
+    gateway.emulated = True
+    said = (await ask(app, "GET", "/healthz", peer="10.0.0.9")).json
+    assert said["emulator"] is True
+    assert "EMULATOR" in said["warning"]
+
+
+async def test_readiness_is_503_with_the_reason(gateway, app):
+    assert (await ask(app, "GET", "/readyz")).json == {"ready": True}
+    gateway.not_ready = "the model server is down"
+    got = await ask(app, "GET", "/readyz")
+    assert got.status == 503
+    assert got.json["error"] == "the model server is down"
+    assert got.headers["retry-after"] == "5"
+
+
+async def test_health_is_the_gateway_s_own(gateway, app):
+    assert (await ask(app, "GET", "/llm/health")).json == gateway.health()
+
+
+async def test_a_request_is_cancelled_by_its_caller_or_an_admin_and_again_without_error(keyed, keyed_app):
+    for name in ("one", "two"):
+        await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY, x_request_id=name)
+    for key, name in ((LOW_KEY, "one"), (LOW_KEY, "one"), (ADMIN_KEY, "two")):
+        got = await ask(keyed_app, "POST", f"/llm/requests/{name}/cancel", key=key)
+        assert got.status == 200
+        assert got.json == {"request_id": name, "cancelled": True}
+    assert keyed.worker.cancelled == [1, 1, 2]
+
+
+async def test_requests_of_others_cannot_be_told_from_unknown_ones(keyed, keyed_app):
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY, x_request_id="one")
+    others = await ask(keyed_app, "POST", "/llm/requests/one/cancel", key=HOUSE_KEY, x_request_id="q")
+    unknown = await ask(keyed_app, "POST", "/llm/requests/none/cancel", key=HOUSE_KEY, x_request_id="q")
+    assert others == unknown
+    assert others.status == 404
+    assert keyed.worker.cancelled == []
+
+
+async def test_an_owner_preempts(app):
+    assert (await ask(app, "POST", "/llm/admin/preempt")).json == {"preempted": 2}
+
+
+@pytest.mark.parametrize("at", ["2030-01-01T08:00:00+01:00", 1893481200])
+async def test_an_owner_announces_a_task_at_a_time_in_either_form(at, gateway, app):
+    got = await ask(app, "POST", "/llm/admin/announce", {"task_type": "digest", "at": at})
+    assert got.status == 200
+    assert gateway.worker.announced == [("digest", 1893481200.0)]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"task_type": "digest", "at": "2030-01-01T08:00:00"}, "at: "),
+        ({"task_type": "digest", "at": "2020-01-01T08:00:00Z"}, "at: this time has passed"),
+        ({"task_type": "digest"}, "at: Field required"),
+        ({"task_type": "", "at": 1893481200}, "task_type: "),
+        ({"task_type": "digest", "at": 1893481200, "when": 1}, "when: unknown field; leave it out"),
+        (b"{", "body"),
+        (b"", "body"),
+        (b"[" * 50_000, "body"),
+    ],
+)
+async def test_a_wrong_announcement_is_a_400_that_names_the_field(body, words, gateway, app):
+    got = await ask(app, "POST", "/llm/admin/announce", body)
+    assert got.status == 400
+    assert words in got.json["error"]
+    assert gateway.worker.announced == []
+
+
+async def test_the_schema_is_served_from_here_and_no_page_of_it_from_elsewhere(app):
+    got = await ask(app, "GET", "/openapi.json")
+    assert "/llm/completions" in got.json["paths"]
+    for page in ("/docs", "/redoc"):
+        assert (await ask(app, "GET", page)).status == 404
+
+
+async def answers(new: NewItem, reply: Reply) -> None:
+    body = {"model": new.model, "response": "Hello!", "done": True, "prompt_eval_count": 7, "eval_count": 3}
+    reply.start(ReplyHead(status=200, headers=()))
+    reply.push(json.dumps(body).encode())
+    reply.finish()
+
+
+async def test_a_completion_goes_through_the_queue(gateway, app):
+    gateway.worker.serve = answers
+    asked = {"prompt": "Say hello", "model": "m", "max_tokens": 9, "json_mode": True, "allow_cloud": True}
+    got = await ask(app, "POST", "/llm/completions", asked)
+    assert got.status == 200
+    assert got.json == {"output": "Hello!", "model": "m", "tokens_in": 7, "tokens_out": 3, "latency_ms": 0}
+    assert got.headers["x-queue-position"] == "0"
+    (new,) = gateway.worker.submitted
+    assert (new.kind, new.streaming, new.model, new.max_tokens) == (WorkKind.GENERATE, False, "m", 9)
+    assert json.loads(new.call.body)["format"] == "json"
+    assert got.headers["x-request-id"] == new.request_id
+
+
+async def test_a_completion_may_be_sent_as_curl_does_it(gateway, app):
+    gateway.worker.serve = answers
+    got = await ask(app, "POST", "/llm/completions", {"prompt": "x"}, content_type="application/x-www-form-urlencoded")
+    assert got.status == 200
+
+
+async def test_a_completion_without_a_model_uses_the_home_model(gateway, app):
+    gateway.worker.serve = answers
+    await ask(app, "POST", "/llm/completions", {"prompt": "Say hello"})
+    assert gateway.worker.submitted[0].model == gateway.config.settings.gpu.home_model
+
+
+async def test_the_task_type_of_a_completion_sets_its_band(gateway):
+    gateway = FakeGateway(keys=KEYS, priority_map={"digest": Priority.BACKGROUND})
+    gateway.worker.serve = answers
+    got = await ask(gateway.app(), "POST", "/llm/completions", {"prompt": "x", "task_type": "digest"}, key=HOUSE_KEY)
+    assert got.status == 200
+    (new,) = gateway.worker.submitted
+    assert (new.lane, new.priority, new.task_type) == (Lane.INTERNAL, Priority.BACKGROUND, "digest")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "prompt: Field required"),
+        ({"prompt": ""}, "prompt: "),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens: "),
+        ({"prompt": "x", "max_tokens": "5"}, "max_tokens: "),
+        ({"prompt": "x", "stream": True}, "stream: unknown field; leave it out"),
+        ({"prompt": "x", "caller": "owner"}, "caller: unknown field; leave it out"),
+        ({"prompt": "x", "task_type": "two words"}, "a task type is"),
+        ({"prompt": "x", "model": "a\nb"}, "invalid model name"),
+    ],
+)
+async def test_a_wrong_completion_is_a_400_that_says_what_to_do(body, words, gateway, app):
+    got = await ask(app, "POST", "/llm/completions", body)
+    assert got.status == 400
+    assert words in got.json["error"]
+    assert gateway.worker.submitted == []
+
+
+async def test_a_completion_counts_against_the_rate_of_its_caller(gateway, app):
+    gateway.worker.serve = answers
+    statuses = [(await ask(app, "POST", "/llm/completions", {"prompt": "x"})).status for _ in range(11)]
+    assert statuses == [200] * 10 + [429]
+    assert [event.reason for event in gateway.events.seen if isinstance(event, RequestRejected)] == [RateLimited.reason]
+
+
+async def gone(new: NewItem, reply: Reply) -> None:
+    raise BackendGone
+
+
+async def not_found(new: NewItem, reply: Reply) -> None:
+    reply.start(ReplyHead(status=404, headers=()))
+    reply.push(b'{"error":"model \'m\' not found"}')
+    reply.finish()
+
+
+async def refused(new: NewItem, reply: Reply) -> None:
+    reply.start(ReplyHead(status=500, headers=()))
+    reply.push(b'{"error":"out of memory"}')
+    reply.finish()
+
+
+async def garbled(new: NewItem, reply: Reply) -> None:
+    reply.start(ReplyHead(status=500, headers=()))
+    reply.push(b"<html>")
+    reply.finish()
+
+
+async def truncated(new: NewItem, reply: Reply) -> None:
+    reply.start(ReplyHead(status=200, headers=()))
+    reply.push(b'{"response":"Hel","done":false}')
+    reply.finish()
+
+
+@pytest.mark.parametrize(
+    ("serve", "status", "words"),
+    [
+        (gone, 502, "closed the connection"),
+        (not_found, 404, "model 'm' not found"),
+        (refused, 502, "answered 500: out of memory"),
+        (garbled, 502, "answered 500: no reason given"),
+        (truncated, 502, "broke off"),
+    ],
+)
+async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(serve, status, words, gateway, app):
+    gateway.worker.serve = serve
+    got = await ask(app, "POST", "/llm/completions", {"prompt": "x", "model": "m"})
+    assert got.status == status
+    assert words in got.json["error"]
+    assert gateway.events.seen == []

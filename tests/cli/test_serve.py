@@ -1,0 +1,62 @@
+"""`hearth serve`: options, refusals, and one real life from start to signal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_emulator_and_an_ollama_exclude_each_other(hearth):
+    result = hearth("serve", "--emulator", "--ollama-url", "http://127.0.0.1:11434")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
+
+
+def test_a_bad_configuration_ends_with_2_and_every_problem(hearth, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
+    result = hearth("serve", "--config", str(file))
+    assert result.exit_code == 2
+    assert "2 problems" in result.stderr
+    assert "bad.yaml:1: queue.max_external_depth" in result.stderr
+    assert "bad.yaml:2: gpu.swap_timout_s" in result.stderr
+
+
+def test_a_named_file_that_does_not_exist_ends_with_2(hearth):
+    assert hearth("serve", HEARTH_CONFIG="nowhere.yaml").exit_code == 2
+
+
+def test_the_open_network_without_keys_ends_with_2(hearth):
+    result = hearth("serve", "--emulator", "--host", "0.0.0.0", "--port", "0")
+    assert result.exit_code == 2
+    assert "key" in result.stderr
+
+
+def test_a_taken_port_ends_with_2_and_names_it(hearth):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = hearth("serve", "--emulator", "--port", str(port))
+    assert result.exit_code == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+
+
+def test_ctrl_c_ends_a_running_gateway_with_0(tmp_path: Path):
+    command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0"]
+    environ = {"HOME": str(tmp_path), "PATH": ""}
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
+        assert gateway.stdout is not None
+        events = []
+        for line in gateway.stdout:
+            events.append(json.loads(line)["event"])
+            if events[-1] == "gateway_started":
+                break
+        gateway.send_signal(signal.SIGINT)
+        rest, errors = gateway.communicate(timeout=20)
+    assert gateway.returncode == 0, errors
+    assert "emulator_started" in events
+    assert "gateway_stopped" in rest
+    assert errors == "configuration: built-in defaults (no configuration file found)\n"

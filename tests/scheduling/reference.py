@@ -1,0 +1,186 @@
+"""A second scheduler, written from docs/scheduling.md and nothing else: one model at a time, one slot, sorted lists, no cleverness.
+
+It shares no code with `hearth.scheduling` and predicts every start (instant, job, model) of a workload without faults. An unload takes
+no time here. Used by `test_reference` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hearth.simulation.workloads import Job, Workload
+from hearth.types import Lane
+
+SWAP_PRIOR_S = 10.0
+
+
+@dataclass(kw_only=True)
+class Item:
+    """A job that has arrived. `rank` is minus the number of its interruption."""
+
+    job: Job
+    number: int
+    arrived: float
+    rank: int = 0
+    interrupts: int = 0
+
+    @property
+    def band(self) -> int:
+        if self.job.lane is Lane.INTERNAL:
+            return int(self.job.priority)
+        return 3 if self.interrupts else 4
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return (self.band, self.rank, self.number)
+
+
+@dataclass(kw_only=True)
+class Reference:
+    """The house. Rules of the owner come in as plain numbers."""
+
+    workload: Workload
+    affinity: bool
+    max_swap_wait_s: float
+    residency_factor: float
+    max_interrupts: int
+    now: float = 0.0
+    waiting: list[Item] = field(default_factory=list)
+    running: Item | None = None
+    runs_until: float = 0.0
+    resident: str | None = None
+    loaded_at: float = 0.0
+    unsettled: bool = False
+    loading: str | None = None
+    loads_until: float = 0.0
+    arrivals: list[tuple[float, int, Job]] = field(default_factory=list)
+    leaving: list[tuple[float, Item]] = field(default_factory=list)
+    modes: list[tuple[float, bool]] = field(default_factory=list)
+    active: bool = True
+    numbers: int = 0
+    interruptions: int = 0
+    measured: set[str] = field(default_factory=set)
+    starts: list[tuple[float, int, str]] = field(default_factory=list)
+
+    def run(self) -> list[tuple[float, int, str]]:
+        """All starts in order."""
+        self.resident = next(iter(self.workload.resident), None)
+        self.arrivals = sorted((job.at, job.id, job) for job in self.workload.jobs if job.after is None)
+        self.modes = sorted(self.workload.modes)
+        while (event := self.next_event()) is not None:
+            self.now, what = event
+            getattr(self, what)()
+            self.decide()
+        return self.starts
+
+    def next_event(self) -> tuple[float, str] | None:
+        events = [(at, "arrive") for at, _, _ in self.arrivals[:1]]
+        events += [(at, "change_mode") for at, _ in self.modes[:1]]
+        events += [(at, "leave") for at, _ in self.leaving[:1]]
+        if self.running is not None:
+            events.append((self.runs_until, "finish"))
+        if self.loading is not None:
+            events.append((self.loads_until, "come"))
+        return min(events, default=None)
+
+    def arrive(self) -> None:
+        at, _, job = self.arrivals.pop(0)
+        self.numbers += 1
+        item = Item(job=job, number=self.numbers, arrived=at)
+        self.waiting.append(item)
+        if job.cancel_after_s is not None:
+            self.leaving = sorted([*self.leaving, (at + job.cancel_after_s, item)], key=lambda each: each[0])
+
+    def change_mode(self) -> None:
+        self.active = self.modes.pop(0)[1]
+
+    def leave(self) -> None:
+        _, item = self.leaving.pop(0)
+        if item in self.waiting:
+            self.waiting.remove(item)
+            self.end(item)
+        elif item is self.running:
+            self.running = None
+            self.end(item)
+
+    def finish(self) -> None:
+        item, self.running = self.running, None
+        assert item is not None
+        self.end(item)
+
+    def end(self, item: Item) -> None:
+        self.leaving = [(at, other) for at, other in self.leaving if other is not item]
+        followers = [job for job in self.workload.jobs if job.after == item.job.id]
+        self.arrivals = sorted(self.arrivals + [(max(self.now + job.think_s, job.at), job.id, job) for job in followers])
+
+    def come(self) -> None:
+        assert self.loading is not None
+        self.resident, self.loaded_at, self.unsettled = self.loading, self.now, True
+        self.measured.add(self.loading)
+        self.loading = None
+
+    def decide(self) -> None:
+        self.interrupt()
+        if self.running is not None or self.loading is not None:
+            return
+        for band in range(5):
+            item = self.choose([item for item in self.waiting if item.band == band])
+            if item is None:
+                continue
+            model = item.job.model or self.resident or self.workload.home
+            if model == self.resident:
+                self.start(item)
+            else:
+                self.resident = None
+                self.load(band)
+            return
+
+    def load(self, band: int) -> None:
+        """The memory is clear: what comes is decided anew, among all that wait."""
+        item = self.choose([item for item in self.waiting if item.band == band])
+        assert item is not None
+        self.loading = item.job.model or self.workload.home
+        self.loads_until = self.now + self.workload.swap_costs.seconds((), self.loading)
+
+    def interrupt(self) -> None:
+        victim = self.running
+        if victim is None or victim.job.lane is Lane.INTERNAL or not self.active or victim.interrupts >= self.max_interrupts:
+            return
+        if any(item.job.lane is Lane.INTERNAL for item in self.waiting):
+            self.interruptions += 1
+            victim.interrupts += 1
+            victim.rank = -self.interruptions
+            self.running = None
+            self.waiting.append(victim)
+
+    def choose(self, band: list[Item]) -> Item | None:
+        items = sorted(band, key=lambda item: item.place)
+        if not items:
+            return None
+        own = [item for item in items if item.job.model == self.resident]
+        if self.unsettled and self.resident is not None and own:
+            return own[0]
+        if not self.affinity:
+            return items[0]
+        served = [item for item in items if self.resident is not None and item.job.model in {None, self.resident}]
+        overdue = self.overdue([item for item in items if item not in served and item.job.model is not None])
+        return overdue or (served or items)[0]
+
+    def overdue(self, items: list[Item]) -> Item | None:
+        """Of the first in line for each absent model, the one that arrived first, if it has waited too long and the swap is earned."""
+        heads = {item.job.model: item for item in reversed(items)}
+        oldest = min(heads.values(), key=lambda item: item.number, default=None)
+        if oldest is None or self.now - oldest.arrived < self.max_swap_wait_s:
+            return None
+        target = oldest.job.model or ""
+        cost_s = self.workload.swap_costs.seconds((), target) if target in self.measured else SWAP_PRIOR_S
+        if self.resident is not None and self.now - self.loaded_at < self.residency_factor * cost_s:
+            return None
+        return oldest
+
+    def start(self, item: Item) -> None:
+        assert self.resident is not None
+        self.waiting.remove(item)
+        self.running, self.unsettled = item, False
+        self.runs_until = self.now + item.job.service_s
+        self.starts.append((self.now, item.job.id, self.resident))

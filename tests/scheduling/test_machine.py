@@ -1,0 +1,24 @@
+"""Anything, in any order: no invariant breaks, and when the faults stop everything comes to rest."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.scheduling.machine import House
+
+CI = settings(
+    max_examples=2000,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.timeout(300)
+def test_no_order_of_facts_breaks_the_scheduler_or_leaves_anything_behind():
+    run_state_machine_as_test(House, settings=CI)

@@ -1,0 +1,65 @@
+"""The scheduler against an independent one: the same starts, at the same instants, on random workloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from hearth.config.settings import GpuSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.scheduling.actions import Dispatch
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.invariants import DecisionChecker
+from hearth.simulation.engine import Brain, simulate
+from hearth.simulation.workloads import Mix, Workload, random_workload
+from tests.scheduling.reference import Reference
+
+MIX = Mix(jobs=40, shared_gpu=0.0, parallel=0.0, streaming=0.0, mean_gap_s=1.2)
+
+
+def rules() -> SchedulerSettings:
+    """Nothing that depends on estimates of service, and no restoring of the home model."""
+    return SchedulerSettings(
+        scheduling=SchedulingSettings(max_swap_wait_s=15.0, residency_factor=1.5, preempt_min_remaining_s=0.0),
+        queue=QueueSettings(max_interrupt_count=2),
+        gpu=GpuSettings(restore_home_delay_s=1e9),
+    )
+
+
+def drawn(seed: int) -> Workload:
+    return replace(random_workload(Random(seed), MIX), unload_s={})
+
+
+def starts_of(workload: Workload, policy: PolicyName, brain: Brain | None = None) -> list[tuple[float, int, str]]:
+    settings = workload.settings(rules(), policy)
+    run = simulate(workload, settings, brain or DecisionChecker(Scheduler(settings)))
+    numbers = {record.sequence: record.job.id for record in run.records}
+    return [(at, numbers[action.sequence], action.model) for at, action in run.decisions if isinstance(action, Dispatch)]
+
+
+def expected_of(workload: Workload, policy: PolicyName) -> list[tuple[float, int, str]]:
+    owner = rules()
+    return Reference(
+        workload=workload,
+        affinity=policy is PolicyName.AFFINITY,
+        max_swap_wait_s=owner.scheduling.max_swap_wait_s,
+        residency_factor=owner.scheduling.residency_factor,
+        max_interrupts=owner.queue.max_interrupt_count,
+    ).run()
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+@pytest.mark.parametrize("block", range(4))
+def test_the_scheduler_starts_what_the_reference_starts_when_it_starts_it(policy: PolicyName, block: int) -> None:
+    for seed in range(block * 25, block * 25 + 25):
+        workload = drawn(seed)
+        assert starts_of(workload, policy) == expected_of(workload, policy), f"seed {seed}"
+
+
+def test_the_random_workloads_contain_what_the_reference_is_there_for() -> None:
+    """Otherwise agreement would mean little."""
+    runs = [simulate(workload, workload.settings(rules(), PolicyName.AFFINITY)) for workload in map(drawn, range(25))]
+    assert sum(record.interrupts for run in runs for record in run.records) > 20
+    assert sum(len(run.swaps) for run in runs) > 100
+    assert sum(action.why == "overdue" for run in runs for _, action in run.decisions if hasattr(action, "why")) > 5
