@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-from hearth.version import __version__
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.backends.ollama import OllamaBackend
@@ -21,7 +21,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
 from hearth.emulator.server import Emulator
 from hearth.errors import BackendError, ConfigError
-from hearth.events import EmulatorStarted, GatewayStarted
+from hearth.events import EmulatorStarted
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.observability.logs import LogSink, configure_logging
@@ -87,6 +87,42 @@ async def _why_emulate(mode: BackendMode, url: str) -> str | None:
         await probe.aclose()
 
 
+@asynccontextmanager
+async def running_gateway(
+    config: GatewayConfig,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    clock: Clock | None = None,
+    backend_mode: BackendMode | None = None,
+    ollama_url: str | None = None,
+    sinks: tuple[EventSink, ...] = (),
+    hurry: asyncio.Event | None = None,
+) -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway that queues, and listens at the URL that comes with it; leaving drains and stops it, faster once `hurry` is set.
+
+    Args:
+        host, port: instead of `server.host` and `server.port`.
+
+    Raises:
+        ConfigError: the address cannot be listened on, or must not without keys.
+    """
+    host = host or config.settings.server.host
+    problem = exposure_problem(host, has_keys=bool(config.settings.auth.keys))
+    if problem is not None:
+        raise ConfigError([problem])
+    gateway = await build_gateway(config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=sinks)
+    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
+    try:
+        await gateway.start()
+        url = await server.start(host, config.settings.server.port if port is None else port)
+        gateway.announce_start(url)
+        yield gateway, url
+    finally:
+        await gateway.stop(hurry=hurry)
+        await server.stop(LAST_BYTES_GRACE_S)
+
+
 async def serve(
     config: GatewayConfig,
     *,
@@ -96,7 +132,7 @@ async def serve(
     ollama_url: str | None = None,
     sinks: tuple[EventSink, ...] = (),
 ) -> int:
-    """Run the gateway and its HTTP server until a signal ends it.
+    """Run the gateway and its HTTP server until a signal ends it, logging to standard output.
 
     SIGTERM and SIGINT drain and stop, a second one cuts the drain short; SIGHUP reads the configuration again.
 
@@ -104,52 +140,44 @@ async def serve(
         The exit code of the process.
 
     Raises:
-        ConfigError: the address cannot be listened on, or must not without keys.
+        ConfigError: see `running_gateway`.
     """
-    server_settings = config.settings.server
-    host = host or server_settings.host
-    problem = exposure_problem(host, has_keys=bool(config.settings.auth.keys))
-    if problem is not None:
-        raise ConfigError([problem])
     clock = SystemClock()
-    output = configure_logging(server_settings.log_format, sys.stdout)
+    output = configure_logging(config.settings.server.log_format, sys.stdout)
+    signals = Signals()
     try:
-        gateway = await build_gateway(config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=(LogSink(clock), *sinks))
-        server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
-        await _run(gateway, server, host, server_settings.port if port is None else port)
+        async with running_gateway(
+            config,
+            host=host,
+            port=port,
+            clock=clock,
+            backend_mode=backend_mode,
+            ollama_url=ollama_url,
+            sinks=(LogSink(clock), *sinks),
+            hurry=signals.hurry_requested,
+        ) as (gateway, _):
+            signals.on_reload(gateway.reload)
+            await signals.stop_requested.wait()
     finally:
+        signals.close()
         output.close()
     return 0
 
 
-async def _run(gateway: Gateway, server: HearthServer, host: str, port: int) -> None:
-    signals = Signals(reload=gateway.reload)
-    try:
-        await gateway.start()
-        url = await server.start(host, port)
-        identity = gateway.health()["backend"]
-        backend = identity["url"] if isinstance(identity, dict) else ""
-        keys = bool(gateway.config.settings.auth.keys)
-        gateway.events.emit(
-            GatewayStarted(at=gateway.clock.monotonic(), url=url, version=__version__, backend=str(backend), authentication=keys)
-        )
-        await signals.stop_requested.wait()
-    finally:
-        await gateway.stop(hurry=signals.hurry_requested)
-        await server.stop(LAST_BYTES_GRACE_S)
-        signals.close()
-
-
 class Signals:
-    """What the operating system asks for, as events."""
+    """What the operating system asks for, as events. SIGHUP is ignored until somebody wants it."""
 
-    def __init__(self, *, reload: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         self.stop_requested = asyncio.Event()
         self.hurry_requested = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._loop.add_signal_handler(signal.SIGTERM, self._stop)
         self._loop.add_signal_handler(signal.SIGINT, self._stop)
+        self._loop.add_signal_handler(signal.SIGHUP, lambda: None)
+
+    def on_reload(self, reload: Callable[[], object]) -> None:
+        """Call this on SIGHUP."""
         self._loop.add_signal_handler(signal.SIGHUP, reload)
 
     def _stop(self) -> None:

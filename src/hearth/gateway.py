@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from hearth.version import __version__
 from hearth.backend_watch import BackendWatch
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.rendering import differences
 from hearth.errors import BackendError, ConfigError, ModelNotFound
-from hearth.events import ConfigRejected, ConfigReloaded, GatewayStopped, GatewayStopping
+from hearth.events import ConfigRejected, ConfigReloaded, GatewayStarted, GatewayStopped, GatewayStopping
 from hearth.gpu_tracker import GpuTracker
 from hearth.observability.fanout import EventFanout
 from hearth.observability.windows import Stats24h
@@ -30,6 +29,7 @@ from hearth.scheduling.inputs import TimerFired
 from hearth.supervision import Supervisor
 from hearth.timetable import Timetable
 from hearth.types import canonical_model
+from hearth.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,24 +113,34 @@ class Gateway:
         self._supervisor.start("backend watch", self._watch.run)
         self._supervisor.start("timetable", self._timetable.run)
 
+    def announce_start(self, url: str) -> None:
+        """Say that callers can come now, at `url`."""
+        backend = f"{'the emulator' if self._identity.emulator else 'Ollama'} {self._watch.version} at {self._identity.url}"
+        keys = bool(self._config.settings.auth.keys)
+        self.events.emit(GatewayStarted(at=self.clock.monotonic(), url=url, version=__version__, backend=backend, authentication=keys))
+
     async def stop(self, grace_s: float | None = None, *, hurry: asyncio.Event | None = None) -> None:
         """Refuse new work, give running work `grace_s` (`server.shutdown_grace_s` where None), end everything. Again is harmless.
 
         Args:
             hurry: when set, running work gets no more time.
         """
-        if self._stopping or self._started_at is None:
+        if self._stopping:
             return
         self._stopping = True
-        grace_s = self._config.settings.server.shutdown_grace_s if grace_s is None else grace_s
-        state, now = self.worker.scheduler.state, self.clock.monotonic()
-        self.events.emit(GatewayStopping(at=now, grace_s=grace_s, waiting=len(state.waiting), running=len(state.running)))
-        await self.worker.stop(grace_s, hurry=hurry)
+        if self._started_at is not None:
+            await self._drain(grace_s, hurry)
         await self._supervisor.stop()
         for close in self._on_stop:
             await close()
         now = self.clock.monotonic()
-        self.events.emit(GatewayStopped(at=now, uptime_s=now - self._started_at))
+        self.events.emit(GatewayStopped(at=now, uptime_s=now - (now if self._started_at is None else self._started_at)))
+
+    async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
+        grace_s = self._config.settings.server.shutdown_grace_s if grace_s is None else grace_s
+        state, now = self.worker.scheduler.state, self.clock.monotonic()
+        self.events.emit(GatewayStopping(at=now, grace_s=grace_s, waiting=len(state.waiting), running=len(state.running)))
+        await self.worker.stop(grace_s, hurry=hurry)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp, build_app
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AuthSettings, KeySettings, ServerSettings, Settings
-from hearth.errors import BackendGone, BackendUnreachable, HearthError
+from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound
 from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.queue import NewItem, Ticket
@@ -25,6 +25,7 @@ from hearth.reply import Reply, ReplyHead
 from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
+RESIDENT = "resident:1"
 Serve = Callable[[NewItem, Reply], Awaitable[None]]
 
 ADMIN_KEY, HOUSE_KEY, LOW_KEY = "hearth_admin", "hearth_house", "hearth_low"
@@ -63,6 +64,7 @@ class FakeWorker:
     serve: Serve = hello
     refusal: HearthError | None = None
     submitted: list[NewItem] = field(default_factory=list)
+    calls: list[BackendCall] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     announced: list[tuple[str, float]] = field(default_factory=list)
@@ -78,6 +80,7 @@ class FakeWorker:
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(new)
+        self.calls.append(new.call if isinstance(new.call, BackendCall) else new.call(new.model or RESIDENT))
         reply = Reply(limit_bytes=1 << 20)
         self.replies.append(reply)
         sequence = Sequence(len(self.submitted))
@@ -108,7 +111,8 @@ class FakeWorker:
 
     def get_item(self, sequence: int) -> dict[str, object] | None:
         if 1 <= sequence <= len(self.submitted):
-            return {"sequence": sequence, "caller": self.submitted[sequence - 1].caller}
+            new = self.submitted[sequence - 1]
+            return {"sequence": sequence, "caller": new.caller, "model": new.model or RESIDENT}
         return None
 
     def preempt_external(self) -> int:
@@ -128,11 +132,13 @@ class FakeWorker:
         self._moved.set()
 
     async def changes(self) -> AsyncIterator[int]:
-        while not self.closed:
+        yield self.revision
+        while True:
             await self._moved.wait()
             self._moved.clear()
-            if not self.closed:
-                yield self.revision
+            if self.closed:
+                return
+            yield self.revision
 
     async def aclose(self) -> None:
         """End all work."""
@@ -217,12 +223,18 @@ class FakeGateway:
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
         self.emulated = False
         self.not_ready = ""
+        self.missing: set[str] = set()
 
     def health(self) -> dict[str, object]:
         return {"status": "ok", "backend": {"emulator": self.emulated}}
 
     def ready(self) -> tuple[bool, str]:
         return not self.not_ready, self.not_ready
+
+    async def resolve(self, model: str) -> str:
+        if model in self.missing:
+            raise ModelNotFound(f"model '{model}' not found")
+        return model
 
     async def models(self) -> list[dict[str, object]]:
         return [{"name": "m", "resident": True}]
@@ -267,7 +279,7 @@ async def ask(
     app: HearthApp,
     method: str,
     path: str,
-    body: bytes | dict[str, Any] = b"",
+    body: bytes | Mapping[str, Any] = b"",
     *,
     key: str | None = None,
     peer: str = "127.0.0.1",
@@ -275,7 +287,7 @@ async def ask(
     **headers: str,
 ) -> Got:
     """Drive the application in process. Header names are keyword arguments with `_` for `-`."""
-    raw = json.dumps(body).encode() if isinstance(body, dict) else body
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     fields = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
     if key is not None:
         fields["authorization"] = f"Bearer {key}"

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from hearth.api.asgi import read_body, replayed, unless_gone
+from hearth.api.asgi import Message, Receive, read_body, replayed, unless_gone
 from hearth.errors import BodyTooLarge, CallerGone
 
-GONE = {"type": "http.disconnect"}
+GONE: Message = {"type": "http.disconnect"}
 
 
-def receiving(*messages):
+def receiving(*messages: Message) -> Receive:
     pending = list(messages)
 
-    async def receive():
+    async def receive() -> Message:
         if not pending:
             await asyncio.Event().wait()
         return pending.pop(0)
@@ -23,7 +23,7 @@ def receiving(*messages):
     return receive
 
 
-def part(body: bytes, *, more: bool = True):
+def part(body: bytes, *, more: bool = True) -> Message:
     return {"type": "http.request", "body": body, "more_body": more}
 
 
@@ -53,7 +53,7 @@ async def test_a_caller_who_leaves_while_sending_is_gone():
 async def test_work_ends_when_its_caller_leaves_and_its_cleanup_has_run():
     cleaned = []
 
-    async def work():
+    async def work() -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -65,7 +65,7 @@ async def test_work_ends_when_its_caller_leaves_and_its_cleanup_has_run():
 
 
 async def test_work_that_ends_by_itself_keeps_its_error():
-    async def work():
+    async def work() -> None:
         raise BodyTooLarge
 
     with pytest.raises(BodyTooLarge):

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
+from hearth.config.settings import ModelSettings
 from hearth.errors import BackendGone, RateLimited
 from hearth.events import RequestRejected
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
 from hearth.types import Lane, Priority, WorkKind
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeGateway, ask
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, FakeGateway, ask
 
 CHAT = {"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -102,9 +103,9 @@ async def test_an_owner_announces_a_task_at_a_time_in_either_form(at, gateway, a
         ({"task_type": "digest"}, "at: Field required"),
         ({"task_type": "", "at": 1893481200}, "task_type: "),
         ({"task_type": "digest", "at": 1893481200, "when": 1}, "when: unknown field; leave it out"),
-        (b"{", "body"),
+        (b"{", "JSON"),
         (b"", "body"),
-        (b"[" * 50_000, "body"),
+        (b"[" * 50_000, "JSON"),
     ],
 )
 async def test_a_wrong_announcement_is_a_400_that_names_the_field(body, words, gateway, app):
@@ -137,7 +138,7 @@ async def test_a_completion_goes_through_the_queue(gateway, app):
     assert got.headers["x-queue-position"] == "0"
     (new,) = gateway.worker.submitted
     assert (new.kind, new.streaming, new.model, new.max_tokens) == (WorkKind.GENERATE, False, "m", 9)
-    assert json.loads(new.call.body)["format"] == "json"
+    assert json.loads(gateway.worker.calls[0].body)["format"] == "json"
     assert got.headers["x-request-id"] == new.request_id
 
 
@@ -147,10 +148,20 @@ async def test_a_completion_may_be_sent_as_curl_does_it(gateway, app):
     assert got.status == 200
 
 
-async def test_a_completion_without_a_model_uses_the_home_model(gateway, app):
+async def test_a_completion_without_a_model_runs_on_whatever_is_resident(gateway, app):
     gateway.worker.serve = answers
-    await ask(app, "POST", "/llm/completions", {"prompt": "Say hello"})
-    assert gateway.worker.submitted[0].model == gateway.config.settings.gpu.home_model
+    got = await ask(app, "POST", "/llm/completions", {"prompt": "Say hello"})
+    (new,) = gateway.worker.submitted
+    assert new.model is None
+    assert json.loads(gateway.worker.calls[0].body)["model"] == RESIDENT
+    assert got.json["model"] == RESIDENT
+
+
+async def test_a_completion_is_called_with_the_pinned_options_of_its_model():
+    gateway = FakeGateway(models={"m": ModelSettings(num_ctx=2048)})
+    gateway.worker.serve = answers
+    await ask(gateway.app(), "POST", "/llm/completions", {"prompt": "x", "model": "m", "max_tokens": 3})
+    assert json.loads(gateway.worker.calls[0].body)["options"] == {"num_predict": 3, "num_ctx": 2048}
 
 
 async def test_the_task_type_of_a_completion_sets_its_band(gateway):

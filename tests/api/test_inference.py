@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from hearth.types import Dialect, Lane, WorkKind
 from tests.api.house import ADMIN_KEY, LOW_KEY, NDJSON, FakeGateway, ask, begins_and_breaks
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
-BODIES = {
+BODIES: dict[str, dict[str, Any]] = {
     "/api/chat": CHAT,
     "/api/generate": {"model": "m", "prompt": "hi"},
     "/api/embed": {"model": "m", "input": "hi"},
@@ -34,10 +35,11 @@ async def test_every_inference_route_goes_through_the_queue_with_its_bytes_untou
     body = json.dumps(BODIES[path], indent=1).encode()
     got = await ask(app, "POST", path, body, content_type="application/json")
     assert got.status == 200
+    (call,) = gateway.worker.calls
+    assert call.body == body
+    assert call.path == path
+    assert call.method == "POST"
     (new,) = gateway.worker.submitted
-    assert new.call.body == body
-    assert new.call.path == path
-    assert new.call.method == "POST"
     assert new.model == "m"
     assert new.caller == "local"
     assert new.lane is Lane.EXTERNAL
@@ -79,9 +81,9 @@ async def test_the_query_is_forwarded_and_credentials_cookies_and_origins_are_no
         user_agent="claude-code",
         content_type="application/json",
     )
-    (new,) = keyed.worker.submitted
-    assert new.call.path == "/v1/messages?beta=true"
-    names = {name for name, _ in new.call.headers}
+    (new,), (call,) = keyed.worker.submitted, keyed.worker.calls
+    assert call.path == "/v1/messages?beta=true"
+    names = {name for name, _ in call.headers}
     assert names == {b"content-type", b"user-agent", b"anthropic-version"}
     assert new.caller == "owner"
 
@@ -103,14 +105,14 @@ async def test_any_other_request_id_is_replaced(own, app):
 async def test_what_was_rewritten_is_said(gateway, app):
     got = await ask(app, "POST", "/api/chat", {**CHAT, "keep_alive": -1, "options": {"num_ctx": 9, "seed": 1}})
     assert got.headers["x-hearth-rewrote"] == "keep_alive,options.num_ctx"
-    assert json.loads(gateway.worker.submitted[0].call.body) == {**CHAT, "options": {"seed": 1}}
+    assert json.loads(gateway.worker.calls[0].body) == {**CHAT, "options": {"seed": 1}}
 
 
 async def test_a_pinned_context_length_goes_into_native_requests_whatever_the_spelling_of_the_name():
     gateway = FakeGateway(models={"llama3": ModelSettings(num_ctx=4096)})
     for name in ("llama3", "llama3:latest", "registry.ollama.ai/library/llama3"):
         await ask(gateway.app(), "POST", "/api/chat", {**CHAT, "model": name})
-        assert json.loads(gateway.worker.submitted[-1].call.body)["options"] == {"num_ctx": 4096}
+        assert json.loads(gateway.worker.calls[-1].body)["options"] == {"num_ctx": 4096}
 
 
 async def test_streaming_defaults_are_those_of_the_dialect(gateway, app):
@@ -132,6 +134,23 @@ async def test_an_unload_is_answered_at_once_and_reaches_no_queue(path, field, g
     assert got.json["created_at"].endswith("Z")
     assert field in got.json
     assert got.headers["x-request-id"] == "mine"
+    assert gateway.worker.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/api/chat", lambda said: said["error"] == "model 'm' not found"),
+        ("/api/embed", lambda said: said["error"] == 'model "m" not found, try pulling it first'),
+        ("/v1/chat/completions", lambda said: said["error"]["message"] == "model 'm' not found"),
+        ("/v1/messages", lambda said: said["error"]["type"] == "not_found_error"),
+    ],
+)
+async def test_a_model_that_is_not_installed_is_404_in_the_words_of_ollama_and_reaches_no_queue(path, text, gateway, app):
+    gateway.missing = {"m"}
+    got = await ask(app, "POST", path, BODIES[path])
+    assert got.status == 404
+    assert text(got.json)
     assert gateway.worker.submitted == []
 
 
@@ -288,7 +307,7 @@ async def test_a_large_body_is_parsed_while_others_are_served(gateway, app):
     got = await ask(app, "POST", "/api/chat", CHAT)
     assert got.status == 200
     assert (await asking).status == 200
-    assert [len(new.call.body) > 1_000_000 for new in gateway.worker.submitted] == [False, True]
+    assert [len(call.body) > 1_000_000 for call in gateway.worker.calls] == [False, True]
 
 
 async def test_a_compressed_body_is_415_in_each_dialect(app):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Mapping
 
 import pytest
 
@@ -16,7 +17,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "m", "prompt": "hi"}
 
 
-async def begin(url: str, path: str, body: dict[str, object], gateway) -> Caller:
+async def begin(url: str, path: str, body: Mapping[str, object], gateway) -> Caller:
     caller = await Caller.to(url)
     await caller.post(path, json.dumps(body).encode())
     await asyncio.wait_for(gateway.worker.arrived.wait(), 2)

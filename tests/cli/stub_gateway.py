@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,11 +22,15 @@ def recorded(name: str) -> dict[str, Any]:
 
 @dataclass
 class StubGateway:
-    """Answers by path: (status, content type, body). Remembers the headers of every request."""
+    """Answers by path: (status, content type, body). Remembers the headers of every request.
+
+    A stream promises one byte more than it has: its reader waits for it while `after_stream` runs.
+    """
 
     answers: dict[str, tuple[int, str, bytes]] = field(default_factory=dict)
     seen: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
+    after_stream: Callable[[], None] | None = None
 
     def put(self, path: str, value: object, status: int = 200) -> None:
         self.answers[path] = (status, "application/json", json.dumps(value).encode())
@@ -54,9 +58,13 @@ def _handler(stub: StubGateway) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", content_type)
             if status in {301, 302, 307}:
                 self.send_header("Location", body.decode())
-            self.send_header("Content-Length", str(len(body)))
+            after = stub.after_stream if content_type == "text/event-stream" else None
+            self.send_header("Content-Length", str(len(body) + (after is not None)))
             self.end_headers()
             self.wfile.write(body)
+            if after is not None:
+                after()
+                self.rfile.read(1)
 
         def log_request(self, code: object = "-", size: object = "-") -> None:
             """Nothing: pytest's output is not this server's log."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
+from functools import partial
 
 import pytest
 
@@ -133,3 +136,17 @@ def test_watch_on_a_pipe_names_the_way_that_works(hearth, busy):
     result = hearth("status", "--watch", "--url", busy.url)
     assert result.exit_code == 1
     assert "--json --watch" in result.stderr
+
+
+def test_ctrl_c_is_the_ordinary_end_of_watching(hearth, busy):
+    busy.answers["/llm/queue/stream"] = (200, "text/event-stream", b'data: {"mode": "active"}\n\n')
+    busy.after_stream = partial(os.kill, os.getpid(), signal.SIGINT)
+    result = hearth("status", "--json", "--watch", "--url", busy.url)
+    assert result.exit_code == 0
+    assert "Aborted" not in result.output
+
+
+def test_ctrl_c_while_asking_once_is_an_abort(hearth, busy):
+    busy.answers["/llm/queue/status"] = (200, "text/event-stream", b"{}")
+    busy.after_stream = partial(os.kill, os.getpid(), signal.SIGINT)
+    assert hearth("status", "--json", "--url", busy.url).exit_code == 1

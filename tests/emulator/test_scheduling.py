@@ -29,6 +29,7 @@ def model(name: str, **changes: Any) -> EmulatedModel:
 
 
 SLOW = {"decode_tokens_per_s": 500.0}
+FOREVER_TOKENS = 20_000
 
 
 class Caller:
@@ -90,7 +91,7 @@ async def test_loads_are_served_in_order_of_arrival_without_grouping(start_emula
 
 async def test_a_loaded_model_is_served_past_a_load_that_waits_for_it(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"), num_parallel=2)
-    long = caller.begin("a", tokens=100)
+    long = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
     waiting = caller.begin("b")
     await until(lambda: len(emulator.requests) == 2)
@@ -99,19 +100,20 @@ async def test_a_loaded_model_is_served_past_a_load_that_waits_for_it(start_emul
 
     assert not long.done()
     assert not waiting.done()
-    await asyncio.gather(long, waiting)
+    await cancel(long)
+    await waiting
     assert loaded_names(emulator) == ["a", "b"]
 
 
 async def test_an_explicit_keep_alive_revives_a_victim_and_wedges_the_loader_until_it_is_unloaded(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"), num_parallel=2)
-    long = caller.begin("a", tokens=50)
+    long = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
     waiting = caller.begin("b")
     await until(lambda: len(emulator.requests) == 2)
     await caller.generate("a", keep_alive=-1)
-    await long
-    await caller.ps()
+    await cancel(long)
+    await until(lambda: not emulator.in_flight)
     assert not waiting.done()
 
     await caller.post("/api/generate", model="a", keep_alive=0)
@@ -121,7 +123,7 @@ async def test_an_explicit_keep_alive_revives_a_victim_and_wedges_the_loader_unt
 
 async def test_a_caller_that_leaves_stops_its_generation(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a", **SLOW))
-    call = caller.begin("a", tokens=100_000)
+    call = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
 
     await cancel(call)
@@ -142,14 +144,14 @@ async def test_a_caller_that_leaves_during_its_load_kills_the_load(start_emulato
 
 
 async def test_a_queued_caller_that_leaves_still_evicts(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"))
-    long = caller.begin("a", tokens=30)
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b", load_s=60.0))
+    long = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
     waiting = caller.begin("b")
     await until(lambda: len(emulator.requests) == 2)
 
     await cancel(waiting)
-    await long
+    await cancel(long)
 
     await until(lambda: not emulator.resident)
     assert loaded_names(emulator) == ["a"]
@@ -182,12 +184,12 @@ async def test_asking_for_more_context_than_the_model_has_is_no_reload(start_emu
 
 
 async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", load_s=0.1))
-    loading = caller.begin("a")
-    await until(lambda: emulator.requests)
-    assert await caller.ps() == []
-    await loading
+    emulator, caller = await started(start_emulator, session, model("a"), model("b", load_s=60.0, vram_gib=0.1))
+    await caller.generate("a")
+    loading = caller.begin("b")
+    await until(lambda: len(emulator.requests) == 2)
     assert [one["name"] for one in await caller.ps()] == ["a:latest"]
+    await cancel(loading)
 
     answer = await caller.post("/api/generate", model="a", keep_alive=0)
 
@@ -197,13 +199,14 @@ async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload
 
 async def test_an_unload_waits_for_the_request_in_flight(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a", **SLOW))
-    long = caller.begin("a", tokens=20)
+    long = caller.begin("a", tokens=FOREVER_TOKENS)
     await until(lambda: emulator.in_flight)
 
     await caller.post("/api/generate", model="a", keep_alive=0)
 
     assert emulator.resident == ("a:latest",)
-    assert (await long)["done_reason"] == "length"
+    assert not long.done()
+    await cancel(long)
     await until(lambda: not emulator.resident)
 
 

@@ -15,7 +15,6 @@ from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, Queue
 from hearth.scheduling import inputs
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
-from hearth.scheduling.waiting import Place
 from hearth.types import Lane, Priority, Sequence, Usage
 from tests.support.shell import Shell
 
@@ -210,7 +209,7 @@ class House(RuleBasedStateMachine):
                     self.house.cancel(sequence)
 
     def _nothing_new_runs(self) -> None:
-        assert all(entry.place is Place.WAITING for entry in self.house.state.entries.values())
+        assert all(entry.model is None for entry in self.house.state.entries.values())
 
     def _nothing_is_held(self) -> None:
         state, house = self.house.state, self.house

@@ -15,15 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import wait_gone
-from hearth.api.submission import PinnedOptions, submit
+from hearth.api.submission import JSON_BODY, PinnedOptions, Wanted, submit
 from hearth.api.visit import Visit
-from hearth.dialects.envelope import read_envelope
+from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.ollama import completion_call, read_completion
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.errors import BackendProtocolError, BadRequest, ModelNotFound
+from hearth.errors import BackendProtocolError, ModelNotFound
 from hearth.gateway import Gateway
 from hearth.queue import Ticket
-from hearth.types import Completion
+from hearth.types import BackendCall, Completion
+
+_ANY_MODEL = "any"
+"""Stands for a model that is not chosen yet where only the size of a request is read."""
 
 
 class CompletionBody(BaseModel):
@@ -45,7 +48,6 @@ class Accepted:
     """A completion in the queue; `at` is the monotonic instant of its acceptance in seconds."""
 
     ticket: Ticket
-    model: str
     at: float
 
 
@@ -55,21 +57,22 @@ class Completions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def accept(self, visit: Visit, identity: Identity, asked: CompletionBody) -> Accepted:
-        """Take a completion into the queue.
+    async def accept(self, visit: Visit, identity: Identity, asked: CompletionBody) -> Accepted:
+        """Take a completion into the queue; without a model it runs on whatever is resident.
 
         Raises:
-            BadRequest, Forbidden, RateLimited, QueueFull, ShuttingDown: it was not accepted.
+            BadRequest, Forbidden, RateLimited, ModelNotFound, QueueFull, ShuttingDown: it was not accepted.
         """
-        settings = self._gateway.config.settings
-        model = asked.model or settings.gpu.home_model
-        if not model:
-            raise BadRequest("name a model: there is no gpu.home_model to fall back on")
-        call = completion_call(asked.prompt, model, asked.max_tokens, json_mode=asked.json_mode)
-        envelope = read_envelope(INFERENCE_ROUTES[Endpoint.GENERATE], call.body, PinnedOptions(settings))
+        pinned = PinnedOptions(self._gateway.config.settings)
+        envelope = _envelope(asked, asked.model or _ANY_MODEL, pinned)
+        wanted = Wanted(
+            envelope=envelope,
+            model=asked.model,
+            call=lambda model: _call_of(_envelope(asked, model, pinned)),
+            task_type=asked.task_type,
+        )
         at = self._gateway.clock.monotonic()
-        ticket = submit(self._gateway, visit, identity, envelope, path=call.path, task_type=asked.task_type)
-        return Accepted(ticket=ticket, model=model, at=at)
+        return Accepted(ticket=await submit(self._gateway, visit, identity, wanted), at=at)
 
     async def finish(self, visit: Visit, accepted: Accepted) -> Completion:
         """Wait for the answer; `latency_ms` counts from the acceptance.
@@ -80,8 +83,10 @@ class Completions:
         """
         status, body = await self._answer(visit, accepted.ticket)
         latency_ms = round((self._gateway.clock.monotonic() - accepted.at) * 1000)
-        _check_status(status, body, accepted.model)
-        return read_completion(body, latency_ms, accepted.model)
+        item = self._gateway.worker.get_item(accepted.ticket.sequence) or {}
+        model = str(item.get("model") or "")
+        _check_status(status, body, model)
+        return read_completion(body, latency_ms, model)
 
     async def _answer(self, visit: Visit, ticket: Ticket) -> tuple[int, bytes]:
         """Status and body; when the caller leaves, abandoning the reply ends the wait with CallerGone."""
@@ -97,6 +102,15 @@ class Completions:
             watching.cancel()
             if not complete:
                 self._gateway.worker.cancel(ticket.sequence)
+
+
+def _envelope(asked: CompletionBody, model: str, pinned: PinnedOptions) -> Envelope:
+    call = completion_call(asked.prompt, model, asked.max_tokens, json_mode=asked.json_mode)
+    return read_envelope(INFERENCE_ROUTES[Endpoint.GENERATE], call.body, pinned)
+
+
+def _call_of(envelope: Envelope) -> BackendCall:
+    return BackendCall(method="POST", path=Endpoint.GENERATE, headers=JSON_BODY, body=envelope.body)
 
 
 def _check_status(status: int, body: bytes, model: str) -> None:

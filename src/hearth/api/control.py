@@ -124,7 +124,7 @@ class Pages:
 
     async def complete(self, asked: CompletionBody, visit: CurrentVisit, caller: Caller) -> Response:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
-        accepted = self._completions.accept(visit, caller, asked)
+        accepted = await self._completions.accept(visit, caller, asked)
         try:
             completion = await self._completions.finish(visit, accepted)
         except HearthError as error:

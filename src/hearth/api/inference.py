@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
 from hearth.api.relay import Relay
-from hearth.api.submission import PinnedOptions, submit
+from hearth.api.submission import PinnedOptions, Wanted, forwarded_headers, submit
 from hearth.api.visit import Visit
 from hearth.config.settings import Settings
 from hearth.dialects.envelope import Envelope, read_envelope
@@ -20,7 +20,7 @@ from hearth.dialects.ollama import unload_reply
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.gateway import Gateway
 from hearth.queue import Ticket
-from hearth.types import Headers, WorkKind
+from hearth.types import BackendCall, Headers, WorkKind
 
 _THREAD_FROM_BYTES = 1024 * 1024
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
@@ -45,14 +45,15 @@ class Inference:
             check_model(identity, envelope.model)
             await self._answer_unload(visit, route, envelope)
             return
-        ticket = submit(self._gateway, visit, identity, envelope, path=visit.target)
+        call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
+        ticket = await submit(self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call))
         headers = _answer_headers(ticket, envelope)
         await Relay(self._gateway.worker, visit, route, ticket, streaming=envelope.streaming, headers=headers).run()
 
     async def _answer_unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
         """Residency is the scheduler's business: the caller hears what Ollama would say, and nothing is unloaded."""
         created_at = datetime.fromtimestamp(self._gateway.clock.wall(), UTC).isoformat().replace("+00:00", "Z")
-        body = unload_reply(route, envelope.model or "", created_at)
+        body = unload_reply(route, envelope.model, created_at)
         await visit.answer.whole(200, (_NATIVE_JSON, (b"x-request-id", visit.request_id.encode("ascii"))), body)
 
 
@@ -71,4 +72,4 @@ def _answer_headers(ticket: Ticket, envelope: Envelope) -> Headers:
     )
     if not envelope.rewritten:
         return headers
-    return (*headers, (b"x-hearth-rewrote", ",".join(envelope.rewritten).encode("ascii")))
+    return (*headers, (b"x-hearth-rewrote", ",".join(envelope.rewritten).encode("ascii", "replace")))

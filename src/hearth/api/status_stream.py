@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from hearth.errors import CapacityError
 from hearth.queue import LLMQueueWorker
@@ -35,16 +35,17 @@ class StatusStream:
         if self._subscribers >= MAX_SUBSCRIBERS:
             raise CapacityError(f"{MAX_SUBSCRIBERS} status streams are open already")
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes]:
         """SSE frames: `event: status` with `get_status()` as JSON, first the present one; comments as heartbeats."""
         self._subscribers += 1
         changes = aiter(self._worker.changes())
         ended = asyncio.ensure_future(self._ended.wait())
         change = asyncio.ensure_future(_next(changes))
         try:
-            yield self._status()
-            while not ended.done():
+            while True:
                 await asyncio.wait({ended, change}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    return
                 if not change.done():
                     yield _HEARTBEAT
                     continue

@@ -5,16 +5,22 @@ Must never read a body or write an answer. Called by `api.inference` and `api.co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from hearth.admission.auth import Identity
 from hearth.admission.gate import admit, standing_of
 from hearth.api.visit import Visit
 from hearth.config.settings import Settings
 from hearth.dialects.envelope import Envelope
+from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
 from hearth.queue import NewItem, Ticket
-from hearth.types import BackendCall, Headers, LoadOptions, canonical_model
+from hearth.types import BackendCall, Headers, LoadOptions, WorkKind, canonical_model
 
-_JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+JSON_BODY: Headers = ((b"content-type", b"application/json"),)
+"""Every body that goes on has been read as JSON."""
+
 _FORWARDED = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
 
 
@@ -32,25 +38,40 @@ class PinnedOptions:
         return LoadOptions()
 
 
-def submit(gateway: Gateway, visit: Visit, identity: Identity, envelope: Envelope, *, path: str, task_type: str | None = None) -> Ticket:
-    """Take a request into the queue.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Work that a caller asks for.
 
-    Args:
-        path: the backend's path, with the query as it was sent.
+    Attributes:
+        envelope: what is known of its body.
+        model: as the caller wrote it; None runs on whatever is resident.
+        call: the backend call, or what makes it once the model is chosen.
         task_type: from the body, where the route has the field.
+    """
+
+    envelope: Envelope
+    model: str | None
+    call: BackendCall | Callable[[str], BackendCall]
+    task_type: str | None = None
+
+
+async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wanted) -> Ticket:
+    """Take work into the queue.
 
     Raises:
         BadRequest, Forbidden, RateLimited: see `admission.gate`.
+        ModelNotFound: it is not installed, in the words of Ollama.
         QueueFull, ShuttingDown: with `retry_after_s`.
     """
-    standing = standing_of(identity, visit.headers, gateway.config, task_type=task_type)
-    admit(identity, envelope.model, standing, gateway.rate_limiter, gateway.clock.monotonic())
+    standing = standing_of(identity, visit.headers, gateway.config, task_type=wanted.task_type)
+    admit(identity, wanted.model, standing, gateway.rate_limiter, gateway.clock.monotonic())
+    envelope = wanted.envelope
     return gateway.worker.submit(
         NewItem(
             lane=standing.lane,
             priority=standing.priority,
             caller=identity.caller,
-            model=envelope.model,
+            model=await _installed_name(gateway, wanted),
             task_type=standing.task_type,
             kind=envelope.kind,
             dialect=envelope.dialect,
@@ -58,9 +79,20 @@ def submit(gateway: Gateway, visit: Visit, identity: Identity, envelope: Envelop
             prompt_tokens=envelope.prompt_tokens,
             max_tokens=envelope.max_tokens,
             request_id=visit.request_id,
-            call=BackendCall(method="POST", path=path, headers=forwarded_headers(visit), body=envelope.body),
+            call=wanted.call,
         )
     )
+
+
+async def _installed_name(gateway: Gateway, wanted: Wanted) -> str | None:
+    if wanted.model is None:
+        return None
+    try:
+        return await gateway.resolve(wanted.model)
+    except ModelNotFound as error:
+        if wanted.envelope.kind is WorkKind.EMBED:
+            raise ModelNotFound(f'model "{wanted.model}" not found, try pulling it first') from error
+        raise
 
 
 def forwarded_headers(visit: Visit) -> Headers:
@@ -69,4 +101,4 @@ def forwarded_headers(visit: Visit) -> Headers:
     The body has been read as JSON, so that is what it is forwarded as, whatever `curl -d` called it.
     """
     values = visit.headers.values
-    return (_JSON, *((name, values[name]) for name in _FORWARDED if name in values))
+    return (*JSON_BODY, *((name, values[name]) for name in _FORWARDED if name in values))

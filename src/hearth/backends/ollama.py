@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 from aiohttp import hdrs
 from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
@@ -81,6 +82,7 @@ class OllamaExchange:
         self._is_streamed = self._field(b"content-type").startswith(STREAMED)
         self._body_bytes = 0
         self._line_bytes = 0
+        self._watch()
 
     @property
     def status(self) -> int:
@@ -105,12 +107,14 @@ class OllamaExchange:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
 
         Raises:
-            BackendGone: the body ended short of its framing; everything before that has been yielded.
-            BackendProtocolError: the body, or one line of a stream, is larger than any answer.
+            BackendGone: the body ended short of its framing. What arrived together with the end of the connection may be missing.
+            BackendProtocolError: the framing is garbage, or the body or one line of a stream is larger than any answer.
         """
         held = b""
+        content = self._response.content
         try:
-            async for part, is_whole in self._response.content.iter_chunks():
+            while not content.at_eof():  # the client's own iteration spins for ever on an answer that has no body (HEAD, 204)
+                part, is_whole = await content.readchunk()
                 self._measure(part)
                 held += part
                 if held and (is_whole or self._framing != "chunked" or len(held) >= HOLD_BYTES):
@@ -123,6 +127,30 @@ class OllamaExchange:
 
     def close(self) -> None:
         self._response.close()
+
+    def _watch(self) -> None:
+        """End the body with its connection: the client leaves a reader waiting for ever when it closes that itself.
+
+        It does so where the framing turns into garbage, and when the session is closed.
+        """
+        connection = self._response.connection
+        if connection is None or connection.protocol is None:
+            return
+        protocol = connection.protocol
+        closed = protocol.closed
+        if closed is None:
+            self._end_unfinished(protocol.exception())
+        else:
+            closed.add_done_callback(lambda _: self._end_unfinished(protocol.exception()))
+
+    def _end_unfinished(self, cause: BaseException | None) -> None:
+        content = self._response.content
+        if content.is_eof() or content.exception() is not None:
+            return
+        if isinstance(cause, HttpProcessingError):
+            content.set_exception(BackendProtocolError(f"The model server at {self._address} sent a body with broken framing."))
+        else:
+            content.set_exception(BackendGone())
 
     def _field(self, wanted: bytes) -> bytes:
         return next((value.strip().lower() for name, value in self._headers if name == wanted), b"")

@@ -5,26 +5,24 @@ Called by `hearth.cli.demo`, which brings the callers.
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from hearth.api.app import HearthApp
-from hearth.api.server import HearthServer
-from hearth.bootstrap import build_gateway
+from hearth.bootstrap import running_gateway
 from hearth.cli.demo_callers import HOME_MODEL
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, Window
 from hearth.emulator.server import Emulator
-from hearth.errors import ConfigError
 from hearth.ports import EventSink
 from hearth.service_model import default_profiles
 from hearth.types import Priority
 
 _HOST = "127.0.0.1"
 _USUAL_PORT = 8411
-_GRACE_S = 0.5
 
 
 def demo_config(pace: float) -> GatewayConfig:
@@ -55,22 +53,31 @@ async def demo_house(*, pace: float, speed: float, port: int | None, sinks: tupl
     Raises:
         ConfigError: `port` is taken.
     """
-    async with AsyncExitStack() as house:
-        emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1)
-        house.push_async_callback(emulator.stop)
-        ollama_url = await emulator.start(_HOST, 0)
-        gateway = await build_gateway(demo_config(pace), backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, sinks=sinks)
-        house.push_async_callback(gateway.stop, _GRACE_S)
-        await gateway.start()
-        server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
-        house.push_async_callback(server.stop, _GRACE_S)
-        yield await _listen(server, port)
-
-
-async def _listen(server: HearthServer, port: int | None) -> str:
-    if port is not None:
-        return await server.start(_HOST, port)
+    emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1)
+    ollama_url = await emulator.start(_HOST, 0)
+    config, hurry = demo_config(pace), asyncio.Event()
+    hurry.set()
     try:
-        return await server.start(_HOST, _USUAL_PORT)
-    except ConfigError:
-        return await server.start(_HOST, 0)
+        async with running_gateway(
+            config,
+            host=_HOST,
+            port=_free(_USUAL_PORT) if port is None else port,
+            backend_mode=BackendMode.OLLAMA,
+            ollama_url=ollama_url,
+            sinks=sinks,
+            hurry=hurry,
+        ) as (_, url):
+            yield url
+    finally:
+        await emulator.stop()
+
+
+def _free(port: int) -> int:
+    """The port, or 0 for any other where something listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return 0
+    return port

@@ -1,0 +1,49 @@
+"""Houses on loopback and the official clients that talk to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import anthropic
+import ollama
+import openai
+import pytest
+
+from hearth.config.settings import Settings
+from tests.clients.home import Home, StartHome, house_settings, open_home
+
+
+@pytest.fixture
+async def start_home() -> AsyncIterator[StartHome]:
+    """Starts houses; all of them are taken down after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(settings: Settings | None = None) -> Home:
+            return await stack.enter_async_context(open_home(settings or house_settings()))
+
+        yield start
+
+
+@pytest.fixture
+async def home(start_home: StartHome) -> Home:
+    """A house without keys and with room for most models at once."""
+    return await start_home()
+
+
+@pytest.fixture
+async def native(home: Home) -> AsyncIterator[ollama.AsyncClient]:
+    async with home.native() as client:
+        yield client
+
+
+@pytest.fixture
+async def gpt(home: Home) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with home.gpt() as client:
+        yield client
+
+
+@pytest.fixture
+async def claude(home: Home) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with home.claude() as client:
+        yield client

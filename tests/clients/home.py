@@ -1,0 +1,208 @@
+"""A whole house on loopback sockets: emulated model server, gateway and HTTP server in the test's own event loop.
+
+`start_home` assembles one; what a test needs to see or break is on `Home`. Nothing here stands in for a part of the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import anthropic
+import ollama
+import openai
+
+from hearth.admission.auth import digest_of
+from hearth.api.app import build_app
+from hearth.api.server import HearthServer
+from hearth.bootstrap import build_gateway
+from hearth.clock import SystemClock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import (
+    AuthSettings,
+    BackendMode,
+    BackendSettings,
+    CallerLimits,
+    GpuSettings,
+    KeySettings,
+    ModelSettings,
+    QueueSettings,
+    RateLimitSettings,
+    SchedulingSettings,
+    ServerSettings,
+    Settings,
+    Window,
+)
+from hearth.emulator import EmulatedModel, Emulator
+from hearth.events import Event
+from hearth.gateway import Gateway
+from hearth.service_model import ModelProfile, default_profiles
+from hearth.types import Lane, Priority
+
+CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
+SLOW, OTHER_SLOW = "slow:latest", "other-slow:latest"
+"""Models that write a token every five milliseconds and never end by themselves."""
+
+ADMIN_KEY, HOUSE_KEY, FRIEND_KEY, GUEST_KEY = "hearth_admin", "hearth_house", "hearth_friend", "hearth_guest"
+KEYS = (
+    KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
+    KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL),
+    KeySettings(name="friend", sha256=digest_of(FRIEND_KEY)),
+    KeySettings(name="guest", sha256=digest_of(GUEST_KEY), models=("llama*", EMBEDDER)),
+)
+
+HELLO = [{"role": "user", "content": "say hello"}]
+WEATHER_QUESTION = [{"role": "user", "content": "What is the weather in Paris now?"}]
+WEATHER_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "weather", "parameters": WEATHER_PARAMETERS}}
+BOOK_SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "year": {"type": "integer"}},
+    "required": ["title", "year"],
+}
+
+WHOLE_DAY = Window(start_minute=0, end_minute=0)
+SPEED = 500.0
+WITHIN_S = 3.0
+
+NARROW = GpuSettings(home_model="", restore_home_delay_s=3600)
+"""A card of unknown size: one model at a time, so that every change of model is a swap."""
+WIDE = GpuSettings(home_model=LLAMA, vram_gb=24, restore_home_delay_s=3600)
+"""Room for all the models of these tests but one at once."""
+
+
+def house_settings(
+    *,
+    gpu: GpuSettings = WIDE,
+    queue: QueueSettings | None = None,
+    per_minute: int = 100_000,
+    keys: tuple[KeySettings, ...] = (),
+    wait_when_down_s: float = 0.05,
+    tasks: Mapping[str, Priority] = MappingProxyType({}),
+) -> Settings:
+    """Settings under which nothing but what a test asks for refuses, delays or interrupts."""
+    sizes = {profile.name: ModelSettings(vram_gb=profile.vram_gib) for profile in _profiles()}
+    return Settings(
+        scheduling=SchedulingSettings(active_hours=WHOLE_DAY, preempt_min_remaining_s=0),
+        queue=queue or QueueSettings(max_external_depth=1000),
+        priority_map=tasks,
+        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute, requests_per_hour=1_000_000)),
+        gpu=gpu,
+        models={} if gpu is NARROW else sizes,
+        backend=BackendSettings(mode=BackendMode.OLLAMA, wait_when_down_s=wait_when_down_s),
+        server=ServerSettings(shutdown_grace_s=0),
+        auth=AuthSettings(keys=keys),
+    )
+
+
+class Events:
+    """Everything that happened, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event)
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.seen if type(event) is kind]
+
+
+@dataclass
+class Home:
+    """The running parts; `url` is the gateway's."""
+
+    url: str
+    gateway: Gateway
+    emulator: Emulator
+    events: Events
+    port: int
+
+    def native(self, key: str | None = None) -> ollama.AsyncClient:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return ollama.AsyncClient(host=self.url, headers=headers, trust_env=False)
+
+    def gpt(self, key: str = "x") -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    def claude(self, key: str = "x") -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0)
+
+    async def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """The queue's status as soon as it fulfils the condition; raises `TimeoutError` where it does not in time."""
+        async with asyncio.timeout(WITHIN_S):
+            async for _ in self.gateway.worker.changes():
+                status: dict[str, Any] = self.gateway.worker.get_status()
+                if condition(status):
+                    return status
+        raise AssertionError("the gateway has stopped")
+
+    async def running(self, model: str) -> dict[str, Any]:
+        """The item that runs on `model`, as soon as one does."""
+        status = await self.until(lambda status: any(item["model"] == model for item in status["running"]))
+        found: dict[str, Any] = next(item for item in status["running"] if item["model"] == model)
+        return found
+
+    async def idle(self) -> None:
+        """Return when nothing runs and nothing waits."""
+        await self.until(lambda status: not status["running"] and not waiting(status))
+
+    async def revive(self) -> None:
+        """Put a new model server where the old one was."""
+        self.emulator = new_emulator()
+        await self.emulator.start("127.0.0.1", self.port)
+
+
+class StartHome(Protocol):
+    """Starts houses that are taken down after the test."""
+
+    async def __call__(self, settings: Settings | None = None) -> Home: ...
+
+
+def waiting(status: dict[str, Any]) -> int:
+    """Items that wait in both lanes."""
+    pending: int = status["external_queue"]["pending"] + status["internal_queue"]["pending"]
+    return pending
+
+
+def new_emulator() -> Emulator:
+    """An emulated model server with the models of these tests, not listening yet."""
+    return Emulator(_models(), clock=SystemClock(), speed=SPEED, seed=1, max_loaded=5)
+
+
+def _profiles() -> tuple[ModelProfile, ...]:
+    slow = {"size_gib": 1.0, "vram_gib": 1.0, "prompt_tokens_per_s": 1000.0, "decode_tokens_per_s": 200 / SPEED, "load_s": 1.0}
+    both = (ModelProfile(name=name, unload_s=0.5, **slow) for name in (SLOW, OTHER_SLOW))
+    return (*default_profiles(), *both)
+
+
+def _models() -> list[EmulatedModel]:
+    return [EmulatedModel(profile=profile, ends=profile.name not in (SLOW, OTHER_SLOW)) for profile in _profiles()]
+
+
+@asynccontextmanager
+async def open_home(settings: Settings) -> AsyncIterator[Home]:
+    """A house for the time of the block."""
+    emulator, events = new_emulator(), Events()
+    backend_url = await emulator.start("127.0.0.1", 0)
+    config = GatewayConfig(settings=settings)
+    gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,))
+    server = HearthServer(build_app(gateway), lambda: gateway.config.settings.server)
+    await gateway.start()
+    home = Home(
+        url=await server.start("127.0.0.1", 0),
+        gateway=gateway,
+        emulator=emulator,
+        events=events,
+        port=int(backend_url.rpartition(":")[2]),
+    )
+    try:
+        yield home
+    finally:
+        await gateway.stop()
+        await server.stop(0.1)
+        await home.emulator.stop()
