@@ -24,6 +24,7 @@
         ├── BackendTimeout 504
         │   └── FirstByteTimeout 504
         ├── BackendProtocolError 502
+        ├── StreamDiverged 502
         ├── SwapFailed 503
         │   └── SwapTimedOut 503
         └── NeverFits 503
@@ -205,6 +206,12 @@ class BackendProtocolError(BackendError):
     """The model server sent something that is not an answer."""
 
     reason = "backend_protocol"
+
+
+class StreamDiverged(BackendError):
+    """The interrupted answer could not be continued as it began."""
+
+    reason = "stream_diverged"
 
 
 class SwapFailed(BackendError):
