@@ -51,7 +51,8 @@ class Chronicle:
     def __init__(self, *, events: EventSink, tracker: GpuTracker) -> None:
         self._events = events
         self._tracker = tracker
-        self._unload_began_at: float | None = None
+        self._leaving: set[str] = set()
+        self._clearing_since = 0.0
         self._cleared_s = 0.0
         self._swap: _Swap | None = None
         self._last_swap: dict[str, tuple[float, float]] = {}
@@ -74,8 +75,7 @@ class Chronicle:
 
     def interrupted(self, work: Work, at: float, *, protected: bool) -> None:
         """The attempt was stopped for more urgent work."""
-        ran_s = at - (at if work.dispatched_at is None else work.dispatched_at)
-        self._tracker.record_execution_time(ran_s, at)
+        ran_s = self._ran(work, at)
         count = work.interrupts
         self._events.emit(ItemInterrupted(at=at, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **_identity(work)))
         if protected:
@@ -83,14 +83,19 @@ class Chronicle:
 
     def resent(self, work: Work, at: float) -> None:
         """The attempt failed unseen; there will be another."""
+        self._ran(work, at)
         reason = work.error.reason if work.error is not None else ""
         self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **_identity(work)))
 
+    def _ran(self, work: Work, at: float) -> float:
+        """Seconds of an attempt that is over, noted as time that the GPU was busy."""
+        ran_s = at - (at if work.dispatched_at is None else work.dispatched_at)
+        self._tracker.record_execution_time(ran_s, at)
+        return ran_s
+
     def ended(self, work: Work, at: float) -> None:
         """The one terminal event of the item; its outcome is set."""
-        run_s = None if work.dispatched_at is None else at - work.dispatched_at
-        if run_s is not None:
-            self._tracker.record_execution_time(run_s, at)
+        run_s = None if work.dispatched_at is None else self._ran(work, at)
         self._events.emit(
             ItemEnded(
                 at=at,
@@ -110,26 +115,32 @@ class Chronicle:
             )
         )
 
-    def unload_begins(self, at: float) -> None:
+    def unload_begins(self, model: str, at: float) -> None:
         """Memory is being cleared for whatever comes next."""
-        self._unload_began_at = at if self._unload_began_at is None else self._unload_began_at
+        if not self._leaving:
+            self._clearing_since = at
+        self._leaving.add(model)
 
     def gone(self, model: str, at: float) -> None:
         """A model is no longer resident: by our own hand, or by somebody else's."""
         self._tracker.record_unloaded(model)
-        if self._unload_began_at is not None:
-            self._cleared_s += at - self._unload_began_at
-            self._unload_began_at = None
+        self._left(model, at)
+
+    def _left(self, model: str, at: float) -> None:
+        """With the last of those that were told to go, the clearing is over."""
+        if model in self._leaving:
+            self._leaving.remove(model)
+            self._cleared_s += 0.0 if self._leaving else at - self._clearing_since
 
     def stuck(self, model: str, at: float, error: HearthError) -> None:
         """A model would not leave the GPU."""
-        self._unload_began_at = None
+        self._left(model, at)
         self._events.emit(SwapFailed(at=at, from_models=(model,), to_model="", swap_s=0.0, reason=error.reason, detail=error.message))
 
     def load_begins(self, action: Load, at: float) -> None:
         """A model is on its way in. The time it took to make room counts, waiting for its turn does not."""
         self._swap = _Swap(from_models=action.replaces, to_model=action.model, began_at=at - self._cleared_s)
-        self._unload_began_at, self._cleared_s = None, 0.0
+        self._cleared_s = 0.0
         if action.replaces:
             self._tracker.record_swap_started(action.replaces[0], action.model, self._swap.began_at)
         self._events.emit(SwapStarted(at=at, from_models=action.replaces, to_model=action.model, why=action.why.value))

@@ -12,6 +12,7 @@ from hearth.errors import (
     BackendError,
     BackendUnreachable,
     CallerError,
+    CallerGone,
     HearthError,
     ModelNotFound,
     NeverFits,
@@ -87,7 +88,7 @@ class Dispatching:
                 self.chronicle.load_begins(action, now)
                 self._swapper.load(model)
             case Unload(model=model):
-                self.chronicle.unload_begins(now)
+                self.chronicle.unload_begins(model, now)
                 self._swapper.unload(model)
             case Fail(sequence=sequence, why=why):
                 self._fail(sequence, why, now)
@@ -149,11 +150,13 @@ class Dispatching:
         elif entry.interrupts != work.interrupts:
             work.interrupts = entry.interrupts
             self.chronicle.interrupted(work, now, protected=protected(self._state, entry))
+        work.back_in_line()
 
     def _fail(self, sequence: Sequence, why: Refusal, now: float) -> None:
         work = self._register.live(sequence)
         if work is not None:
-            self._give_up(sequence, Outcome.FAILED, now, self._error_of(work, why))
+            error = self._error_of(work, why)
+            self._give_up(sequence, Outcome.CANCELLED if isinstance(error, CallerGone) else Outcome.FAILED, now, error)
 
     def _give_up(self, sequence: Sequence, outcome: Outcome, now: float, error: HearthError) -> None:
         work = self._register.live(sequence)
@@ -164,9 +167,8 @@ class Dispatching:
         model = work.item.model or self._state.home or ""
         match why:
             case Refusal.LOAD_FAILED:
-                error = self._swapper.error_of(model)
-                error.retry_after_s = RETRY_AFTER_SWAP_S if error.retryable else None
-                return error
+                known = self._swapper.error_of(model)  # many wait for one load: each caller gets an error of its own
+                return type(known)(known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None)
             case Refusal.NEVER_FITS:
                 residency = self._state.residency
                 return NeverFits(f"model '{model}' needs {residency.need_mib(model):.0f} MiB, the GPU has {residency.capacity_mib:.0f}")

@@ -31,12 +31,19 @@ class Executor:
     """Owns the attempts that are under way."""
 
     def __init__(
-        self, *, backend: GenerationBackend, clock: Clock, settings: Callable[[], Settings], post: Callable[[Input], None]
+        self,
+        *,
+        backend: GenerationBackend,
+        clock: Clock,
+        settings: Callable[[], Settings],
+        post: Callable[[Input], None],
+        fault: Callable[[str, BaseException], None],
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._settings = settings
         self._post = post
+        self._fault = fault
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._works: dict[Sequence, Work] = {}
 
@@ -50,20 +57,27 @@ class Executor:
             prompt_s: expected seconds until the first byte.
             limit_s: the most seconds that the whole answer can be expected to take.
         """
-        sequence = work.item.sequence
+        sequence, attempt = work.item.sequence, work.attempt
         task = asyncio.get_running_loop().create_task(self._attempt(work, prompt_s, limit_s), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
-        task.add_done_callback(lambda ended: self._forget(sequence, ended))
+        task.add_done_callback(lambda ended: self._forget(work, attempt, ended))
 
-    def _forget(self, sequence: Sequence, ended: asyncio.Task[None]) -> None:
-        """A new attempt of the same item may have taken the place of the one that has ended."""
-        if self._tasks.get(sequence) is ended:
+    def _forget(self, work: Work, attempt: int, ended: asyncio.Task[None]) -> None:
+        """Let go of an attempt that is over, and report for one that could not report itself."""
+        sequence = work.item.sequence
+        if self._tasks.get(sequence) is ended:  # else a new attempt of the same item has taken its place
             del self._tasks[sequence], self._works[sequence]
+        if ended.cancelled():  # stopped before its first step: nothing of it ever ran
+            self._post(Stopped(sequence=sequence, attempt=attempt))
+        elif (error := ended.exception()) is not None:
+            self._fault("executor", error)
+            work.error = HearthError()
+            self._post(Failed(sequence=sequence, attempt=attempt, fault=Fault.FATAL))
 
     def preempt(self, sequence: Sequence) -> None:
-        """Stop the attempt, unless its caller has been given bytes since that was decided: then it goes on."""
+        """Stop the attempt, unless its caller is there and has been given bytes since that was decided: then it goes on."""
         work = self._works.get(sequence)
-        if work is not None and not work.forwarded:
+        if work is not None and (work.outcome is not None or not work.forwarded):
             self.abort(sequence)
 
     def abort(self, sequence: Sequence) -> None:

@@ -6,24 +6,24 @@ import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from hearth.dialects.ollama import completion_call, read_completion
+from hearth.dialects.ollama import completion_call, error_text, read_completion
 from hearth.dialects.prompt_size import tokens_of
 from hearth.errors import BackendError, ModelNotFound
 from hearth.reply import Reply
-from hearth.types import BackendCall, Completion, Sequence
+from hearth.types import BackendCall, Completion, LoadOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a program asks for; `model` None runs on whatever is resident."""
+    """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the pinned options of a model."""
 
     prompt: str
     model: str | None
     max_tokens: int | None
     json_mode: bool
     task_type: str | None
+    load_options: Callable[[str], LoadOptions]
 
     @property
     def prompt_tokens(self) -> int:
@@ -32,39 +32,24 @@ class Asked:
 
     def call_on(self, model: str) -> BackendCall:
         """The backend call for the model that was chosen."""
-        return completion_call(self.prompt, model, self.max_tokens, json_mode=self.json_mode)
+        num_ctx = self.load_options(model).num_ctx
+        return completion_call(self.prompt, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx)
 
 
-class Accepted(Protocol):
-    """What a submission gives back."""
-
-    @property
-    def sequence(self) -> Sequence: ...
-
-    @property
-    def reply(self) -> Reply: ...
-
-
-async def complete(
-    accepted: Accepted, now: Callable[[], float], model_of: Callable[[], str | None], cancel: Callable[[Sequence], object]
-) -> Completion:
-    """Wait for the answer of a submitted `Asked.call_on`; being cancelled cancels the item.
+async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[], str | None]) -> Completion:
+    """Wait for the answer of a submitted `Asked.call_on`.
 
     Raises:
         HearthError: what became of it instead.
     """
     began_at = now()
-    try:
-        head = await accepted.reply.head()
-        body = await accepted.reply.body()
-    except asyncio.CancelledError:
-        cancel(accepted.sequence)
-        raise
+    head = await reply.head()
+    body = await reply.body()
     model = model_of() or ""
     if head.status == 404:
         raise ModelNotFound(f"model '{model}' not found")
     if head.status >= 400:
-        raise BackendError(f"the model server answered {head.status}")
+        raise BackendError(f"the model server answered {head.status}: {error_text(body)}")
     return read_completion(body, round((now() - began_at) * 1000), model)
 
 
@@ -74,12 +59,12 @@ class Futures:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Completion]] = set()
 
-    def watch(self, task: asyncio.Task[Completion]) -> asyncio.Future[Completion]:
-        """A future for the task's result; cancelling it cancels the task."""
+    def watch(self, task: asyncio.Task[Completion], give_up: Callable[[], object]) -> asyncio.Future[Completion]:
+        """A future for the task's result; cancelling it, or the task, gives the item up, also before the task has taken a step."""
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._hand_over, future))
-        future.add_done_callback(lambda ended: task.cancel() if ended.cancelled() else None)
+        future.add_done_callback(lambda ended: _stop(task, give_up) if ended.cancelled() else None)
         return future
 
     def _hand_over(self, future: asyncio.Future[Completion], task: asyncio.Task[Completion]) -> None:
@@ -92,3 +77,8 @@ class Futures:
             future.set_exception(error)
         else:
             future.set_result(task.result())
+
+
+def _stop(task: asyncio.Task[Completion], give_up: Callable[[], object]) -> None:
+    give_up()
+    task.cancel()

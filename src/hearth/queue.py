@@ -14,6 +14,7 @@ from hearth import status
 from hearth.chronicle import Chronicle
 from hearth.clock import Clock, new_request_id
 from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import load_options
 from hearth.dispatching import Dispatching
 from hearth.errors import CallerGone, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
@@ -30,7 +31,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.swapper import Swapper
-from hearth.types import BackendCall, Completion, Lane, Outcome, Priority, RequestId, Sequence, canonical_model
+from hearth.types import BackendCall, Band, Completion, Lane, Outcome, Priority, RequestId, Sequence, canonical_model
 from hearth.work import Work
 
 __all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
@@ -71,13 +72,15 @@ class LLMQueueWorker:
         self.scheduler = Scheduler(config.scheduler_settings)
         self._register = Register()
         settings = lambda: self._config.settings  # noqa: E731 - always the configuration in force
-        self._executor = Executor(backend=backend, clock=clock, settings=settings, post=self.post)
+        chronicle = Chronicle(events=events, tracker=self.tracker)
+        fault = lambda where, error: chronicle.fault(where, error, clock.monotonic())  # noqa: E731 - a `Chronicle.fault` that knows the time
+        self._executor = Executor(backend=backend, clock=clock, settings=settings, post=self.post, fault=fault)
         self._dispatching = Dispatching(
             state=self.scheduler.state,
             register=self._register,
             executor=self._executor,
-            swapper=Swapper(control=control, settings=settings, post=self.post),
-            chronicle=Chronicle(events=events, tracker=self.tracker),
+            swapper=Swapper(control=control, settings=settings, post=self.post, fault=fault),
+            chronicle=chronicle,
             arm=self._arm,
             post=self.post,
         )
@@ -86,7 +89,7 @@ class LLMQueueWorker:
         self._on_decision = on_decision
         self._futures = Futures()
         self._mailbox: deque[tuple[Input, float]] = deque()
-        self._arriving: dict[Lane, int] = dict.fromkeys(Lane, 0)
+        self._arriving: dict[Band, int] = dict.fromkeys(Band, 0)
         self._mail = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
@@ -114,9 +117,9 @@ class LLMQueueWorker:
         fixed = new.call
         call_on = (lambda _: fixed) if isinstance(fixed, BackendCall) else fixed
         work = Work(item=item, call_on=call_on, reply=reply)
-        position = self.scheduler.state.waiting.ahead_of(item.band) + sum(self._arriving.values())
+        position = self.scheduler.state.waiting.ahead_of(item.band) + self._arriving_up_to(item.band)
         self._register.add(work)
-        self._arriving[item.lane] += 1
+        self._arriving[item.band] += 1
         self._dispatching.chronicle.queued(work, position, item.arrived_at)
         self.post(inputs.Arrived(item=item))
         return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, reply=reply)
@@ -133,7 +136,7 @@ class LLMQueueWorker:
     ) -> asyncio.Future[Completion]:
         """Queue the house's own call; `priority` overrides what `priority_map` says of the task type. Cancel the future to cancel it."""
         band = priority if priority is not None else self._config.priority_for_task_type(task_type)
-        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type)
+        asked = self._asked(prompt, model, max_tokens, task_type, json_mode=json_mode)
         return self._enqueue(asked, Lane.INTERNAL, band, caller=Lane.INTERNAL.value)
 
     def enqueue_external(
@@ -147,7 +150,7 @@ class LLMQueueWorker:
         task_type: str | None = None,
     ) -> asyncio.Future[Completion]:
         """Queue a call on behalf of another program, in its order of arrival. Cancel the future to cancel it."""
-        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type)
+        asked = self._asked(prompt, model, max_tokens, task_type, json_mode=json_mode)
         return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller=caller)
 
     def cancel(self, sequence: Sequence) -> bool:
@@ -259,18 +262,18 @@ class LLMQueueWorker:
                 self.post(inputs.Cancelled(sequence=work.item.sequence))
         await self._executor.aclose()
         await self._dispatching.aclose()
+        self._arm(None)
         self._bump()
 
     def _decide(self, fact: Input, now: float) -> None:
         self._last_at = now
-        self._read_mode(now)
+        if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
+            self._read_mode(now)
         if isinstance(fact, inputs.Arrived):
-            self._arriving[fact.item.lane] -= 1
+            self._arriving[fact.item.band] -= 1
         self._apply(fact, now)
 
     def _read_mode(self, now: float) -> None:
-        if now - self._mode_read_at < MODE_CHECK_S:
-            return
         self._mode_read_at = now
         active = self._config.is_active_hours(self._clock.wall())
         if active != self.scheduler.state.active:
@@ -282,11 +285,11 @@ class LLMQueueWorker:
         if isinstance(fact, inputs.Scheduled):
             self._events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
         self._dispatching.record(fact, now)
-        if self._on_decision is not None:
-            self._on_decision(now, actions)
         for action in actions:
             self._dispatching.carry_out(action, now)
         self._bump()
+        if self._on_decision is not None:
+            self._on_decision(now, actions)
 
     def _arm(self, at: float | None) -> None:
         if self._timer is not None:
@@ -300,6 +303,16 @@ class LLMQueueWorker:
         self._revision += 1
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _asked(self, prompt: str, model: str | None, max_tokens: int | None, task_type: str | None, *, json_mode: bool) -> Asked:
+        return Asked(
+            prompt=prompt,
+            model=model,
+            max_tokens=max_tokens,
+            json_mode=json_mode,
+            task_type=task_type,
+            load_options=lambda name: load_options(self._config.settings, name),
+        )
 
     def _enqueue(self, asked: Asked, lane: Lane, priority: Priority, *, caller: str) -> asyncio.Future[Completion]:
         model = None if asked.model is None else self._name_of(asked.model)
@@ -318,15 +331,20 @@ class LLMQueueWorker:
         )
         ticket = self.submit(new)
         work = self._register.works[ticket.sequence]
-        waiting = complete(ticket, self._clock.monotonic, lambda: work.model, self.cancel)
-        return self._futures.watch(asyncio.get_running_loop().create_task(waiting))
+        waiting = asyncio.get_running_loop().create_task(complete(ticket.reply, self._clock.monotonic, lambda: work.model))
+        return self._futures.watch(waiting, lambda: self.cancel(ticket.sequence))
 
     def _check_depth(self, lane: Lane) -> None:
         limits = self._config.settings.queue
         allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
-        waiting = self.scheduler.state.waiting.count(lane) + self._arriving[lane]
+        arriving = sum(self._arriving[band] for band in Band if (band is Band.EXTERNAL) == (lane is Lane.EXTERNAL))
+        waiting = self.scheduler.state.waiting.count(lane) + arriving
         if waiting >= allowed:
             raise QueueFull(f"the queue is full: {waiting} {lane.value} requests are waiting", retry_after_s=self._next_free_s())
+
+    def _arriving_up_to(self, band: Band) -> int:
+        """Accepted items of this band or a more urgent one that no decision has seen yet."""
+        return sum(self._arriving[other] for other in Band if other <= band)
 
     def _next_free_s(self) -> float:
         """Expected seconds until something that runs now has ended: when a place in the queue comes free."""

@@ -26,10 +26,18 @@ POLL_S = 0.25
 class Swapper:
     """Carries out loads and unloads, one task each, and remembers why the last one of a model failed."""
 
-    def __init__(self, *, control: ModelControl, settings: Callable[[], Settings], post: Callable[[Input], None]) -> None:
+    def __init__(
+        self,
+        *,
+        control: ModelControl,
+        settings: Callable[[], Settings],
+        post: Callable[[Input], None],
+        fault: Callable[[str, BaseException], None],
+    ) -> None:
         self._control = control
         self._settings = settings
         self._post = post
+        self._fault = fault
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: dict[str, HearthError] = {}
         self._offloaded: dict[str, bool] = {}
@@ -44,16 +52,23 @@ class Swapper:
 
     def load(self, model: str) -> None:
         """Bring a model in; reports `Loaded` or `LoadFailed`."""
-        self._spawn(self._load(model), f"load {model}")
+        self._spawn(self._load(model), f"load {model}", LoadFailed(model=model))
 
     def unload(self, model: str) -> None:
         """Make a model go; reports `Unloaded` or `UnloadFailed`."""
-        self._spawn(self._unload(model), f"unload {model}")
+        self._spawn(self._unload(model), f"unload {model}", UnloadFailed(model=model))
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], name: str, broken: Input) -> None:
+        """Start a task; `broken` is its report if a defect keeps it from making one, so that the swap ends all the same."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda ended: self._forget(ended, broken))
+
+    def _forget(self, ended: asyncio.Task[None], broken: Input) -> None:
+        self._tasks.discard(ended)
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            self._fault("swapper", error)
+            self._post(broken)
 
     async def _load(self, model: str) -> None:
         settings = self._settings()

@@ -20,6 +20,7 @@ class Work:
     Attributes:
         call_on: the backend call for the model that was chosen; most requests name their model and ignore it.
         attempt: the current or last attempt, 0 before the first.
+        dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
         forwarded: the caller has been given bytes of the current attempt.
         swap_s: seconds of its wait spent bringing in its model.
         status: HTTP status of the backend's answer.
@@ -51,6 +52,11 @@ class Work:
         self.status = None
         self.error = None
         self.usage = Usage()
+
+    def back_in_line(self) -> None:
+        """The attempt is over and the item waits again."""
+        self.dispatched_at = None
+        self.first_byte_at = None
 
     def end(self, outcome: Outcome) -> bool:
         """Set the terminal state; False when it had one already."""

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from hearth.api.refusals import FAULT_TEXT
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
 from hearth.queue import NewItem
@@ -261,7 +262,7 @@ async def test_a_defect_on_an_own_page_is_a_500_too(gateway, app):
     gateway.health = defective
     got = await ask(app, "GET", "/llm/health")
     assert got.status == 500
-    assert "secret" not in got.body.decode()
+    assert got.json == {"error": FAULT_TEXT}
     assert any(isinstance(event, InternalFault) for event in gateway.events.seen)
 
 

@@ -16,11 +16,17 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, Settings
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
+from hearth.types import BackendCall
 from tests.api.house import Caller
-from tests.support.fake_ollama import Ending, FakeModel, FakeOllama
+from tests.support.fake_ollama import Ending, FakeModel, FakeOllama, Service, service_asked_for
 
 LONG = {"service_s": 30.0, "first_byte_s": 0.01, "chunks": 300}
 CHAT = {"model": "a:1", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def quickly(call: BackendCall) -> Service:
+    """As long as the body asks for, else a moment."""
+    return service_asked_for(call) if b'"fake"' in call.body else Service(service_s=0.02, first_byte_s=0.01)
 
 
 @dataclass
@@ -42,7 +48,7 @@ class House:
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
-    ollama = FakeOllama(FakeModel(name="a:1", load_s=0.01), FakeModel(name="b:1", load_s=0.01))
+    ollama = FakeOllama(FakeModel(name="a:1", load_s=0.01), FakeModel(name="b:1", load_s=0.01), service=quickly)
     gateway = Gateway(
         config=GatewayConfig(settings=Settings(gpu=GpuSettings(home_model=""))),
         backend=ollama,
@@ -109,7 +115,7 @@ async def test_leaving_the_queue_keeps_the_request_from_ever_reaching_the_model_
 
 async def until_waiting(house: House, count: int) -> None:
     async with asyncio.timeout(2):
-        while (await status_of(house))["external_queue"]["pending"] != count:
+        while (await status_of(house))["external_queue"]["pending"] != count:  # noqa: ASYNC110 - the status is asked for over HTTP
             await asyncio.sleep(0.005)
 
 

@@ -91,6 +91,13 @@ class Peer:
             await self._writer.drain()
             await asyncio.sleep(0)
 
+    def stop_reading(self) -> None:
+        """From now on the client's bytes pile up in the kernel."""
+        transport = self._writer.transport
+        assert isinstance(transport, asyncio.ReadTransport)
+        if transport.is_reading():
+            transport.pause_reading()
+
     def reset(self) -> None:
         """Close with RST."""
         connection: socket.socket = self._writer.get_extra_info("socket")
@@ -131,7 +138,7 @@ class StubServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

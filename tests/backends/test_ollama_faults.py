@@ -14,7 +14,6 @@ from hearth.errors import BackendError, BackendGone, BackendProtocolError, Backe
 from hearth.types import BackendCall
 from tests.backends.stub_server import (
     LAST_CHUNK,
-    SOON_S,
     STREAM_HEAD,
     Peer,
     Serve,
@@ -232,24 +231,31 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Monkey
         assert proxy.connections == 0
 
 
-async def test_leaving_is_seen_even_when_the_server_has_stopped_reading_the_request() -> None:
-    """An orderly close would wait for the unsent rest of the body."""
-    gate = asyncio.Event()
-    left = asyncio.Event()
-
-    async def serve(peer: Peer) -> None:
-        await gate.wait()
-        await peer.left()
-        left.set()
-
-    async with StubServer(serve, reads_body=False) as server, backend_at(server.url) as backend:
+async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the_request() -> None:
+    """An orderly close would keep the connection until the unsent rest of the body is gone."""
+    async with StubServer(saying_and_waiting(), reads_body=False) as server, backend_at(server.url) as backend:
+        before = open_descriptors()
         opening = asyncio.create_task(backend.open(call(body=b"x" * 16 * 1024**2)))
-        await server.peers.get()
+        peer = await server.peers.get()
+        peer.stop_reading()
+        for _ in range(500):
+            await asyncio.sleep(0)  # the client writes until the kernel takes no more
         opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        gate.set()
-        await asyncio.wait_for(left.wait(), SOON_S)
+        await asyncio.wait([opening])
+        await asyncio.sleep(0)
+        assert open_descriptors() == before + 1, "only the server's end may be open"
+
+
+async def test_no_number_of_waiting_calls_keeps_another_one_back() -> None:
+    async with StubServer(saying_and_waiting()) as server, backend_at(server.url) as backend:
+        waiting = [asyncio.create_task(backend.open(call())) for _ in range(150)]
+        async with asyncio.timeout(1.0):
+            for _ in waiting:
+                await server.peers.get()
+        for opening in waiting:
+            opening.cancel()
+        await asyncio.wait(waiting)
+        await server.all_left()
 
 
 async def test_two_hundred_cancelled_calls_leave_no_connection_behind() -> None:

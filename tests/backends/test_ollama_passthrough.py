@@ -12,7 +12,7 @@ from hearth.types import BackendCall
 from tests.backends.stub_server import LAST_CHUNK, STREAM_HEAD, Peer, StubServer, backend_at, chunked, read, saying
 from tests.dialects.captured import captured
 
-CAPTURES = sorted(path.stem for path in (Path(__file__).parent.parent / "captures").glob("*.txt"))
+CAPTURES = tuple(sorted(path.stem for path in (Path(__file__).parent.parent / "captures").glob("*.txt")))
 EMPTY_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 

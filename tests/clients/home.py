@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -46,6 +46,9 @@ from hearth.types import Lane, Priority
 CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
 SLOW, OTHER_SLOW = "slow:latest", "other-slow:latest"
 """Models that write a token every five milliseconds and never end by themselves."""
+LONG_TOKENS = 2000
+"""Ten seconds of a slow model: longer than any test looks."""
+LONG = {"num_predict": LONG_TOKENS}
 
 ADMIN_KEY, HOUSE_KEY, FRIEND_KEY, GUEST_KEY = "hearth_admin", "hearth_house", "hearth_friend", "hearth_guest"
 KEYS = (
@@ -55,8 +58,8 @@ KEYS = (
     KeySettings(name="guest", sha256=digest_of(GUEST_KEY), models=("llama*", EMBEDDER)),
 )
 
-HELLO = [{"role": "user", "content": "say hello"}]
-WEATHER_QUESTION = [{"role": "user", "content": "What is the weather in Paris now?"}]
+HELLO: Any = [{"role": "user", "content": "say hello"}]
+WEATHER_QUESTION: Any = [{"role": "user", "content": "What is the weather in Paris now?"}]
 WEATHER_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "weather", "parameters": WEATHER_PARAMETERS}}
 BOOK_SCHEMA = {
@@ -163,6 +166,13 @@ class StartHome(Protocol):
     async def __call__(self, settings: Settings | None = None) -> Home: ...
 
 
+async def exhaust(answer: object) -> None:
+    """Read a stream to its end; whole answers have come already."""
+    if isinstance(answer, AsyncIterable):
+        async for _ in answer:
+            pass
+
+
 def waiting(status: dict[str, Any]) -> int:
     """Items that wait in both lanes."""
     pending: int = status["external_queue"]["pending"] + status["internal_queue"]["pending"]
@@ -175,9 +185,13 @@ def new_emulator() -> Emulator:
 
 
 def _profiles() -> tuple[ModelProfile, ...]:
-    slow = {"size_gib": 1.0, "vram_gib": 1.0, "prompt_tokens_per_s": 1000.0, "decode_tokens_per_s": 200 / SPEED, "load_s": 1.0}
-    both = (ModelProfile(name=name, unload_s=0.5, **slow) for name in (SLOW, OTHER_SLOW))
-    return (*default_profiles(), *both)
+    return (*default_profiles(), _slow(SLOW), _slow(OTHER_SLOW))
+
+
+def _slow(name: str) -> ModelProfile:
+    return ModelProfile(
+        name=name, size_gib=1, vram_gib=1, prompt_tokens_per_s=1000, decode_tokens_per_s=200 / SPEED, load_s=1, unload_s=0.5
+    )
 
 
 def _models() -> list[EmulatedModel]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import aclosing
 from math import isclose
+from typing import Any
 
 import ollama
 import pytest
@@ -17,12 +18,15 @@ from tests.clients.home import (
     EMBEDDER,
     HELLO,
     LLAMA,
+    LONG,
     NARROW,
+    OTHER_SLOW,
     SLOW,
     WEATHER,
     WEATHER_QUESTION,
     Home,
     StartHome,
+    exhaust,
     house_settings,
 )
 
@@ -51,7 +55,7 @@ async def test_a_generation_is_answered_whole_and_streamed_alike(native):
 
 
 def ask_synchronously(url: str) -> tuple[str, str]:
-    client = ollama.Client(host=url, trust_env=False)
+    client: Any = ollama.Client(host=url, trust_env=False)
     options = {"seed": 7, "num_predict": 5}
     whole = client.chat(model=LLAMA, messages=HELLO, options=options)
     parts = list(client.chat(model=LLAMA, messages=HELLO, options=options, stream=True))
@@ -111,16 +115,10 @@ async def test_a_schema_forces_the_answer_into_its_shape(native):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thinking_is_refused_by_a_model_that_cannot(native, stream):
     with pytest.raises(ollama.ResponseError) as caught:
-        await _exhaust(await native.chat(model=LLAMA, messages=HELLO, think=True, stream=stream))
+        await exhaust(await native.chat(model=LLAMA, messages=HELLO, think=True, stream=stream))
 
     assert caught.value.status_code == 400
     assert caught.value.error == f'"{LLAMA}" does not support thinking'
-
-
-async def _exhaust(answer: object) -> None:
-    if hasattr(answer, "__aiter__"):
-        async for _ in answer:
-            pass
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -132,7 +130,7 @@ async def test_an_unknown_model_is_a_404_with_ollamas_text(native, stream):
         (native.embeddings(model="nope", prompt="x"), 'model "nope" not found, try pulling it first'),
     ):
         with pytest.raises(ollama.ResponseError) as caught:
-            await _exhaust(await ask)
+            await exhaust(await ask)
         assert (caught.value.status_code, caught.value.error) == (404, text)
 
 
@@ -144,7 +142,7 @@ async def test_a_chat_on_an_embedding_model_is_refused_in_ollamas_words(native):
 
 
 async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, native):
-    async with aclosing(await native.chat(model=SLOW, messages=HELLO, stream=True)) as parts:
+    async with aclosing(await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)) as parts:
         first = await anext(parts)
     await home.idle()
 
@@ -155,7 +153,7 @@ async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, 
 
 
 async def test_leaving_a_request_that_is_answered_whole_frees_the_slot_too(home, native):
-    asking = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO))
+    asking = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options=LONG))
     await home.running(SLOW)
     asking.cancel()
     await home.idle()
@@ -165,7 +163,7 @@ async def test_leaving_a_request_that_is_answered_whole_frees_the_slot_too(home,
 
 
 async def test_a_caller_that_leaves_the_queue_never_reaches_the_model(home, native):
-    running = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO))
+    running = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options=LONG))
     await home.running(SLOW)
     leaving = asyncio.ensure_future(native.chat(model=SLOW, messages=[{"role": "user", "content": "never mind"}]))
     await home.until(lambda status: status["external_queue"]["pending"] == 1)
@@ -192,7 +190,7 @@ async def _short(native: ollama.AsyncClient, model: str) -> ollama.ChatResponse:
 
 
 async def test_models_that_fit_together_answer_at_the_same_time(home: Home, native):
-    asking = [asyncio.ensure_future(native.chat(model=model, messages=HELLO)) for model in (SLOW, "other-slow")]
+    asking = [asyncio.ensure_future(native.chat(model=model, messages=HELLO, options=LONG)) for model in (SLOW, OTHER_SLOW)]
     await home.until(lambda status: len(status["running"]) == 2)
 
     for one in asking:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import aiohttp
 import pytest
 
 from hearth.clock import SystemClock
@@ -29,3 +30,9 @@ async def start_emulator() -> AsyncIterator[StartEmulator]:
             return emulator, await emulator.start("127.0.0.1", 0)
 
         yield start
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session

@@ -6,72 +6,16 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
 from hearth.clock import SystemClock
-from hearth.emulator import EmulatedModel, Emulator
-from hearth.service_model import ModelProfile
-from tests.emulator.conftest import StartEmulator
+from hearth.emulator import Emulator
+from tests.emulator.callers import FOREVER_TOKENS, SLOW, cancel, loaded_names, model, started
 from tests.emulator.waiting import until
-
-
-def model(name: str, **changes: Any) -> EmulatedModel:
-    facts = {"size_gib": 10.0, "vram_gib": 12.0, "load_s": 0.01, "unload_s": 0.001, "prompt_tokens_per_s": 1e6}
-    rates = {"decode_tokens_per_s": 1e5, "context_tokens": 8192}
-    return EmulatedModel(profile=ModelProfile(name=name, **{**facts, **rates, **changes}), ends=False)
-
-
-SLOW = {"decode_tokens_per_s": 500.0}
-FOREVER_TOKENS = 20_000
-
-
-class Caller:
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session, self._url = session, url
-
-    async def post(self, path: str, **body: Any) -> dict[str, Any]:
-        async with self._session.post(self._url + path, json={"stream": False, **body}) as response:
-            answer: dict[str, Any] = await response.json()
-            return answer | {"status": response.status}
-
-    async def generate(self, name: str, *, tokens: int = 3, **body: Any) -> dict[str, Any]:
-        options = {"num_predict": tokens, **body.pop("options", {})}
-        return await self.post("/api/generate", model=name, prompt="hello", options=options, **body)
-
-    def begin(self, name: str, *, tokens: int = 3, **body: Any) -> asyncio.Task[dict[str, Any]]:
-        return asyncio.create_task(self.generate(name, tokens=tokens, **body))
-
-    async def ps(self) -> list[dict[str, Any]]:
-        async with self._session.get(self._url + "/api/ps") as response:
-            models: list[dict[str, Any]] = (await response.json())["models"]
-            return models
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield session
-
-
-async def started(start: StartEmulator, session: aiohttp.ClientSession, *models: EmulatedModel, **settings: Any) -> tuple[Emulator, Caller]:
-    emulator, url = await start(models, **settings)
-    return emulator, Caller(session, url)
-
-
-def loaded_names(emulator: Emulator) -> list[str]:
-    return [name.partition(":")[0] for name, _ in emulator.loads]
-
-
-async def cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _arrived(emulator: Emulator, number: int) -> bool:
@@ -261,7 +205,7 @@ async def test_a_model_larger_than_the_card_is_split_with_the_cpu_without_a_word
 async def test_names_that_share_their_weights_share_a_runner(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a"))
     await caller.generate("a")
-    await session.post(f"{caller._url}/api/copy", json={"source": "a", "destination": "twin"})
+    await session.post(f"{caller.url}/api/copy", json={"source": "a", "destination": "twin"})
 
     await caller.generate("twin")
 
@@ -309,7 +253,7 @@ async def test_a_stalled_reader_holds_the_slot_until_it_leaves(start_emulator, s
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.setblocking(False)
         loop = asyncio.get_running_loop()
-        await loop.sock_connect(stalled, ("127.0.0.1", urlsplit(caller._url).port))
+        await loop.sock_connect(stalled, ("127.0.0.1", urlsplit(caller.url).port))
         asked = {"stream": True, "max_tokens": 2500, "logprobs": True, "top_logprobs": 20, "messages": [{"role": "user", "content": "x"}]}
         body = json.dumps({"model": "a", **asked})
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hearth.config.settings import PolicyName, SchedulingSettings
+from hearth.scheduling import inputs
 from hearth.types import Priority
 from tests.support.shell import Shell, house_settings
 
@@ -107,6 +108,21 @@ def test_settling_does_not_yield_to_the_same_band():
     first = house.internal("b")
     house.internal("c")
     assert house.loaded() == [f"start {first} on b"]
+
+
+def test_a_loaded_model_is_kept_for_its_waiter_while_an_announced_task_holds_that_back():
+    house = Shell()
+    house.arrive("c")
+    house.at(1.0).loaded()
+    house.finish(1)
+    house.arrive("b")
+    house.tell(inputs.Scheduled(task_type="digest", due_at=30.0))
+    house.unloaded()
+    assert house.at(26.0).loaded() == []
+    house.arrive("c", max_tokens=40)
+    assert house.said == []
+    house.at(30.0)
+    assert house.log[-1] == (30.0, "start 2 on b")
 
 
 def test_a_load_under_way_is_finished_although_something_more_urgent_needs_another_model():

@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant(
         what="a fired timer is never armed again",
         module="core",
-        old="self._armed_at = None\n        self.state.wakes",
-        new="pass\n        self.state.wakes",
+        old="self._armed_at = None\n        if is_idle",
+        new="pass\n        if is_idle",
     ),
     Mutant(what="an early timer loses the expiry", module="core", old="if at > now:", new="if at >= now:"),
     Mutant(what="draining is ignored", module="core", old=" and not self.state.draining", new=""),

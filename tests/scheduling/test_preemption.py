@@ -185,6 +185,7 @@ def test_the_answer_of_a_stopped_attempt_that_comes_late_is_ignored():
     house.finish(urgent)
     assert house.tell(inputs.Finished(sequence=Sequence(1), attempt=1, usage=Usage())) == []
     assert house.running == {1: 2}
+    assert Sequence(1) in house.state.entries
 
 
 def test_a_preempted_item_whose_caller_leaves_before_it_has_stopped_is_not_put_back():

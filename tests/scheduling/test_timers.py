@@ -62,6 +62,7 @@ def test_a_timer_that_is_fired_twice_or_for_no_reason_does_no_harm():
     house = Shell(resident=("a",))
     running = house.arrive("a")
     house.arrive("a", max_wait_s=7.0)
+    house.timer = None
     assert house.tell(inputs.TimerFired()) == []
     assert house.timer == 7.0
     assert house.finish(running) == ["start 2 on a"]

@@ -105,6 +105,7 @@ class FakeOllama:
         self._wedged: set[str] = set()
         self._running: dict[int, FakeExchange] = {}
         self._loading: dict[str, asyncio.Future[None]] = {}
+        self._under_way: set[asyncio.Future[None]] = set()
         self._call_faults: deque[CallFault | None] = deque()
         self._load_faults: deque[LoadFault | None] = deque()
         self._unload_faults: deque[UnloadFault | None] = deque()
@@ -231,20 +232,25 @@ class FakeOllama:
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
         self.control.append(ControlRecord(at=self._now(), kind="load", model=model, options=options))
         fault = self._load_faults.popleft() if self._load_faults else None
-        await self._reach()
-        if model not in self.gpu.models or fault is LoadFault.NOT_FOUND:
+        if self._down or model not in self.gpu.models or fault is LoadFault.NOT_FOUND:
+            await self._reach()
             raise ModelNotFound(f"model '{model}' not found")
         if fault is LoadFault.LIE or self.gpu.has(model, options.num_ctx):
+            await self._reach()
             return
         await asyncio.shield(self._begin_load(model, options, timeout_s, fault))
 
     async def unload(self, model: str) -> None:
         self.control.append(ControlRecord(at=self._now(), kind="unload", model=model))
         fault = self._unload_faults.popleft() if self._unload_faults else None
+        if not self._down:
+            self._begin_unload(model, fault)
         await self._reach()
-        self._wedged.discard(model)
+
+    def _begin_unload(self, model: str, fault: UnloadFault | None) -> None:
         if self.gpu.place(model) is not Place.LOADED or fault is UnloadFault.STUCK:
             return
+        self._wedged.discard(model)
         self.gpu.start_unload(model, self._now())
         self._later(self.gpu.models[model].unload_s, lambda: self._vanish_after_unload(model))
 
@@ -284,8 +290,22 @@ class FakeOllama:
             self.gpu.drop(model)
         settle(done, error)
 
+    async def settled(self) -> None:
+        """Returns when no load and no unload is under way."""
+        while self._under_way:
+            await asyncio.wait(tuple(self._under_way))
+
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_at(self._now() + delay_s, callback)
+        loop = asyncio.get_running_loop()
+        fired = loop.create_future()
+        self._under_way.add(fired)
+
+        def fire() -> None:
+            callback()
+            self._under_way.discard(fired)
+            fired.set_result(None)
+
+        loop.call_at(self._now() + delay_s, fire)
 
     @staticmethod
     def _now() -> float:

@@ -25,6 +25,9 @@ from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
 
 __all__ = ["Shell", "house_settings", "words"]
 
+TIMERS = 200
+"""Firings on the way to one instant after which something must be wrong."""
+
 
 def house_settings(
     *,
@@ -138,8 +141,11 @@ class Shell:
 
     def at(self, instant: float) -> Shell:
         """Let time pass; timers on the way fire when they are due."""
+        fired = 0
         while self.timer is not None and self.timer <= instant:
             self.fire()
+            fired += 1
+            assert fired < TIMERS, f"the timer rings for ever at {self.now}"
         self.now = max(self.now, instant)
         return self
 

@@ -6,9 +6,8 @@ Must never decide anything and never keep a credential longer than the request. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-from hearth.types import Headers
 
 _READ = frozenset(
     {
@@ -43,7 +42,7 @@ class RequestHeaders:
     repeated: frozenset[bytes]
 
     @classmethod
-    def of(cls, fields: Headers) -> RequestHeaders:
+    def of(cls, fields: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
         """Read header fields whose names are in lower case."""
         values: dict[bytes, bytes] = {}
         repeated = []

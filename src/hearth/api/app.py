@@ -14,7 +14,7 @@ from hearth.api.asgi import Answer, Receive, Scope, Send
 from hearth.api.control import Control
 from hearth.api.inference import Inference
 from hearth.api.passthrough import Passthrough
-from hearth.api.refusals import Refusals
+from hearth.api.refusals import FAULT_TEXT, Refusals
 from hearth.api.visit import Visit, visit_of
 from hearth.config.gateway_config import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
@@ -89,7 +89,7 @@ class HearthApp:
         # The supervision point of the HTTP side: whatever a defect raises, its caller gets an answer and the owner hears of it.
         except Exception as fault:  # noqa: BLE001
             self._report(visit, fault)
-            await self._refusals.refuse(visit, identity, HearthError("something went wrong inside Hearth; its log has the details"))
+            await self._refusals.refuse(visit, identity, HearthError(FAULT_TEXT))
 
     def _current_doorkeeper(self) -> Doorkeeper:
         """Configurations are replaced as a whole, so identity tells whether the rules are still those in force."""

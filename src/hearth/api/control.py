@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
 from hearth.api.completions import CompletionBody, Completions
-from hearth.api.refusals import Refusals, rendered
+from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
 from hearth.api.status_stream import StatusStream
 from hearth.api.visit import Visit
 from hearth.errors import BadRequest, HearthError, MethodNotAllowed, NotFound
@@ -124,12 +124,12 @@ class Pages:
 
     async def complete(self, asked: CompletionBody, visit: CurrentVisit, caller: Caller) -> Response:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
-        accepted = await self._completions.accept(visit, caller, asked)
+        ticket = await self._completions.accept(visit, caller, asked)
         try:
-            completion = await self._completions.finish(visit, accepted)
+            completion = await self._completions.finish(visit, ticket)
         except HearthError as error:
             return _response(visit, error)
-        position = {"x-queue-position": str(accepted.ticket.position)}
+        position = {"x-queue-position": str(ticket.position)}
         return JSONResponse(asdict(completion), headers=position)
 
 
@@ -155,6 +155,7 @@ class Control:
         app.add_exception_handler(HearthError, self._on_error)
         app.add_exception_handler(RequestValidationError, self._on_invalid)
         app.add_exception_handler(HTTPException, self._on_http)
+        app.add_exception_handler(Exception, _on_fault)
         return app
 
     def end_streams(self) -> None:
@@ -231,6 +232,12 @@ def _naming(visit: Visit) -> Send:
         await visit.answer.raw(message)
 
     return send
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    """The answer only: the framework raises the error again, so that `api.app` hears of it."""
+    del error
+    return _response(_visit(request), HearthError(FAULT_TEXT))
 
 
 def _response(visit: Visit, error: HearthError) -> Response:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
 from hearth.api.relay import Relay
-from hearth.api.submission import PinnedOptions, Wanted, forwarded_headers, submit
+from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Visit
-from hearth.config.settings import Settings
+from hearth.config.settings import Settings, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.ollama import unload_reply
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
@@ -58,7 +59,7 @@ class Inference:
 
 
 async def _parse(route: Route, body: bytes, settings: Settings) -> Envelope:
-    options = PinnedOptions(settings)
+    options = partial(load_options, settings)
     if len(body) > _THREAD_FROM_BYTES:
         return await asyncio.to_thread(read_envelope, route, body, options)
     return read_envelope(route, body, options)

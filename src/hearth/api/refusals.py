@@ -18,6 +18,9 @@ from hearth.types import Headers
 DEFAULT_RETRY_AFTER_S = 5.0
 """Advice where nobody computed any: a model server that is down is looked at that often."""
 
+FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
+"""All that a caller learns of a defect."""
+
 _PATH_SHOWN = 200
 _RETRY_STATUSES = frozenset({429, 503})
 

@@ -27,6 +27,8 @@ _ADVICE = {
     errno.EACCES: "this user may not listen there; choose a server.port above 1023",
     errno.EADDRNOTAVAIL: "this machine has no such address; correct server.host",
 }
+_MISSING_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""`localhost` names an IPv6 address on machines that have none."""
 
 
 class HearthServer:
@@ -117,19 +119,26 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         raise ConfigError([f"cannot listen on {host}:{port}: the host name is unknown; correct server.host"]) from error
     sockets: list[socket.socket] = []
-    try:
-        for family, address in dict.fromkeys((family, info) for family, _, _, _, info in found):
-            chosen_port = port or (sockets[0].getsockname()[1] if sockets else 0)
-            sockets.append(_listen(family, address[0], chosen_port))
-    except OSError as error:
-        for opened in sockets:
-            opened.close()
-        raise ConfigError([f"cannot listen on {host}:{port}: {_ADVICE.get(error.errno or 0, error.strerror)}"]) from error
+    for family, address in dict.fromkeys((family, info[0]) for family, _, _, _, info in found):
+        try:
+            sockets.append(_listen(family, str(address), port or _port_of(sockets)))
+        except OSError as error:
+            if sockets and error.errno in _MISSING_FAMILY:
+                continue
+            for opened in sockets:
+                opened.close()
+            raise ConfigError([f"cannot listen on {host}:{port}: {_ADVICE.get(error.errno or 0, error.strerror)}"]) from error
     return sockets
 
 
-def _listen(family: int, address: str | int, port: int) -> socket.socket:
-    return socket.create_server((str(address), port), family=family, backlog=_BACKLOG, reuse_port=False)
+def _listen(family: int, address: str, port: int) -> socket.socket:
+    both = address == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+def _port_of(sockets: list[socket.socket]) -> int:
+    """All addresses of a host share the port that the first one got; 0 before the first."""
+    return int(sockets[0].getsockname()[1]) if sockets else 0
 
 
 def _url_of(host: str, bound: socket.socket) -> str:

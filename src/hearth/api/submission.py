@@ -11,31 +11,16 @@ from dataclasses import dataclass
 from hearth.admission.auth import Identity
 from hearth.admission.gate import admit, standing_of
 from hearth.api.visit import Visit
-from hearth.config.settings import Settings
 from hearth.dialects.envelope import Envelope
 from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
 from hearth.queue import NewItem, Ticket
-from hearth.types import BackendCall, Headers, LoadOptions, WorkKind, canonical_model
+from hearth.types import BackendCall, Headers, WorkKind
 
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 """Every body that goes on has been read as JSON."""
 
 _FORWARDED = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
-
-
-class PinnedOptions:
-    """Load options of a model as the configuration pins them, whichever of Ollama's spellings either side uses."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._models = settings.models
-
-    def __call__(self, model: str) -> LoadOptions:
-        listed = canonical_model(model)
-        for name in (model, listed, listed.removesuffix(":latest")):
-            if name in self._models:
-                return LoadOptions(num_ctx=self._models[name].num_ctx)
-        return LoadOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

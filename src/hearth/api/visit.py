@@ -49,7 +49,7 @@ Handler = Callable[[Visit, Identity], Awaitable[None]]
 
 def visit_of(scope: Scope, receive: Receive, answer: Answer) -> Visit:
     """The request in an ASGI scope of type `http`."""
-    headers = RequestHeaders.of(tuple(scope["headers"]))
+    headers = RequestHeaders.of(scope["headers"])
     client = scope.get("client")
     return Visit(
         method=scope["method"],

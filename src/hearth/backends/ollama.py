@@ -106,6 +106,9 @@ class OllamaExchange:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
 
+        A body with neither chunks nor a length is whole wherever its connection ends (RFC 9112, section 6.3): only the terminator of
+        its dialect tells.
+
         Raises:
             BackendGone: the body ended short of its framing. What arrived together with the end of the connection may be missing.
             BackendProtocolError: the framing is garbage, or the body or one line of a stream is larger than any answer.

@@ -67,12 +67,14 @@ class ControlClient(ollama.AsyncClient):
 
     async def server_version(self) -> str:
         """The version that the server reports."""
-        answer = await self._read(self._send("GET", "/api/version"))
-        said: object = answer.json() if answer.content.startswith(b"{") else {}
-        version = said.get("version") if isinstance(said, dict) else None
-        if not isinstance(version, str):
+        version = await self._read(self._version_said())
+        if not version:
             raise BackendProtocolError("The model server does not say its version: is it an Ollama?")
         return version
+
+    async def _version_said(self) -> str:
+        said = (await self._send("GET", "/api/version")).json()
+        return str(said.get("version") or "")
 
     async def installed(self) -> tuple[str, ...]:
         """Names of the models on disk, tags included."""

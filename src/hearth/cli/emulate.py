@@ -23,6 +23,7 @@ from hearth.cli.stopping import until_stopped
 from hearth.clock import SystemClock
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.profiles import load_profiles
+from hearth.emulator.quirks import KINDS, Quirk, parse_quirk
 from hearth.emulator.server import Emulator
 from hearth.errors import ConfigError
 from hearth.service_model import ModelProfile, ServiceModel, default_profiles
@@ -40,12 +41,36 @@ class EmulatorPlan:
     parallel: int
     max_queue: int
     vram_gib: float
+    quirks: frozenset[Quirk] = frozenset()
 
 
-@click.command
+class QuirkType(click.ParamType[Quirk]):
+    """`NAME` or `NAME=VALUE`; a wrong one is a usage error that says what is known."""
+
+    name = "name"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Quirk:
+        """Raises `click.BadParameter`."""
+        if isinstance(value, Quirk):
+            return value
+        try:
+            return parse_quirk(str(value))
+        except ConfigError as error:
+            self.fail(error.message, param, ctx)
+
+
+def quirks_help() -> str:
+    """The epilogue of `--help`: every quirk, one line each."""
+    lines = [f"  {name:<19} {kind.says}" for name, kind in KINDS.items()]
+    return "\n".join(("\b", "Quirks, the known bugs of a real Ollama (values: docs/emulator.md):", *lines))
+
+
+@click.command(epilog=quirks_help())
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 takes a free one.")
-@click.option("--models", "models_file", type=click.Path(path_type=Path, dir_okay=False), help="YAML or JSON list of models (docs/cli.md).")
+@click.option(
+    "--models", "models_file", type=click.Path(path_type=Path, dir_okay=False), help="YAML or JSON list of models (docs/emulator.md)."
+)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times faster than real.")
 @click.option("--seed", type=int, help="Make ids and texts repeatable.")
 @click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Requests a model serves at once.")
@@ -53,8 +78,17 @@ class EmulatorPlan:
     "--max-queue", type=click.IntRange(0), default=512, show_default=True, help="Requests that may wait for a load; one more gets 503."
 )
 @click.option("--vram-gb", "vram_gib", type=click.FloatRange(0), default=24.0, show_default=True, help="GPU memory in GiB; 0 is no GPU.")
+@click.option("--quirk", "quirks", type=QuirkType(), multiple=True, metavar="NAME[=VALUE]", help="A bug to show; may be repeated.")
 def emulate(
-    host: str, port: int, models_file: Path | None, speed: float, seed: int | None, parallel: int, max_queue: int, vram_gib: float
+    host: str,
+    port: int,
+    models_file: Path | None,
+    speed: float,
+    seed: int | None,
+    parallel: int,
+    max_queue: int,
+    vram_gib: float,
+    quirks: tuple[Quirk, ...],
 ) -> None:
     """Run an Ollama that needs no GPU."""
     plan = EmulatorPlan(
@@ -66,6 +100,7 @@ def emulate(
         parallel=parallel,
         max_queue=max_queue,
         vram_gib=vram_gib,
+        quirks=frozenset(quirks),
     )
     asyncio.run(run_emulator(plan, console_for(sys.stdout, environ=os.environ), stopped=until_stopped))
 
@@ -91,10 +126,13 @@ async def run_emulator(plan: EmulatorPlan, console: Console, *, stopped: Callabl
         num_parallel=plan.parallel,
         max_queue=plan.max_queue,
         vram_gib=plan.vram_gib,
+        quirks=plan.quirks,
     )
     try:
         url = await _start(emulator, plan)
         console.print(f"An Ollama without GPU listens on {url}, {plan.speed:g} times as fast as real. Ctrl-C ends it.\n")
+        if plan.quirks:
+            console.print(f"Quirks: {', '.join(sorted(map(str, plan.quirks)))}.\n")
         console.print(models_table(tuple(model.profile for model in plan.models), speed=plan.speed))
         await stopped()
     finally:

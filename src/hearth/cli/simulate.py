@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hearth.cli.console import console_for
+from hearth.cli.exits import CommandFailed
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
@@ -71,5 +72,8 @@ def _run(workload: Workload, base: SchedulerSettings, policy: PolicyName) -> Run
 
 
 def _write(path: Path, text: str) -> None:
-    with click.open_file(path, "w", encoding="utf-8") as stream:
-        stream.write(text)
+    try:
+        with click.open_file(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -289,8 +289,8 @@ class SchedulerSettings:
 
 def load_options(settings: Settings, model: str) -> LoadOptions:
     """How a model is loaded, and so how every request for it must be sent; `model` in any spelling that Ollama takes."""
+    if not settings.models:
+        return LoadOptions()
     wanted = canonical_model(model).lower()
-    for name, known in settings.models.items():
-        if canonical_model(name).lower() == wanted:
-            return LoadOptions(num_ctx=known.num_ctx)
-    return LoadOptions()
+    pinned = (known for name, known in settings.models.items() if canonical_model(name).lower() == wanted)
+    return LoadOptions(num_ctx=next((known.num_ctx for known in pinned), None))

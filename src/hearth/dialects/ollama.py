@@ -15,13 +15,15 @@ from hearth.types import BackendCall, Completion
 _QUOTED_CHARS = 200
 
 
-def completion_call(prompt: str, model: str, max_tokens: int | None, *, json_mode: bool = False) -> BackendCall:
+def completion_call(prompt: str, model: str, max_tokens: int | None, *, json_mode: bool = False, num_ctx: int | None = None) -> BackendCall:
     """The `/api/generate` call for one whole answer; `json_mode` has Ollama force well-formed JSON."""
     request: JsonObject = {"model": model, "prompt": prompt, "stream": False}
     if json_mode:
         request["format"] = "json"
-    if max_tokens is not None:
-        request["options"] = {"num_predict": max_tokens}
+    limits = {"num_predict": max_tokens, "num_ctx": num_ctx}
+    options: JsonObject = {name: value for name, value in limits.items() if value is not None}
+    if options:
+        request["options"] = options
     return BackendCall(method="POST", path=Endpoint.GENERATE, headers=((b"content-type", b"application/json"),), body=encode(request))
 
 
@@ -46,6 +48,16 @@ def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
     return Completion(
         output=output, model=model, tokens_in=usage.prompt_tokens or 0, tokens_out=usage.output_tokens or 0, latency_ms=latency_ms
     )
+
+
+def error_text(body: bytes) -> str:
+    """What a native error answer says, shortened; "no reason given" where it says nothing readable."""
+    try:
+        said = decode(body)
+    except GoJsonError:
+        return "no reason given"
+    reason = said.get("error") if isinstance(said, dict) else None
+    return reason[:_QUOTED_CHARS] if isinstance(reason, str) else "no reason given"
 
 
 def unload_reply(route: Route, model: str, created_at: str) -> bytes:

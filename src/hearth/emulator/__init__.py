@@ -6,6 +6,7 @@ nothing of the gateway. Started by `bootstrap`, `cli` and tests.
 
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.profiles import load_profiles
+from hearth.emulator.quirks import Quirk, QuirkName, parse_quirk
 from hearth.emulator.server import Emulator
 
-__all__ = ["EmulatedModel", "Emulator", "load_profiles"]
+__all__ = ["EmulatedModel", "Emulator", "Quirk", "QuirkName", "load_profiles", "parse_quirk"]

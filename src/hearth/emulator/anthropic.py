@@ -41,7 +41,7 @@ async def messages(server: Server, call: Call, sink: Sink) -> None:
             sink.prepare(EVENTS)
             await _stream(_Events(server, shown, ask, sink), session, sink)
         else:
-            await send_v1(sink, _whole(server, shown, await session.speak(_unheard)))
+            await send_v1(sink, _whole(server, shown, await session.speak()))
 
 
 def _ask(fields: JsonObject, shown: str) -> Ask:
@@ -119,13 +119,9 @@ def _usage(finished: Finished) -> JsonObject:
     return {"input_tokens": finished.measured.prompt_tokens, "output_tokens": finished.measured.eval_tokens}
 
 
-async def _unheard(piece: Piece) -> None:
-    """A reply that is sent whole is not heard piece by piece."""
-
-
 async def _stream(events: _Events, session: Session, sink: Sink) -> None:
     try:
-        finished = await session.speak(events.say)
+        finished = await session.speak(events.say, v1=True)
     except RunnerDied:
         if not sink.started:
             raise

@@ -1,7 +1,8 @@
 """The scheduler of the emulated server: one loop loads, everybody else waits, a loaded model bypasses the queue.
 
 Mirrors ollama/ollama `server/sched.go` with its traps (a waiting eviction blocks every other load; an explicit keep_alive on the victim
-revives it; a caller that leaves during a load kills the load). It must never speak HTTP. Called by the handlers.
+revives it; a caller that leaves during a load kills the load) and with those bugs of `quirks` that are switched on. It must never speak
+HTTP. Called by the handlers.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 
 from hearth.clock import Clock
 from hearth.emulator.errors import BUSY_TEXT, OllamaError
+from hearth.emulator.faults import Faults
 from hearth.emulator.models import Installed
-from hearth.emulator.runners import LoadKey, Runner
+from hearth.emulator.runners import LoadKey, Runner, SlotUse
 from hearth.service_model import ServiceModel
 
 _GIB = 1024**3
@@ -58,12 +60,14 @@ class Limits:
 class Engine:
     """Runners and the loop that loads them. `start` before use, `stop` once; both on one event loop."""
 
-    def __init__(self, service: ServiceModel, limits: Limits, clock: Clock) -> None:
+    def __init__(self, service: ServiceModel, limits: Limits, clock: Clock, faults: Faults | None = None) -> None:
         self.service = service
         self.limits = limits
         self.clock = clock
+        self.faults = faults or Faults()
         self.loads: deque[tuple[str, float]] = deque(maxlen=_LOGGED_LOADS)
         self.running: Counter[str] = Counter()
+        self.leaked: Counter[str] = Counter()
         self.max_running = 0
         self._loaded: dict[str, Runner] = {}
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue(maxsize=max(1, limits.waiting))
@@ -90,6 +94,8 @@ class Engine:
     @asynccontextmanager
     async def lease(self, installed: Installed, key: LoadKey, keep_alive_s: float | None) -> AsyncIterator[Runner]:
         """A loaded runner for the time of the block; raises `OllamaError` 503 when too many loads wait."""
+        if self.faults.busy():
+            raise OllamaError(503, BUSY_TEXT)
         runner = await self._acquire(_Pending(installed=installed, key=key, keep_alive_s=keep_alive_s, answer=_future()))
         try:
             yield runner
@@ -97,15 +103,19 @@ class Engine:
             self._release(runner)
 
     @asynccontextmanager
-    async def slot(self, runner: Runner) -> AsyncIterator[None]:
+    async def slot(self, runner: Runner) -> AsyncIterator[SlotUse]:
         """One of the runner's slots, in order of arrival."""
-        async with runner.slots:
-            self.running[runner.name] += 1
-            self.max_running = max(self.max_running, self.running.total())
-            try:
-                yield
-            finally:
-                self.running[runner.name] -= 1
+        await runner.slots.acquire()
+        self.running[runner.name] += 1
+        self.max_running = max(self.max_running, self.running.total())
+        use = SlotUse()
+        try:
+            yield use
+        except (asyncio.CancelledError, ConnectionError):
+            use.left = True
+            raise
+        finally:
+            self._end_execution(runner, use)
 
     def expire(self, installed: Installed) -> None:
         """Mark the model for unloading: now if idle, else after its last request. Nothing happens if it is not loaded."""
@@ -116,6 +126,12 @@ class Engine:
         runner.expires_wall = self.clock.wall()
         if runner.references == 0:
             self._begin_unload(runner)
+
+    def let_go(self) -> None:
+        """End every unload that is stuck."""
+        for runner in tuple(self._loaded.values()):
+            if runner.keep_alive_s <= 0 and runner.references == 0:
+                self._unload_now(runner)
 
     def kill(self, weights: str) -> None:
         """End the runner's process as a crash would; it stays listed until somebody needs it."""
@@ -142,7 +158,7 @@ class Engine:
     def _attach(self, runner: Runner, pending: _Pending) -> None:
         runner.references += 1
         runner.stop_timer()
-        if pending.keep_alive_s is not None:
+        if pending.keep_alive_s is not None and (self.faults.wedges or not runner.evicting):
             runner.keep_alive_s = pending.keep_alive_s
 
     def _release(self, runner: Runner) -> None:
@@ -190,7 +206,7 @@ class Engine:
 
     async def _evict(self, victim: Runner) -> None:
         self._unloaded.clear()
-        victim.keep_alive_s = 0.0
+        victim.keep_alive_s, victim.evicting = 0.0, True
         if victim.references == 0:
             self._begin_unload(victim)
         await self._unloaded.wait()
@@ -201,7 +217,8 @@ class Engine:
         if pending.answer.done():
             return
         model = pending.installed.model
-        await asyncio.wait({pending.answer}, timeout=self.service.load_s(model.profile.name))
+        endless = self.faults.load_never_ends(pending.installed.name.short, model.profile.name)
+        await asyncio.wait({pending.answer}, timeout=None if endless else self.service.load_s(model.profile.name))
         if pending.answer.done():
             return
         runner = self._new_runner(pending)
@@ -227,14 +244,48 @@ class Engine:
             keep_alive_s=keep_alive_s,
             slots=asyncio.Semaphore(parallel),
             expires_wall=0.0,
+            slowdown=self.faults.slowdown(model.profile.vram_gib, self.limits.vram_gib),
         )
         runner.expires_wall = runner.expires_at_wall(self.clock.wall())
         return runner
+
+    def _end_execution(self, runner: Runner, use: SlotUse) -> None:
+        runner.executions += 1
+        if self.faults.kills_after(runner.executions):
+            runner.died.set()
+        ahead_s = use.reads_until - self.clock.monotonic()
+        if use.left and ahead_s > 0 and self.faults.ignores_disconnect:
+            runner.orphans += 1
+            asyncio.get_running_loop().call_later(ahead_s, self._end_orphan, runner)
+            return
+        self.running[runner.name] -= 1
+        if use.left and use.streams and self.faults.leaks_a_slot():
+            self.leaked[runner.name] += 1
+        else:
+            runner.slots.release()
+
+    def _end_orphan(self, runner: Runner) -> None:
+        """A prompt that nobody waits for has been read, or its process has ended before."""
+        if runner.orphans:
+            runner.orphans -= 1
+            self.running[runner.name] -= 1
+            runner.slots.release()
 
     def _begin_unload(self, runner: Runner) -> None:
         if self._loaded.get(runner.model.weights) is not runner or runner.references > 0:
             return
         runner.stop_timer()
+        stuck_s = self.faults.stuck_s
+        if stuck_s == 0:
+            self._unload_now(runner)
+        elif stuck_s != float("inf"):
+            runner.timer = asyncio.get_running_loop().call_later(stuck_s, self._unload_now, runner)
+
+    def _unload_now(self, runner: Runner) -> None:
+        runner.stop_timer()
+        while runner.orphans:
+            self._end_orphan(runner)
+        del self.leaked[runner.name]
         del self._loaded[runner.model.weights]
         task = asyncio.get_running_loop().create_task(self._unload(runner))
         self._unloading.add(task)

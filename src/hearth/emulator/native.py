@@ -151,7 +151,7 @@ async def _answer(server: Server, installed: Installed, request: _Request, sink:
             sink.prepare(NDJSON)
             await _stream(lines, installed, session.speak, session.handed_over_at, sink)
         else:
-            finished = await session.speak(_unheard)
+            finished = await session.speak()
             await send_json(sink, lines.last(installed, finished, session.handed_over_at, whole=True))
 
 
@@ -176,10 +176,6 @@ async def _fail(error: OllamaError, sink: Sink) -> None:
         await sink.chunk(body)
         return
     await sink.chunk(body + b"\n")
-
-
-async def _unheard(piece: Piece) -> None:
-    """A reply that is sent whole is not heard piece by piece."""
 
 
 class _Lines:

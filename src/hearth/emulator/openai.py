@@ -71,7 +71,7 @@ async def _answer(server: Server, request: _Request, sink: Sink, *, task: str) -
             sink.prepare(EVENTS)
             await _stream(events, session, sink)
         else:
-            await send_v1(sink, events.whole(await session.speak(_unheard)))
+            await send_v1(sink, events.whole(await session.speak()))
 
 
 async def _stream(events: _Events, session: Session, sink: Sink) -> None:
@@ -79,7 +79,7 @@ async def _stream(events: _Events, session: Session, sink: Sink) -> None:
         await sink.chunk(_event(events.piece(piece)))
 
     try:
-        finished = await session.speak(say)
+        finished = await session.speak(say, v1=True)
     except RunnerDied:
         if not sink.started:
             raise
@@ -89,10 +89,6 @@ async def _stream(events: _Events, session: Session, sink: Sink) -> None:
         await sink.chunk(_event(events.tool_call(finished.plan.tool)))
     if finished.plan.reason is not None:
         await sink.chunk(b"".join(map(_event, events.ending(finished))) + _DONE)
-
-
-async def _unheard(piece: Piece) -> None:
-    """A reply that is sent whole is not heard piece by piece."""
 
 
 def _event(value: JsonObject) -> bytes:

@@ -47,7 +47,7 @@ async def responses(server: Server, call: Call, sink: Sink) -> None:
             sink.prepare(EVENTS)
             await _stream(_Events(answer, sink), session, sink)
         else:
-            finished = await session.speak(_unheard)
+            finished = await session.speak()
             await send_v1(sink, _whole(answer, finished, int(server.engine.clock.wall())))
 
 
@@ -61,10 +61,6 @@ def _new_answer(server: Server, shown: str, fields: JsonObject, ask: Ask) -> _An
         asked=fields,
         ask=ask,
     )
-
-
-async def _unheard(piece: Piece) -> None:
-    """A reply that is sent whole is not heard piece by piece."""
 
 
 def _whole(answer: _Answer, finished: Finished, completed_at: int) -> JsonObject:
@@ -157,7 +153,7 @@ def _function_call(answer: _Answer, call: ToolCall, *, status: str) -> JsonObjec
 
 async def _stream(events: _Events, session: Session, sink: Sink) -> None:
     try:
-        finished = await session.speak(events.say)
+        finished = await session.speak(events.say, v1=True)
     except RunnerDied:
         if not sink.started:
             raise

@@ -27,6 +27,21 @@ class LoadKey:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class SlotUse:
+    """What a request does with its slot; its execution writes it, and it matters when the caller leaves.
+
+    Attributes:
+        reads_until: monotonic instant at which its prompt has been read.
+        streams: pieces of the answer are on their way to the caller.
+        left: the caller has gone.
+    """
+
+    reads_until: float = 0.0
+    streams: bool = False
+    left: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Runner:
     """A model in memory.
 
@@ -35,6 +50,10 @@ class Runner:
         references: requests attached, waiting for a slot included.
         expires_wall: refreshed only when the runner goes idle.
         died: set when its process has ended; nobody notices before the next request.
+        slowdown: how many times slower than the model's profile it runs.
+        evicting: another model waits for this one to go.
+        executions: requests that have held a slot and ended.
+        orphans: prompts that are still read though their callers have left, each holding a slot.
     """
 
     model: EmulatedModel
@@ -48,6 +67,10 @@ class Runner:
     references: int = 0
     died: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
+    slowdown: float = 1.0
+    evicting: bool = False
+    executions: int = 0
+    orphans: int = 0
 
     @property
     def eviction_rank(self) -> tuple[float, str]:

@@ -16,7 +16,9 @@ from hearth.clock import Clock
 from hearth.emulator.engine import Engine, Limits
 from hearth.emulator.errors import OllamaError, error_body
 from hearth.emulator.exchange import JSON, JSON_UTF8, Call, Server
+from hearth.emulator.faults import Faults
 from hearth.emulator.models import Catalogue, EmulatedModel
+from hearth.emulator.quirks import Quirk
 from hearth.emulator.routes import build_routes
 from hearth.emulator.routing import Matched, Refused, cross_origin, host_allowed, origin_allowed, preflight_headers, simple_cors_headers
 from hearth.emulator.sinks import WireSink, write_headers_like_go
@@ -46,6 +48,7 @@ class Emulator:
         seed: makes ids and the seeds of requests without one repeatable; None is different on each run.
         num_parallel: slots per model; max_queue: loads that may wait before 503; max_loaded: models in memory at most.
         vram_gib: memory of the emulated card; 0 is a machine without one.
+        quirks: known bugs of a real Ollama to show; raises `ConfigError` when one is given twice.
     """
 
     def __init__(
@@ -59,16 +62,18 @@ class Emulator:
         max_queue: int = 512,
         max_loaded: int = 3,
         vram_gib: float = 24.0,
+        quirks: frozenset[Quirk] = frozenset(),
     ) -> None:
         models = [EmulatedModel(profile=one) if isinstance(one, ModelProfile) else one for one in profiles]
         service = ServiceModel([model.profile for model in models], speed=speed)
         limits = Limits(parallel=num_parallel, waiting=max_queue, loaded=max_loaded, vram_gib=vram_gib)
         self._clock = clock
-        self._engine = Engine(service, limits, clock)
+        rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
+        self._engine = Engine(service, limits, clock, Faults(quirks, rng))
         self._server = Server(
             catalogue=Catalogue(models, now_wall=clock.wall()),
             engine=self._engine,
-            rng=random.Random(seed),  # noqa: S311 - ids and texts, no secrets
+            rng=rng,
         )
         self._routes = build_routes()
         self._requests: deque[LoggedRequest] = deque(maxlen=_LOGGED_REQUESTS)
@@ -88,6 +93,11 @@ class Emulator:
     def resident(self) -> tuple[str, ...]:
         """Names of the models in memory."""
         return tuple(runner.name for runner in self._engine.resident())
+
+    @property
+    def leaked_slots(self) -> Mapping[str, int]:
+        """Slots that callers took with them, by name of the loaded model."""
+        return dict(self._engine.leaked)
 
     @property
     def loads(self) -> tuple[tuple[str, float], ...]:
@@ -124,6 +134,10 @@ class Emulator:
     def kill_runner(self, model: str) -> None:
         """End the process that runs `model` as a crash would: streams break off, and it stays listed until the next request."""
         self._engine.kill(self._server.catalogue.require(model).model.weights)
+
+    def let_go(self) -> None:
+        """End every unload that is stuck (quirk `stuck-unload`)."""
+        self._engine.let_go()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         received_at = self._clock.monotonic()

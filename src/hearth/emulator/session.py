@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.emulator.errors import OllamaError
@@ -73,12 +73,22 @@ class Session:
         self._runner = runner
         self.handed_over_at = server.engine.clock.monotonic()
 
-    async def speak(self, say: Say) -> Finished:
-        """Say the reply; raises `OllamaError` before the first piece for a bad format or a prompt that is too long."""
+    async def speak(self, say: Say | None = None, *, v1: bool = False) -> Finished:
+        """Say the reply, piece by piece to `say` if there is one.
+
+        Raises `OllamaError` before the first piece for a bad format or a prompt that is too long, and `RunnerDied`.
+
+        Args:
+            v1: the answer is an event stream of a `/v1` route.
+        """
         _check_format(self._ask.schema)
         prompt = self._prompt()
         plan = plan_reply(self._installed.model, prompt.text, self._wish(prompt))
-        measured = await Execution(self._server.engine, self._runner, prompt.tokens).speak(plan, say)
+        faults = self._server.engine.faults
+        if faults.forgets_the_end():
+            plan = replace(plan, reason=None)
+        dies_after = faults.dies_after_pieces(v1_stream=v1)
+        measured = await Execution(self._server.engine, self._runner, prompt.tokens).speak(plan, say, dies_after=dies_after)
         return Finished(plan=plan, prompt=prompt, measured=measured)
 
     def _prompt(self) -> Prompt:

@@ -2,7 +2,8 @@
 
 `handle` takes one decision, always in this order, which both shells rely on:
 
-1. fold the fact into the state (a late report about an attempt that is over is ignored);
+1. fold the fact into the state (a late report about an attempt that is over is ignored; a fact that cannot change what was decided
+   before ends the decision here);
 2. give up what has waited too long;
 3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
 4. go home when there is nothing else to do (`home`);
@@ -19,7 +20,7 @@ import heapq
 
 from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.actions import Action, Expire, Fail, Refusal, WakeAt
-from hearth.scheduling.facts import fold
+from hearth.scheduling.facts import fold, is_idle_news
 from hearth.scheduling.home import restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
@@ -42,6 +43,8 @@ class Scheduler:
         """
         if isinstance(fact, TimerFired):
             self._armed_at = None
+        if is_idle_news(self.state, fact, now):
+            return fold(self.state, fact, now)
         self.state.wakes.clear()
         actions = fold(self.state, fact, now)
         if not isinstance(fact, Arrived):

@@ -74,6 +74,25 @@ def fold(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, 
     return []
 
 
+def is_idle_news(state: State, fact: Input, now: float) -> bool:
+    """Can this fact make nothing possible, and nothing due, that was not so before?
+
+    True for a first byte (it only takes options away), a start at the instant of its dispatch (expected then), and an external item that
+    comes to stand behind another of its own line: together most of all facts where there is much to do.
+    """
+    match fact:
+        case inputs.FirstByte():
+            return True
+        case inputs.Started(sequence=sequence):
+            entry = state.entries.get(sequence)
+            return entry is None or now <= entry.dispatched_at
+        case inputs.Arrived(item=item):
+            behind = item.expires_at is None and item.band is Band.EXTERNAL and state.waiting.head(Band.EXTERNAL, item.model) is not None
+            return behind and state.down_since is None and not state.draining
+        case _:
+            return False
+
+
 def _attempt(state: State, sequence: Sequence, attempt: int) -> Entry | None:
     """The entry if this very attempt of it is under way."""
     entry = state.entries.get(sequence)
@@ -96,7 +115,7 @@ def _arrived(state: State, fact: inputs.Arrived) -> list[Action]:
 
 def _started(state: State, sequence: Sequence, attempt: int, now: float) -> list[Action]:
     entry = _attempt(state, sequence, attempt)
-    if entry is not None and entry.model is not None:
+    if entry is not None and entry.model is not None and now > entry.dispatched_at:
         entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model)
     return []
 

@@ -19,6 +19,7 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Band
 
+BANDS = tuple(Band)
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
 
 
@@ -36,7 +37,7 @@ class Placement:
 
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
-        for band in Band:
+        for band in BANDS:
             if self._state.waiting.any_in(band):
                 self._serve_band(band)
         self._unload_suspects()
@@ -71,7 +72,7 @@ class Placement:
     def _serve_band(self, band: Band) -> None:
         self._hold_unsettled(band)
         heads = {entry.item.model: entry for entry in self._state.waiting.heads(band)}
-        while heads:
+        while heads and not self._hopeless(band):
             chosen, why = self._choose(list(heads.values()))
             model = chosen.item.model
             head = self._state.waiting.head(band, model) if self._serve(band, chosen, why) else None
@@ -79,6 +80,10 @@ class Placement:
                 del heads[model]
             else:
                 heads[model] = head
+
+    def _hopeless(self, band: Band) -> bool:
+        """Nothing external can start, or make anything yield, while every slot is taken."""
+        return band in EXTERNAL_BANDS and self._state.residency.saturated(self._state.waiting.models())
 
     def _hold_unsettled(self, band: Band) -> None:
         for resident in self._state.residency.residents.values():
@@ -88,9 +93,10 @@ class Placement:
                     self._claimed.add(resident.model)
 
     def _choose(self, heads: list[Entry]) -> tuple[Entry, SwapReason]:
-        unsettled = [entry for entry in heads if self._unsettled(entry)]
-        if unsettled:
-            return min(unsettled, key=lambda entry: entry.key), SwapReason.WAITING
+        if not all(resident.settled for resident in self._state.residency.residents.values()):
+            unsettled = [entry for entry in heads if self._unsettled(entry)]
+            if unsettled:
+                return min(unsettled, key=lambda entry: entry.key), SwapReason.WAITING
         candidates = [Candidate(entry=entry, resident=self._stays(entry.item.model)) for entry in heads]
         overdue = self._overdue(candidates) if self._policy.ages else None
         if overdue is not None:

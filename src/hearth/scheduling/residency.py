@@ -123,6 +123,21 @@ class Residency:
         """Requests that could be added now."""
         return self._settings.parallel(resident.model) - len(resident.running)
 
+    def saturated(self, wanted: Iterable[str | None]) -> bool:
+        """Is every slot taken, so that none of the wanted models can be served, evict a resident, or come beside it?"""
+        residents, used_mib = self.residents.values(), 0.0
+        for resident in residents:
+            if not resident.running or self.free_slots(resident) > 0:
+                return False
+            used_mib += resident.reserved_mib or 0.0
+        capacity = self.capacity_mib
+        if not residents or capacity == inf:
+            return False
+        if capacity is None or any(resident.reserved_mib is None for resident in residents):
+            return True
+        needs = (self.need_mib(model) for model in wanted if model is not None and model not in self.residents)
+        return all(need is None or used_mib + need > capacity for need in needs)
+
     def eviction_for(self, model: str, keep: Iterable[str]) -> tuple[str, ...] | None:
         """The smallest set of residents that must go so that `model` can come.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.types import Lane, Priority, Usage
+from hearth.types import Lane, Priority, Usage, canonical_model
 
 NOTHING_REPORTED = Usage()
 
@@ -100,7 +100,8 @@ class Workload:
 
     def settings(self, base: SchedulerSettings, policy: PolicyName) -> SchedulerSettings:
         """`base` for this workload's GPU and models under `policy`; the owner's home model stays only where the workload knows it."""
-        home = self.home or (base.gpu.home_model if base.gpu.home_model in self.models else "")
+        owners = canonical_model(base.gpu.home_model)
+        home = self.home or next((name for name in self.models if canonical_model(name) == owners), "")
         return replace(
             base,
             scheduling=replace(base.scheduling, policy=policy),
@@ -129,7 +130,7 @@ class Mix:
 
 def random_workload(rng: Random, mix: Mix) -> Workload:
     """A workload drawn from `rng`: the same state of `rng` makes the same workload. Swap costs depend on the target alone."""
-    names = [f"m{index}" for index in range(rng.randint(1, mix.models))]
+    names = [f"m{index}:latest" for index in range(rng.randint(1, mix.models))]
     models = {name: ModelSettings(vram_gb=rng.uniform(4, 14), parallel=_parallel(rng, mix)) for name in names}
     costs = {("", name): rng.uniform(1.0, 8.0) for name in names}
     jobs: list[Job] = []

@@ -1,0 +1,199 @@
+"""What every `ModelControl` does: the adapter over HTTP, and the fake that other tests stand on.
+
+Behind the adapter stands the same fake, put on a socket, so both are asked about the same world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import pytest
+
+from hearth.backends.ollama_control import OllamaControl
+from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.ports import ModelControl
+from hearth.types import LoadOptions
+from tests.backends.stub_server import Peer, StubServer, whole
+from tests.support import ollama_wire as wire
+from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault
+
+LOAD_S = 0.02
+LONG_S = 5.0
+
+
+class Bench(Protocol):
+    """A control, and the world that it controls."""
+
+    world: FakeOllama
+    control: ModelControl
+
+    def kill(self) -> None:
+        """Nothing listens any more."""
+
+    async def arrived(self) -> None:
+        """Returns when the last call has reached the world."""
+
+
+class FakeBench:
+    def __init__(self) -> None:
+        self.world = world()
+        self.control: ModelControl = self.world
+
+    def kill(self) -> None:
+        self.world.go_down()
+
+    async def arrived(self) -> None:
+        await asyncio.sleep(0)
+
+
+class OllamaBench:
+    def __init__(self, fake: FakeOllama, server: StubServer) -> None:
+        self.world = fake
+        self.adapter = OllamaControl(server.url, timeout_s=1.0)
+        self.control: ModelControl = self.adapter
+        self._server = server
+
+    def kill(self) -> None:
+        self._server.stop_listening()
+
+    async def arrived(self) -> None:
+        await self._server.peers.get()
+
+
+def world() -> FakeOllama:
+    return FakeOllama(
+        FakeModel(name="a", load_s=LOAD_S, unload_s=LOAD_S, vram_mib=2048.0, size_mib=3072.0),
+        FakeModel(name="emb", load_s=LOAD_S, unload_s=LOAD_S, embedding_only=True),
+    )
+
+
+class Front:
+    """The control routes of Ollama, answered by a fake."""
+
+    def __init__(self, fake: FakeOllama) -> None:
+        self._fake = fake
+
+    async def serve(self, peer: Peer) -> None:
+        try:
+            answer = await self._answer(peer)
+        except ModelNotFound as error:
+            answer = wire.error(peer.path, 404, error.message)
+        except SwapTimedOut:
+            await peer.left()
+            return
+        except HearthError as error:
+            answer = wire.error(peer.path, 500, error.message)
+        await peer.send(whole(answer))
+
+    async def _answer(self, peer: Peer) -> wire.Answer:
+        if peer.method == "GET":
+            return wire.listing(peer.path, await self._fake.installed(), await self._fake.resident())
+        model = peer.json["model"]
+        known = self._fake.gpu.models.get(model)
+        if peer.path == "/api/generate" and known is not None and known.embedding_only:
+            return wire.error(peer.path, 400, f'"{model}" does not support generate')
+        if peer.json["keep_alive"] == 0:
+            await self._fake.unload(model)
+        else:
+            assert peer.json["keep_alive"] == -1
+            await self._fake.load(model, LoadOptions(num_ctx=peer.json.get("options", {}).get("num_ctx")), LONG_S)
+        return wire.Answer(status=200, headers=((b"content-length", b"2"),), chunks=(b"{}",))
+
+
+@pytest.fixture(params=["fake", "ollama"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    if request.param == "fake":
+        fake = FakeBench()
+        yield fake
+        fake.world.check()
+        return
+    behind = world()
+    async with StubServer(Front(behind).serve) as server:
+        real = OllamaBench(behind, server)
+        yield real
+        await real.adapter.aclose()
+    behind.check()
+
+
+async def test_it_says_its_version(bench: Bench) -> None:
+    assert await bench.control.version() == wire.VERSION
+
+
+async def test_it_lists_what_is_installed(bench: Bench) -> None:
+    assert await bench.control.installed() == ("a", "emb")
+
+
+async def test_nothing_is_resident_at_first(bench: Bench) -> None:
+    assert await bench.control.resident() == ()
+
+
+async def test_a_loaded_model_is_resident_with_its_sizes_and_context(bench: Bench) -> None:
+    await bench.control.load("a", LoadOptions(num_ctx=8192), LONG_S)
+    [resident] = await bench.control.resident()
+    assert (resident.name, resident.size_mib, resident.vram_mib, resident.context_tokens) == ("a", 3072.0, 2048.0, 8192)
+
+
+async def test_a_model_that_is_not_pinned_keeps_its_own_context(bench: Bench) -> None:
+    await bench.control.load("a", LoadOptions(), LONG_S)
+    assert [resident.context_tokens for resident in await bench.control.resident()] == [4096]
+
+
+async def test_a_model_that_only_embeds_can_be_loaded_and_dropped(bench: Bench) -> None:
+    await bench.control.load("emb", LoadOptions(), LONG_S)
+    assert [resident.name for resident in await bench.control.resident()] == ["emb"]
+    await bench.control.unload("emb")
+    await bench.world.settled()
+
+
+async def test_a_dropped_model_stays_listed_until_its_memory_is_free(bench: Bench) -> None:
+    await bench.control.load("a", LoadOptions(), LONG_S)
+    await bench.control.unload("a")
+    assert [resident.name for resident in await bench.control.resident()] == ["a"]
+    await bench.world.settled()
+    assert await bench.control.resident() == ()
+
+
+async def test_dropping_what_is_not_loaded_succeeds(bench: Bench) -> None:
+    await bench.control.unload("a")
+    assert await bench.control.resident() == ()
+
+
+async def test_loading_what_is_not_installed_is_model_not_found(bench: Bench) -> None:
+    with pytest.raises(ModelNotFound, match="missing"):
+        await bench.control.load("missing", LoadOptions(), LONG_S)
+
+
+async def test_a_failed_load_carries_the_servers_words(bench: Bench) -> None:
+    bench.world.next_loads(LoadFault.FAIL)
+    with pytest.raises(SwapFailed, match="signal: killed"):
+        await bench.control.load("a", LoadOptions(), LONG_S)
+    assert await bench.control.resident() == ()
+
+
+async def test_a_load_that_never_ends_times_out(bench: Bench) -> None:
+    bench.world.next_loads(LoadFault.NEVER)
+    with pytest.raises(SwapTimedOut):
+        await bench.control.load("a", LoadOptions(), 0.05)
+
+
+async def test_a_caller_that_stops_waiting_does_not_stop_the_load(bench: Bench) -> None:
+    loading = asyncio.create_task(bench.control.load("a", LoadOptions(), LONG_S))
+    await bench.arrived()
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    await bench.world.settled()
+    assert [resident.name for resident in await bench.control.resident()] == ["a"]
+
+
+async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
+    bench.kill()
+    for attempt in (bench.control.version, bench.control.installed, bench.control.resident):
+        with pytest.raises(BackendUnreachable):
+            await attempt()
+    with pytest.raises(BackendUnreachable):
+        await bench.control.load("a", LoadOptions(), LONG_S)
+    with pytest.raises(BackendUnreachable):
+        await bench.control.unload("a")

@@ -1,0 +1,252 @@
+"""The control adapter against servers that refuse, hang, break or lie: every ending has its own error."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hearth.backends.ollama_control import OllamaControl
+from hearth.errors import BackendGone, BackendProtocolError, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.types import LoadOptions, ResidentModel
+from tests.backends.stub_server import Peer, Serve, StubServer, saying, saying_and_waiting
+from tests.dialects.captured import captured
+
+Asked = Callable[[OllamaControl], Awaitable[object]]
+
+
+def json_answer(body: bytes, status: int = 200) -> bytes:
+    return b"HTTP/1.1 %d Whatever\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def load(control: OllamaControl) -> Awaitable[object]:
+    return control.load("a", LoadOptions(), 0.2)
+
+
+def unload(control: OllamaControl) -> Awaitable[object]:
+    return control.unload("a")
+
+
+READS: tuple[Asked, ...] = (OllamaControl.version, OllamaControl.installed, OllamaControl.resident)
+ALL: tuple[Asked, ...] = (*READS, load, unload)
+
+
+async def ask(serve: Serve, asked: Asked) -> object:
+    async with StubServer(serve) as server:
+        control = OllamaControl(server.url, timeout_s=0.2)
+        try:
+            return await asked(control)
+        finally:
+            await control.aclose()
+
+
+async def failure(serve: Serve, asked: Asked) -> HearthError:
+    with pytest.raises(HearthError) as caught:
+        await ask(serve, asked)
+    return caught.value
+
+
+async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]:
+    pending = list(answers)
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(pending.pop(0))
+
+    async with StubServer(serve) as server:
+        control = OllamaControl(server.url, timeout_s=1.0)
+        await asked(control)
+        await control.aclose()
+        seen = [server.peers.get_nowait() for _ in range(server.connections)]
+    return [(peer.path, peer.json) for peer in seen]
+
+
+@pytest.mark.parametrize("asked", ALL)
+async def test_a_refused_connection_is_unreachable(asked: Asked) -> None:
+    async with StubServer(saying()) as server:
+        server.stop_listening()
+        control = OllamaControl(server.url, timeout_s=0.2)
+        with pytest.raises(BackendUnreachable):
+            await asked(control)
+        await control.aclose()
+
+
+@pytest.mark.parametrize("asked", READS)
+async def test_a_server_that_accepts_and_says_nothing_is_unreachable(asked: Asked) -> None:
+    assert type(await failure(saying_and_waiting(), asked)) is BackendUnreachable
+
+
+async def test_a_load_without_an_answer_times_out() -> None:
+    assert type(await failure(saying_and_waiting(), load)) is SwapTimedOut
+
+
+async def test_an_unload_without_an_answer_has_failed() -> None:
+    assert type(await failure(saying_and_waiting(), unload)) is SwapFailed
+
+
+@pytest.mark.parametrize("asked", READS)
+async def test_a_connection_that_ends_without_an_answer_is_gone(asked: Asked) -> None:
+    assert type(await failure(saying(), asked)) is BackendGone
+
+
+@pytest.mark.parametrize("asked", [load, unload])
+async def test_a_connection_that_ends_during_a_swap_is_a_failed_swap(asked: Asked) -> None:
+    assert type(await failure(saying(), asked)) is SwapFailed
+
+
+@pytest.mark.parametrize("asked", READS)
+@pytest.mark.parametrize(
+    "said",
+    [
+        json_answer(b"<html>hello</html>"),
+        json_answer(b"[1, 2]"),
+        json_answer(b'"text"'),
+        json_answer(b'{"models": 5}'),
+        json_answer(b"{}"),
+        json_answer(b'{"half'),
+        json_answer(b"oops", 500),
+        json_answer(b'"oops"', 500),
+        json_answer(b'{"error":"oops"}', 500),
+        b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+async def test_what_is_no_ollama_answer_is_a_protocol_error(asked: Asked, said: bytes) -> None:
+    assert isinstance(await failure(saying(said), asked), BackendProtocolError)
+
+
+@pytest.mark.parametrize("asked", [load, unload])
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (json_answer(b'{"error":"llama-server process has terminated: signal: killed"}', 500), "signal: killed"),
+        (json_answer(b'{"error":"server busy, please try again.  maximum pending requests exceeded"}', 503), "server busy"),
+        (json_answer(b"plain words", 500), "plain words"),
+        (json_answer(b'{"error":"time: missing unit in duration"}', 400), "missing unit"),
+    ],
+)
+async def test_a_refused_swap_has_failed_in_the_servers_words(asked: Asked, said: bytes, text: str) -> None:
+    error = await failure(saying(said), asked)
+    assert type(error) is SwapFailed
+    assert text in error.message
+
+
+@pytest.mark.parametrize("asked", [load, unload])
+async def test_a_model_that_is_not_installed_is_not_found(asked: Asked) -> None:
+    error = await failure(saying(json_answer(captured("generate_missing").body, 404)), asked)
+    assert type(error) is ModelNotFound
+    assert error.message == "model 'missing' not found"
+
+
+async def test_a_load_is_an_empty_prompt_that_stays_for_ever() -> None:
+    assert await bodies_sent(load, json_answer(captured("load_generate").body)) == [("/api/generate", {"model": "a", "keep_alive": -1})]
+
+
+async def test_a_pinned_context_is_sent_with_the_load() -> None:
+    sent = await bodies_sent(lambda control: control.load("a", LoadOptions(num_ctx=8192), 1.0), json_answer(b"{}"))
+    assert sent == [("/api/generate", {"model": "a", "keep_alive": -1, "options": {"num_ctx": 8192}})]
+
+
+async def test_an_unload_is_an_empty_prompt_that_does_not_stay() -> None:
+    assert await bodies_sent(unload, json_answer(captured("unload_generate").body)) == [("/api/generate", {"model": "a", "keep_alive": 0})]
+
+
+@pytest.mark.parametrize(("asked", "keep_alive"), [(load, -1), (unload, 0)])
+async def test_a_model_that_only_embeds_is_swapped_by_an_empty_input(asked: Asked, keep_alive: int) -> None:
+    refusal = json_answer(b'{"error":"\\"a\\" does not support generate"}', 400)
+    sent = await bodies_sent(asked, refusal, json_answer(captured("embed_empty").body))
+    assert sent[1:] == [("/api/embed", {"model": "a", "input": [], "keep_alive": keep_alive})]
+
+
+async def test_the_recorded_process_list_is_understood() -> None:
+    expected = ResidentModel(name="tiny-a:latest", size_mib=6553599 / 1048576, vram_mib=0.0, context_tokens=4096)
+    assert await ask(saying(json_answer(captured("ps_loaded").body)), OllamaControl.resident) == (expected,)
+    assert await ask(saying(json_answer(captured("ps_empty").body)), OllamaControl.resident) == ()
+
+
+async def test_a_process_list_without_sizes_counts_as_nothing_known() -> None:
+    listed = await ask(saying(json_answer(b'{"models":[{"name":"a","unheard_of":1}]}')), OllamaControl.resident)
+    assert listed == (ResidentModel(name="a", size_mib=0.0, vram_mib=0.0, context_tokens=None),)
+
+
+async def test_the_recorded_version_is_read() -> None:
+    assert await ask(saying(json_answer(captured("version").body)), OllamaControl.version) == "0.0.0"
+
+
+async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with StubServer(saying()) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        assert await ask(saying(json_answer(b'{"version":"1"}')), OllamaControl.version) == "1"
+        assert proxy.connections == 0
+
+
+async def test_the_server_of_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:1")
+    assert await ask(saying(json_answer(b'{"version":"1"}')), OllamaControl.version) == "1"
+
+
+async def test_a_cancelled_caller_leaves_the_http_call_running() -> None:
+    answer = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await answer.wait()
+        await peer.send(json_answer(b"{}"))
+        await peer.left()
+        ended.set()
+
+    async with StubServer(serve) as server:
+        control = OllamaControl(server.url, timeout_s=1.0)
+        loading = asyncio.create_task(control.load("a", LoadOptions(), 5.0))
+        await server.peers.get()
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        assert not ended.is_set()
+        answer.set()
+        await asyncio.wait_for(ended.wait(), 1.0)
+        await control.aclose()
+
+
+async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() -> None:
+    reports: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    answer = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await answer.wait()
+        await peer.send(json_answer(b'{"error":"oops"}', 500))
+
+    async with StubServer(serve) as server:
+        control = OllamaControl(server.url, timeout_s=1.0)
+        loading = asyncio.create_task(control.load("a", LoadOptions(), 5.0))
+        await server.peers.get()
+        loading.cancel()
+        await asyncio.wait([loading])
+        answer.set()
+        await server.all_left()
+        await control.aclose()
+    assert reports == []
+
+
+async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> None:
+    async with StubServer(saying_and_waiting()) as server:
+        control = OllamaControl(server.url, timeout_s=5.0)
+        loading = asyncio.create_task(control.load("a", LoadOptions(), 5.0))
+        await server.peers.get()
+        await control.aclose()
+        with pytest.raises(BackendGone):
+            await loading
+        await server.all_left()
+
+
+async def test_closing_what_was_never_used_does_nothing() -> None:
+    await OllamaControl("http://127.0.0.1:1", timeout_s=1.0).aclose()
+
+
+def test_importing_the_adapter_does_not_import_the_client() -> None:
+    program = "import sys, hearth.backends.ollama_control; sys.exit('ollama' in sys.modules or 'httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False).returncode == 0

@@ -1,0 +1,119 @@
+"""A Python program that embeds the gateway instead of speaking HTTP to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+import hearth
+from hearth.bootstrap import build_gateway
+from hearth.config.settings import BackendMode, QueueSettings
+from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
+from hearth.events import ItemDispatched, ItemInterrupted
+from hearth.gateway import Gateway
+from hearth.types import Completion, Lane, Priority
+from tests.clients.home import CODER, LLAMA, LONG_TOKENS, SLOW, Events, StartHome, house_settings, new_emulator
+
+TASKS = {"chat_router": Priority.CRITICAL, "summary": Priority.BACKGROUND}
+
+
+@pytest.fixture
+async def program() -> AsyncIterator[tuple[Gateway, Events]]:
+    emulator, events = new_emulator(), Events()
+    url = await emulator.start()
+    config = hearth.GatewayConfig(settings=house_settings(tasks=TASKS, queue=QueueSettings(max_internal_depth=3)))
+    async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(events,)) as gateway:
+        yield gateway, events
+    await emulator.stop()
+
+
+async def test_an_internal_call_is_awaited_like_any_future(program):
+    gateway, _ = program
+    answer = await gateway.worker.enqueue_internal(prompt="hi", model=LLAMA, max_tokens=4, task_type="chat_router")
+
+    assert isinstance(answer, Completion)
+    assert (answer.model, answer.tokens_out) == (LLAMA, 4)
+    assert answer.output
+    assert answer.tokens_in > 0
+
+
+async def test_json_mode_gives_json(program):
+    gateway, _ = program
+
+    assert isinstance(json.loads((await gateway.worker.enqueue_internal(prompt="hi", model=LLAMA, json_mode=True)).output), dict)
+
+
+async def test_a_call_without_a_model_runs_on_what_is_resident_and_else_at_home(program):
+    gateway, _ = program
+    at_home = await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1)
+    await gateway.worker.enqueue_internal(prompt="hi", model=CODER, max_tokens=1)
+    on_what_is_there = await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1)
+
+    assert (at_home.model, on_what_is_there.model) == (LLAMA, CODER)
+
+
+async def test_internal_work_goes_by_task_type_and_before_external_work(program):
+    gateway, events = program
+    worker = gateway.worker
+    running = worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=10, task_type="chat_router")
+    others = [
+        worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"),
+        worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="summary"),
+        worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="chat_router"),
+    ]
+    await asyncio.gather(running, *others)
+
+    assert [event.sequence for event in events.of(ItemDispatched)] == [1, 4, 3, 2]
+    assert [event.lane for event in events.of(ItemDispatched)][-1] is Lane.EXTERNAL
+
+
+async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_its_answer(program):
+    gateway, events = program
+    external = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=60, caller="friend")
+    async with asyncio.timeout(2):
+        async for _ in gateway.worker.changes():
+            if gateway.worker.get_status()["running"]:
+                break
+    await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1)
+
+    assert not external.done()
+    assert (await external).tokens_out == 60
+    assert len(events.of(ItemInterrupted)) == 1
+
+
+async def test_cancelling_the_future_cancels_the_work(program):
+    gateway, _ = program
+    waiting = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=LONG_TOKENS, caller="friend")
+    async with asyncio.timeout(2):
+        async for _ in gateway.worker.changes():
+            if gateway.worker.get_status()["running"]:
+                break
+    waiting.cancel()
+
+    answer = await asyncio.wait_for(gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"), 1)
+    assert answer.tokens_out == 1
+
+
+async def test_an_unknown_model_and_a_full_queue_are_said_at_once(program):
+    gateway, _ = program
+    with pytest.raises(ModelNotFound):
+        gateway.worker.enqueue_internal(prompt="x", model="nope")
+
+    held = [gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS) for _ in range(3)]
+    with pytest.raises(QueueFull):
+        gateway.worker.enqueue_internal(prompt="x", model=SLOW)
+    for one in held:
+        one.cancel()
+
+
+async def test_leaving_the_block_ends_what_still_runs(start_home: StartHome):
+    home = await start_home()
+    waiting = home.gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS)
+    await home.running(SLOW)
+    await home.gateway.stop(0)
+
+    with pytest.raises(ShuttingDown):
+        await waiting

@@ -1,0 +1,145 @@
+"""The official clients with API keys: which header each of them sends, what its key may do, and its own error where it may not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anthropic
+import ollama
+import openai
+import pytest
+
+from hearth.events import ItemQueued
+from hearth.types import Lane
+from tests.clients.home import (
+    CODER,
+    EMBEDDER,
+    FRIEND_KEY,
+    GUEST_KEY,
+    HELLO,
+    HOUSE_KEY,
+    KEYS,
+    LLAMA,
+    LONG,
+    SLOW,
+    Home,
+    StartHome,
+    exhaust,
+    house_settings,
+)
+
+ONE = {"num_predict": 1}
+
+
+@pytest.fixture
+async def home(start_home: StartHome) -> Home:
+    """A house that wants keys."""
+    return await start_home(house_settings(keys=KEYS))
+
+
+async def test_each_client_is_served_under_the_name_of_its_key(home):
+    async with home.native(FRIEND_KEY) as native, home.gpt(GUEST_KEY) as gpt, home.claude(HOUSE_KEY) as claude:
+        await native.chat(model=LLAMA, messages=HELLO, options=ONE)
+        await gpt.chat.completions.create(model=LLAMA, messages=HELLO, max_tokens=1)
+        await claude.messages.create(model=LLAMA, messages=HELLO, max_tokens=1)
+
+    assert [(event.caller, event.lane) for event in home.events.of(ItemQueued)] == [
+        ("friend", Lane.EXTERNAL),
+        ("guest", Lane.EXTERNAL),
+        ("house", Lane.INTERNAL),
+    ]
+
+
+async def test_the_bearer_token_of_anthropics_client_is_a_key_too(home):
+    async with anthropic.AsyncAnthropic(base_url=home.url, auth_token=FRIEND_KEY, api_key=None, max_retries=0) as claude:
+        assert (await claude.messages.create(model=LLAMA, messages=HELLO, max_tokens=1)).usage.output_tokens == 1
+
+
+async def test_the_key_of_the_ollama_client_may_come_from_its_environment(home, monkeypatch):
+    monkeypatch.setenv("OLLAMA_API_KEY", FRIEND_KEY)
+    async with ollama.AsyncClient(host=home.url, trust_env=False) as native:
+        assert (await native.chat(model=LLAMA, messages=HELLO, options=ONE)).eval_count == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_wrong_key_is_each_clients_own_authentication_error(home, stream):
+    async with home.native("wrong") as native, home.gpt("wrong") as gpt, home.claude("wrong") as claude:
+        with pytest.raises(ollama.ResponseError, match="API key") as refused:
+            await exhaust(await native.chat(model=LLAMA, messages=HELLO, stream=stream))
+        with pytest.raises(openai.AuthenticationError) as gpt_refused:
+            await gpt.chat.completions.create(model=LLAMA, messages=HELLO, stream=stream)
+        with pytest.raises(anthropic.AuthenticationError):
+            await claude.messages.create(model=LLAMA, messages=HELLO, max_tokens=1, stream=stream)
+
+    assert refused.value.status_code == 401
+    assert gpt_refused.value.code == "invalid_api_key"
+    assert [request for request in home.emulator.requests if request.method != "GET"] == []
+
+
+async def test_no_key_at_all_is_refused_even_from_this_machine(home):
+    async with home.native() as native:
+        with pytest.raises(ollama.ResponseError) as caught:
+            await native.list()
+
+    assert caught.value.status_code == 401
+
+
+async def test_a_model_that_the_key_does_not_allow_is_each_clients_own_permission_error(home):
+    async with home.native(GUEST_KEY) as native, home.gpt(GUEST_KEY) as gpt, home.claude(GUEST_KEY) as claude:
+        with pytest.raises(ollama.ResponseError, match=CODER) as refused:
+            await native.chat(model=CODER, messages=HELLO)
+        with pytest.raises(openai.PermissionDeniedError, match=CODER):
+            await gpt.chat.completions.create(model=CODER, messages=HELLO)
+        with pytest.raises(anthropic.PermissionDeniedError, match=CODER):
+            await claude.messages.create(model=CODER, messages=HELLO, max_tokens=1)
+
+    assert refused.value.status_code == 403
+
+
+async def test_the_models_that_a_key_allows_are_served_in_every_spelling(home):
+    async with home.native(GUEST_KEY) as native:
+        for model in (EMBEDDER, f"{EMBEDDER}:latest", f"library/{EMBEDDER}"):
+            assert (await native.embed(model=model, input="x")).embeddings
+
+
+async def test_the_key_of_the_house_passes_those_who_wait(home):
+    async with home.native(FRIEND_KEY) as friend, home.gpt(HOUSE_KEY) as house:
+        stream = await friend.chat(model=SLOW, messages=HELLO, options={"num_predict": 60}, stream=True)
+        await anext(stream)
+        waiting = asyncio.ensure_future(friend.chat(model=SLOW, messages=HELLO, options=LONG))
+        await home.until(lambda status: status["external_queue"]["pending"] == 1)
+        await house.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=1)
+
+        assert not waiting.done()
+        waiting.cancel()
+        await home.idle()
+
+
+async def test_a_key_of_the_external_lane_stays_external_whatever_it_claims(home):
+    headers = {"X-Task-Type": "chat_router", "X-Priority": "critical"}
+    async with home.gpt(FRIEND_KEY) as gpt:
+        await gpt.chat.completions.create(model=LLAMA, messages=HELLO, max_tokens=1, extra_headers=headers)
+
+    assert [event.lane for event in home.events.of(ItemQueued)] == [Lane.EXTERNAL]
+
+
+async def test_callers_cannot_cancel_each_other(home):
+    async with home.native(FRIEND_KEY) as friend, home.gpt(GUEST_KEY) as guest:
+        asking = asyncio.ensure_future(friend.chat(model=SLOW, messages=HELLO, options=LONG))
+        request_id = (await home.running(SLOW))["request_id"]
+        base = guest.with_options(base_url=home.url)
+        with pytest.raises(openai.NotFoundError):
+            await base.post(f"/llm/requests/{request_id}/cancel", cast_to=object)
+
+        assert not asking.done()
+        asking.cancel()
+        await home.idle()
+
+
+async def test_one_callers_rate_is_not_another_callers(start_home: StartHome):
+    home = await start_home(house_settings(keys=KEYS, per_minute=1))
+    async with home.gpt(FRIEND_KEY) as friend, home.gpt(GUEST_KEY) as guest, home.gpt(HOUSE_KEY) as house:
+        for gpt in (friend, guest, house, house):
+            await gpt.chat.completions.create(model=LLAMA, messages=HELLO, max_tokens=1)
+        with pytest.raises(openai.RateLimitError):
+            await guest.responses.create(model=LLAMA, input="the same limit on every route")

@@ -1,0 +1,178 @@
+"""The house's own requests over HTTP: they pass whoever waits, stop what can be stopped unnoticed, and lose nobody's answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from hearth.config.settings import QueueSettings, Settings
+from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued
+from hearth.types import Lane, Outcome, Priority
+from tests.clients.home import HELLO, LLAMA, LONG_TOKENS, NARROW, OTHER_SLOW, SLOW, Home, StartHome, house_settings
+
+TASKS = {"alarm": Priority.CRITICAL, "chat_router": Priority.NORMAL, "summary": Priority.BACKGROUND}
+AS_HOUSE = {"X-Task-Type": "chat_router"}
+SOME_TOKENS = 60
+"""Three tenths of a second of a slow model: long enough to be interrupted, short enough to be waited for."""
+
+
+def settings_with_tasks(**changes: Any) -> Settings:
+    return house_settings(tasks=TASKS, **changes)
+
+
+@pytest.fixture
+async def home(start_home: StartHome) -> Home:
+    return await start_home(settings_with_tasks())
+
+
+async def complete(home: Home, headers: dict[str, str] | None = None, **asked: Any) -> tuple[int, Any]:
+    async with (
+        aiohttp.ClientSession(trust_env=False) as session,
+        session.post(f"{home.url}/llm/completions", json=asked, headers=headers) as got,
+    ):
+        return got.status, await got.json()
+
+
+def started(home: Home) -> list[Any]:
+    return [event.sequence for event in home.events.of(ItemDispatched)]
+
+
+async def test_a_completion_names_its_model_and_counts_its_tokens(home):
+    status, said = await complete(home, prompt="hi", model=LLAMA, max_tokens=4)
+
+    assert status == 200
+    assert (said["model"], said["tokens_out"]) == (LLAMA, 4)
+    assert said["output"]
+    assert said["tokens_in"] > 0
+    assert said["latency_ms"] >= 0
+
+
+async def test_a_completion_without_a_model_takes_the_home_model_and_can_be_json(home):
+    status, said = await complete(home, prompt="hi", json_mode=True)
+
+    assert (status, said["model"]) == (200, LLAMA)
+    assert said["output"].startswith("{")
+
+
+async def test_a_completion_that_makes_no_sense_is_told_which_field(home):
+    status, said = await complete(home, prompt="hi", tokens=3)
+
+    assert (status, said["error"]) == (400, "tokens: unknown field; leave it out")
+    assert (await complete(home, prompt="hi", model="nope"))[0] == 404
+
+
+async def test_an_internal_request_passes_the_external_ones_that_wait(home, native):
+    stream = await native.chat(model=SLOW, messages=HELLO, options={"num_predict": SOME_TOKENS}, stream=True)
+    await anext(stream)
+    external = [asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 1})) for _ in range(3)]
+    await home.until(lambda status: status["external_queue"]["pending"] == 3)
+    status, _ = await complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1)
+    answers = await asyncio.gather(*external)
+
+    assert status == 200
+    house = next(event.sequence for event in home.events.of(ItemQueued) if event.lane is Lane.INTERNAL)
+    assert started(home)[1] == house
+    assert [answer.eval_count for answer in answers] == [1, 1, 1]
+
+
+async def test_the_task_type_of_the_body_decides_the_band(home, native):
+    stream = await native.chat(model=SLOW, messages=HELLO, options={"num_predict": SOME_TOKENS}, stream=True)
+    await anext(stream)
+    asking = []
+    for place, task_type in enumerate(("summary", "chat_router", "alarm")):
+        asking.append(asyncio.ensure_future(complete(home, prompt="x", model=SLOW, max_tokens=1, task_type=task_type)))
+        await home.until(lambda status, n=place + 1: status["internal_queue"]["pending"] == n)
+    await asyncio.gather(*asking)
+
+    assert [event.task_type for event in home.events.of(ItemDispatched)][1:] == ["alarm", "chat_router", "summary"]
+
+
+async def test_an_internal_request_stops_a_running_external_one_which_completes_afterwards(home, native):
+    external = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": SOME_TOKENS}, stream=False))
+    running = await home.running(SLOW)
+    internal = asyncio.ensure_future(complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=20))
+    interrupted = await home.until(lambda status: status["external_queue"]["pending"] == 1 and status["internal_queue"]["pending"] == 0)
+    status, _ = await internal
+
+    shown = interrupted["external_queue"]["next_items"][0]
+    assert (shown["sequence"], shown["band"], shown["interrupt_count"]) == (running["sequence"], "interrupted", 1)
+    assert status == 200
+    assert not external.done()
+    assert (await external).eval_count == SOME_TOKENS
+    assert [event.sequence for event in home.events.of(ItemInterrupted)] == [running["sequence"]]
+
+
+async def test_an_internal_request_for_another_model_stops_what_keeps_it_out(start_home: StartHome):
+    home = await start_home(settings_with_tasks(gpu=NARROW))
+    async with home.gpt() as gpt:
+        external = asyncio.ensure_future(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=SOME_TOKENS))
+        await home.running(SLOW)
+        status, said = await complete(home, AS_HOUSE, prompt="hi", model=OTHER_SLOW, max_tokens=2)
+
+        assert (status, said["model"]) == (200, OTHER_SLOW)
+        assert not external.done()
+        answer = await external
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == SOME_TOKENS
+    assert len(home.events.of(ItemInterrupted)) == 1
+
+
+async def test_a_stream_that_has_begun_is_never_broken_for_the_house(home, claude):
+    async with claude.messages.stream(model=SLOW, messages=HELLO, max_tokens=SOME_TOKENS) as stream:
+        await anext(aiter(stream.text_stream))
+        internal = asyncio.ensure_future(complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1))
+        final = await stream.get_final_message()
+    status, _ = await internal
+
+    assert (status, final.usage.output_tokens) == (200, SOME_TOKENS)
+    assert home.events.of(ItemInterrupted) == []
+
+
+async def test_an_external_request_that_was_interrupted_often_enough_is_left_to_finish(start_home: StartHome):
+    home = await start_home(settings_with_tasks(queue=QueueSettings(max_interrupt_count=1)))
+    async with home.native() as native:
+        external = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": SOME_TOKENS}))
+        await home.running(SLOW)
+        await complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1)
+        await home.until(lambda status: any(item["interrupt_count"] == 1 for item in status["running"]))
+        status, _ = await complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1)
+
+    assert status == 200
+    assert external.done()
+    assert (await external).eval_count == SOME_TOKENS
+    assert len(home.events.of(ItemInterrupted)) == len(home.events.of(ItemProtected)) == 1
+
+
+async def test_an_internal_request_never_stops_another_one(home):
+    running = asyncio.ensure_future(complete(home, prompt="x", model=SLOW, max_tokens=40, task_type="summary"))
+    await home.running(SLOW)
+    await complete(home, prompt="x", model=SLOW, max_tokens=1, task_type="alarm")
+
+    assert (await running)[0] == 200
+    assert home.events.of(ItemInterrupted) == []
+
+
+async def test_a_caller_without_a_task_type_is_external(home):
+    await complete(home, prompt="x", model=LLAMA, max_tokens=1)
+
+    assert [event.lane for event in home.events.of(ItemQueued)] == [Lane.EXTERNAL]
+
+
+async def test_a_request_can_be_cancelled_by_its_id_while_it_runs(home, gpt):
+    asked = gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, extra_headers={"X-Request-Id": "mine-1"})
+    asking = asyncio.ensure_future(asked)
+    await home.running(SLOW)
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        for _ in range(2):
+            async with session.post(f"{home.url}/llm/requests/mine-1/cancel", json={}) as got:
+                assert await got.json() == {"request_id": "mine-1", "cancelled": True}
+    await home.idle()
+
+    with pytest.raises(openai.APIStatusError, match="cancelled") as caught:
+        await asyncio.wait_for(asking, 1)
+    assert caught.value.status_code == 499
+    assert [event.outcome for event in home.events.of(ItemEnded)] == [Outcome.CANCELLED]

@@ -1,0 +1,58 @@
+"""Models that are fast to load and slow to finish, and a caller that asks an emulated server over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+from hearth.emulator import EmulatedModel, Emulator
+from hearth.service_model import ModelProfile
+from tests.emulator.conftest import StartEmulator
+
+
+def model(name: str, **changes: Any) -> EmulatedModel:
+    facts = {"size_gib": 10.0, "vram_gib": 12.0, "load_s": 0.01, "unload_s": 0.001, "prompt_tokens_per_s": 1e6}
+    rates = {"decode_tokens_per_s": 1e5, "context_tokens": 8192}
+    return EmulatedModel(profile=ModelProfile(name=name, **{**facts, **rates, **changes}), ends=False)
+
+
+SLOW = {"decode_tokens_per_s": 500.0}
+FOREVER_TOKENS = 20_000
+
+
+class Caller:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.session, self.url = session, url
+
+    async def post(self, path: str, **body: Any) -> dict[str, Any]:
+        async with self.session.post(self.url + path, json={"stream": False, **body}) as response:
+            answer: dict[str, Any] = await response.json()
+            return answer | {"status": response.status}
+
+    async def generate(self, name: str, *, tokens: int = 3, **body: Any) -> dict[str, Any]:
+        options = {"num_predict": tokens, **body.pop("options", {})}
+        return await self.post("/api/generate", model=name, prompt="hello", options=options, **body)
+
+    def begin(self, name: str, *, tokens: int = 3, **body: Any) -> asyncio.Task[dict[str, Any]]:
+        return asyncio.create_task(self.generate(name, tokens=tokens, **body))
+
+    async def ps(self) -> list[dict[str, Any]]:
+        async with self.session.get(self.url + "/api/ps") as response:
+            models: list[dict[str, Any]] = (await response.json())["models"]
+            return models
+
+
+async def started(start: StartEmulator, session: aiohttp.ClientSession, *models: EmulatedModel, **settings: Any) -> tuple[Emulator, Caller]:
+    emulator, url = await start(models, **settings)
+    return emulator, Caller(session, url)
+
+
+def loaded_names(emulator: Emulator) -> list[str]:
+    return [name.partition(":")[0] for name, _ in emulator.loads]
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

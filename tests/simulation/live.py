@@ -1,0 +1,131 @@
+"""The live worker under a workload of the simulator, in virtual time over a fake Ollama that serves as the workload says.
+
+Used by `test_differential` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import MIB_PER_GB, SchedulerSettings, Settings, Window
+from hearth.errors import HearthError
+from hearth.events import Event
+from hearth.intake import NewItem, Ticket
+from hearth.queue import LLMQueueWorker
+from hearth.scheduling.actions import Action, WakeAt
+from hearth.scheduling.inputs import Loaded
+from hearth.simulation.workloads import Job, Workload
+from hearth.types import BackendCall, RequestId
+from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.virtual_time import LoopClock, sleep_until
+
+ALWAYS = Window(start_minute=0, end_minute=0)
+NEVER = Window(start_minute=20 * 60, end_minute=20 * 60 + 1)
+"""Not within the first hours of virtual time, which begins at midnight."""
+AFTERWARDS_S = 120.0
+"""Long enough for the home model to come back."""
+
+
+class _Deaf:
+    def emit(self, event: Event) -> None:
+        """Nothing listens."""
+
+
+class LiveHouse:
+    """One run of the worker; made for one workload and thrown away."""
+
+    def __init__(self, workload: Workload, settings: SchedulerSettings) -> None:
+        self.decisions: list[tuple[float, Action]] = []
+        self._workload = workload
+        self._ollama = FakeOllama(*_models(workload), capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB)
+        self._worker = LLMQueueWorker(
+            config=GatewayConfig(settings=_whole_settings(settings, active=not workload.modes)),
+            backend=self._ollama,
+            control=self._ollama,
+            clock=LoopClock(),
+            events=_Deaf(),
+            on_decision=self._note,
+        )
+
+    def _note(self, now: float, actions: list[Action]) -> None:
+        self.decisions += [(now, action) for action in actions if not isinstance(action, WakeAt)]
+
+    async def run(self) -> None:
+        """Everything happens, and what the house did wrong to the model server is raised."""
+        deciding = asyncio.create_task(self._worker.run())
+        for model in self._workload.resident:
+            self._ollama.appear(model)
+            self._worker.post(Loaded(model=model))
+        ends: dict[int, asyncio.Future[None]] = {job.id: asyncio.get_running_loop().create_future() for job in self._workload.jobs}
+        await asyncio.gather(*(self._live(job, ends) for job in self._workload.jobs))
+        await asyncio.sleep(AFTERWARDS_S)
+        await self._worker.stop(0.0)
+        deciding.cancel()
+        with suppress(asyncio.CancelledError):
+            await deciding
+        self._ollama.check()
+
+    async def _live(self, job: Job, ends: dict[int, asyncio.Future[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        if job.after is not None:
+            await ends[job.after]
+        await sleep_until(job.at if job.after is None else max(loop.time() + job.think_s, job.at))
+        ticket = self._worker.submit(_request(job))
+        leaving = None
+        if job.cancel_after_s is not None:
+            leaving = loop.call_at(loop.time() + job.cancel_after_s, self._worker.cancel, ticket.sequence)
+        await _ended(ticket)
+        if leaving is not None:
+            leaving.cancel()
+        ends[job.id].set_result(None)
+
+
+async def _ended(ticket: Ticket) -> None:
+    with suppress(HearthError):
+        await ticket.reply.head()
+        await ticket.reply.body()
+
+
+def _models(workload: Workload) -> list[FakeModel]:
+    return [
+        FakeModel(
+            name=name,
+            load_s=workload.swap_costs.seconds((), name),
+            unload_s=workload.unload_s[name] / 2,
+            vram_mib=(model.vram_gb or 1.0) * MIB_PER_GB,
+            parallel=model.parallel or 1,
+        )
+        for name, model in workload.models.items()
+    ]
+
+
+def _whole_settings(settings: SchedulerSettings, *, active: bool) -> Settings:
+    return Settings(
+        scheduling=replace(settings.scheduling, active_hours=ALWAYS if active else NEVER, time_zone="UTC"),
+        queue=settings.queue,
+        gpu=settings.gpu,
+        models=settings.models,
+    )
+
+
+def _request(job: Job) -> NewItem:
+    def call_on(model: str) -> BackendCall:
+        fake = {"service_s": job.service_s, "first_byte_s": job.first_byte_s}
+        body = {"model": model, "prompt": "?", "stream": job.streaming, "fake": fake}
+        return BackendCall(method="POST", path="/api/generate", body=json.dumps(body).encode())
+
+    return NewItem(
+        lane=job.lane,
+        priority=job.priority,
+        caller=job.caller,
+        model=job.model,
+        request_id=RequestId(str(job.id)),
+        call=call_on,
+        streaming=job.streaming,
+        prompt_tokens=job.prompt_tokens,
+        max_tokens=job.max_tokens,
+    )

@@ -1,0 +1,74 @@
+"""Two shells, one brain: the live worker in virtual time and the simulator take the same decisions at the same instants.
+
+What differs by nature is told to both sides: the simulator learns from the answers that the fake Ollama will report, and an unload ends
+where the worker's next look at the model server sees it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from hearth.config.settings import PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.simulation.engine import simulate
+from hearth.simulation.workloads import Job, Mix, Workload, random_workload
+from hearth.swapper import POLL_S
+from hearth.types import Usage
+from tests.simulation.live import LiveHouse
+from tests.support.virtual_time import run_virtual
+
+WORKLOADS = 200
+BLOCK = 10
+MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
+LONGEST_S = 25.0
+"""Shorter than any timeout of the worker."""
+
+
+def drawn(seed: int) -> tuple[Workload, SchedulerSettings]:
+    """A workload and the rules it is served by, both sides being told the same."""
+    rng = Random(seed)
+    workload = random_workload(rng, MIX)
+    max_wait_s = rng.choice((0.0, 30.0))
+    jobs = tuple(_as_the_fake_serves(job, max_wait_s) for job in workload.jobs)
+    quiet = ((0.0, False),) if rng.random() < 0.3 else ()
+    rules = SchedulerSettings(
+        scheduling=SchedulingSettings(max_swap_wait_s=20.0, residency_factor=1.5),
+        queue=QueueSettings(max_external_depth=1000, max_interrupt_count=2, max_wait_s=max_wait_s),
+    )
+    return replace(workload, jobs=jobs, unload_s=dict.fromkeys(workload.models, POLL_S), modes=quiet), rules
+
+
+def _as_the_fake_serves(job: Job, max_wait_s: float) -> Job:
+    service_s = min(job.service_s, LONGEST_S)
+    first_byte_s = min(job.first_byte_s, service_s)
+    usage = Usage(
+        prompt_tokens=10,
+        output_tokens=3,
+        prompt_s=round(first_byte_s * 1e9) / 1e9,
+        decode_s=round(max(0.0, service_s - first_byte_s) * 1e9) / 1e9,
+    )
+    return replace(job, service_s=service_s, first_byte_s=first_byte_s, usage=usage, max_wait_s=max_wait_s or None)
+
+
+def both_logs(seed: int, policy: PolicyName) -> tuple[list[tuple[float, object]], list[tuple[float, object]]]:
+    workload, rules = drawn(seed)
+    settings = workload.settings(rules, policy)
+    live = LiveHouse(workload, settings)
+    run_virtual(live.run)
+    return [*live.decisions], [*simulate(workload, settings).decisions]
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+@pytest.mark.parametrize("block", range(WORKLOADS // BLOCK))
+def test_the_live_worker_and_the_simulator_take_the_same_decisions(policy: PolicyName, block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        live, simulated = both_logs(seed, policy)
+        assert [action for _, action in live] == [action for _, action in simulated], f"seed {seed}"
+        assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6), f"seed {seed}"
+
+
+def test_the_workloads_contain_what_the_comparison_is_for() -> None:
+    kinds = [type(action).__name__ for seed in range(20) for _, action in both_logs(seed, PolicyName.AFFINITY)[1]]
+    assert {"Dispatch", "Load", "Unload", "Preempt", "Abort", "Expire"} <= set(kinds)

@@ -1,0 +1,199 @@
+"""A whole gateway over a fake Ollama, in virtual time: what every scenario of the live shell starts from and is judged by at its end.
+
+    async with House("a", "b", resident=("a",)) as house:
+        ticket = house.submit("a", service_s=2.0)
+        assert text_of(await body_of(ticket)) == FULL_TEXT
+
+Leaving the block stops the gateway and fails the test if a rule of the GPU was broken, a defect was reported, an accepted item has not
+ended exactly once, or a task, a call or a slot is left over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GpuSettings, SchedulingSettings, Settings, Window
+from hearth.events import Event, InternalFault, ItemEnded, ItemQueued
+from hearth.gateway import BackendIdentity, Gateway
+from hearth.intake import NewItem, Ticket
+from hearth.observability.fanout import EventFanout
+from hearth.queue import LLMQueueWorker
+from hearth.types import BackendCall, Lane, Priority, RequestId, Sequence, canonical_model
+from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
+from tests.support.virtual_time import LoopClock
+
+E = TypeVar("E", bound=Event)
+
+FULL_TEXT = " alpha beta gamma"
+"""What the fake says where a test does not ask for another number of words."""
+ALL_DAY = Window(start_minute=0, end_minute=0)
+
+
+def settings_with(**sections: dict[str, Any]) -> Settings:
+    """Settings for a small house, always within active hours and without a home model; `queue={"max_external_depth": 2}` changes keys."""
+    base = Settings(
+        scheduling=SchedulingSettings(active_hours=ALL_DAY, time_zone="UTC"),
+        gpu=GpuSettings(home_model=""),
+    )
+    changed = {name: replace(getattr(base, name), **keys) for name, keys in sections.items()}
+    return replace(base, **changed)
+
+
+class Recorder:
+    """An event sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.all.append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Events of one kind, in order."""
+        return [event for event in self.all if isinstance(event, kind)]
+
+
+def call_for(model: str, *, stream: bool = False, **asked: float) -> BackendCall:
+    """A native generation; `asked` are the fake's service times."""
+    body = {"model": model, "prompt": "?", "stream": stream, "fake": asked}
+    return BackendCall(method="POST", path="/api/generate", body=json.dumps(body).encode())
+
+
+def new_item(
+    model: str | None = "a",
+    *,
+    lane: Lane = Lane.EXTERNAL,
+    priority: Priority = Priority.NORMAL,
+    stream: bool = False,
+    caller: str = "test",
+    request_id: str = "req_1",
+    max_tokens: int | None = None,
+    prompt_tokens: int = 0,
+    **asked: float,
+) -> NewItem:
+    """A request as a route would submit it: with the name that the backend lists (`a:latest` for `a`)."""
+    model = None if model is None else canonical_model(model)
+    call: BackendCall | Callable[[str], BackendCall]
+    call = (lambda chosen: call_for(chosen, stream=stream, **asked)) if model is None else call_for(model, stream=stream, **asked)
+    return NewItem(
+        lane=lane,
+        priority=priority,
+        caller=caller,
+        model=model,
+        request_id=RequestId(request_id),
+        call=call,
+        streaming=stream,
+        max_tokens=max_tokens,
+        prompt_tokens=prompt_tokens,
+    )
+
+
+async def body_of(ticket: Ticket) -> bytes:
+    """The whole answer. Raises HearthError where there is none."""
+    await ticket.reply.head()
+    return await ticket.reply.body()
+
+
+def text_of(body: bytes) -> str:
+    """What a native answer says, streamed or whole."""
+    return "".join(json.loads(line)["response"] for line in body.splitlines())
+
+
+async def settle(rounds: int = 40) -> None:
+    """Let everything happen that happens at this instant."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+class House:
+    """The gateway, the world around it, and what it said."""
+
+    def __init__(
+        self,
+        *models: str | FakeModel,
+        resident: Iterable[str] = (),
+        settings: Settings | None = None,
+        capacity_mib: float | None = None,
+        service: Callable[[BackendCall], Service] = service_asked_for,
+        source: Path | None = None,
+        expect_faults: bool = False,
+    ) -> None:
+        given = [FakeModel(name=model) if isinstance(model, str) else model for model in models]
+        installed = [replace(model, name=canonical_model(model.name)) for model in given]
+        self.ollama = FakeOllama(*installed, capacity_mib=capacity_mib, service=service)
+        self.events = Recorder()
+        self.closed: list[str] = []
+        self._resident = tuple(map(canonical_model, resident))
+        self._expect_faults = expect_faults
+        self._tasks_before: set[asyncio.Task[Any]] = set()
+        self.gateway = Gateway(
+            config=GatewayConfig(settings=settings or settings_with(), source=source),
+            backend=self.ollama,
+            control=self.ollama,
+            identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
+            clock=LoopClock(),
+            events=EventFanout((self.events,)),
+            on_stop=(self._close,),
+        )
+
+    @property
+    def worker(self) -> LLMQueueWorker:
+        return self.gateway.worker
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def __aenter__(self) -> Self:
+        for model in self._resident:
+            self.ollama.appear(model)
+        self._tasks_before = asyncio.all_tasks()
+        await self.gateway.start()
+        await settle()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.gateway.stop(0.0)
+        await settle()
+        if error is None:
+            self.judge()
+
+    def judge(self) -> None:
+        """Raise AssertionError for whatever is broken or left over."""
+        self.ollama.check()
+        assert self._expect_faults == bool(self.events.of(InternalFault))
+        accepted = sorted(event.sequence for event in self.events.of(ItemQueued))
+        assert sorted(event.sequence for event in self.events.of(ItemEnded)) == accepted
+        assert +self.ollama.gpu.in_flight == {}
+        assert asyncio.all_tasks() == self._tasks_before
+        assert self.closed == ["backend"]
+
+    async def _close(self) -> None:
+        self.closed.append("backend")
+
+    def submit(self, model: str | None = "a", **wanted: Any) -> Ticket:
+        """Submit `new_item(model, **wanted)`."""
+        return self.worker.submit(new_item(model, **wanted))
+
+    def internal(self, model: str | None = "a", **wanted: Any) -> Ticket:
+        """Submit it as the house's own."""
+        return self.submit(model, lane=Lane.INTERNAL, **wanted)
+
+    async def end_of(self, ticket: Ticket) -> ItemEnded:
+        """How an item ended; it has to have ended once, at this instant or before."""
+        await settle()
+        (found,) = (event for event in self.events.of(ItemEnded) if event.sequence == ticket.sequence)
+        return found
+
+    def state_of(self, sequence: Sequence) -> object:
+        """waiting, running, completed, ..."""
+        item = self.worker.get_item(sequence)
+        assert item is not None
+        return item["state"]

@@ -1,0 +1,198 @@
+"""A caller leaves, or cancels, in whatever state its request is: the GPU is free at once and nobody runs for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from hearth.errors import CallerGone
+from hearth.events import ItemEnded
+from hearth.types import Outcome, RequestId, Sequence
+from tests.support.fake_ollama import Ending
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settle, text_of
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("at_s", [0.05, 0.5])
+@in_virtual_time
+async def test_cancelling_a_running_call_closes_it_within_50_ms_and_the_next_one_starts(stream: bool, at_s: float):
+    async with House("a", resident=("a",)) as house:
+        leaving, staying = house.submit("a", stream=stream), house.submit("a")
+        await sleep_until(at_s)
+        assert house.worker.cancel(leaving.sequence)
+        await body_of(staying)
+        assert house.now == at_s + 1.0
+        assert (house.ollama.calls[0].ending, house.ollama.calls[0].ended_at) == (Ending.CLOSED, at_s)
+        assert (await house.end_of(leaving)).outcome is Outcome.CANCELLED
+
+
+@in_virtual_time
+async def test_a_cancelled_caller_is_told_so_after_the_chunks_it_had_been_given():
+    async with House("a", resident=("a",)) as house:
+        ticket = house.submit("a", stream=True)
+        await sleep_until(0.2)
+        house.worker.cancel(ticket.sequence)
+        assert text_of(b"".join(await ticket.reply.take())) == " alpha"
+        with pytest.raises(CallerGone):
+            await ticket.reply.take()
+
+
+@in_virtual_time
+async def test_a_queued_item_that_is_cancelled_is_never_sent():
+    async with House("a", resident=("a",)) as house:
+        running, leaving = house.submit("a"), house.submit("a")
+        await sleep_until(0.5)
+        assert house.worker.cancel(leaving.sequence)
+        await body_of(running)
+        await asyncio.sleep(5)
+        assert len(house.ollama.calls) == 1
+        ended = await house.end_of(leaving)
+        assert (ended.outcome, ended.attempts, ended.at, ended.backend_s) == (Outcome.CANCELLED, 0, 0.5, None)
+
+
+@in_virtual_time
+async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent():
+    async with House("a", resident=("a",)) as house:
+        leaving = house.submit("a")
+        house.worker.cancel(leaving.sequence)
+        staying = house.submit("a")
+        await body_of(staying)
+        assert house.now == 1.0
+        assert len(house.ollama.calls) == 1
+
+
+@in_virtual_time
+async def test_what_is_cancelled_in_the_tick_in_which_a_place_comes_free_is_never_sent():
+    async with House("a", resident=("a",)) as house:
+        house.submit("a")
+        leaving = house.submit("a")
+        await sleep_until(1.0)
+        house.worker.cancel(leaving.sequence)
+        await asyncio.sleep(2)
+        assert len(house.ollama.calls) == 1
+
+
+@in_virtual_time
+async def test_a_load_that_others_wait_for_survives_the_one_that_caused_it():
+    async with House("a") as house:
+        causing = house.submit("a")
+        await sleep_until(0.5)
+        waiting = house.submit("a")
+        await sleep_until(1.0)
+        assert house.worker.cancel(causing.sequence)
+        assert text_of(await body_of(waiting)) == FULL_TEXT
+        assert house.now == 3.0
+        assert [record.kind for record in house.ollama.control] == ["load"]
+
+
+@in_virtual_time
+async def test_a_load_that_nobody_waits_for_any_more_ends_and_serves_the_next_comer():
+    async with House("a", "b") as house:
+        leaving = house.submit("a")
+        await sleep_until(1.0)
+        house.worker.cancel(leaving.sequence)
+        await sleep_until(5.0)
+        assert house.ollama.calls == []
+        await body_of(house.submit("a"))
+        assert house.now == 6.0
+
+
+@in_virtual_time
+async def test_cancelling_twice_is_the_same_as_once():
+    async with House("a", resident=("a",)) as house:
+        ticket = house.submit("a")
+        await settle()
+        answers = [house.worker.cancel(ticket.sequence) for _ in range(2)]
+        await settle()
+        assert [*answers, house.worker.cancel(ticket.sequence)] == [True] * 3
+
+
+@in_virtual_time
+async def test_what_has_ended_otherwise_or_never_was_cannot_be_cancelled():
+    async with House("a", resident=("a",)) as house:
+        ticket = house.submit("a")
+        await body_of(ticket)
+        assert house.worker.cancel(ticket.sequence) is False
+        await settle()
+        assert house.worker.cancel(ticket.sequence) is False
+        assert house.worker.cancel(Sequence(999)) is False
+        assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+
+
+@in_virtual_time
+async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses():
+    async with House("a", resident=("a",)) as house:
+        mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
+        theirs = house.submit("a", caller="them", request_id="req_shared")
+        cancel = house.worker.cancel_request
+        assert cancel(RequestId("req_unknown"), caller=None) is None
+        assert cancel(RequestId("req_shared"), caller="stranger") is None
+        assert cancel(RequestId("req_shared"), caller="me") is True
+        assert text_of(await body_of(theirs)) == FULL_TEXT
+        assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 2
+        assert cancel(RequestId("req_shared"), caller=None) is True
+        assert cancel(RequestId("req_shared"), caller="them") is False
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.2, 0.7])
+@in_virtual_time
+async def test_cancelling_the_future_of_an_in_process_call_cancels_the_item(at_s: float):
+    async with House("a", resident=("a",)) as house:
+        first = house.worker.enqueue_external("hello", "a", caller="script")
+        second = house.worker.enqueue_internal("hello", "a")
+        await sleep_until(at_s)
+        second.cancel()
+        first.cancel()
+        await asyncio.sleep(3)
+        assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.CANCELLED] * 2
+        assert {call.ended_at for call in house.ollama.calls} <= {at_s}
+
+
+@in_virtual_time
+async def test_a_future_that_is_cancelled_at_once_is_never_executed():
+    async with House("a", resident=("a",)) as house:
+        futures = [house.worker.enqueue_internal("hello", "a") for _ in range(5)]
+        for future in futures[1:]:
+            future.cancel()
+        await futures[0]
+        await asyncio.sleep(5)
+        assert len(house.ollama.calls) == 1
+
+
+@in_virtual_time
+async def test_a_program_that_gives_up_waiting_frees_the_gpu():
+    async with House("a", resident=("a",)) as house:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(house.worker.enqueue_internal("hello", "a"), 0.25)
+        await settle()
+        assert house.ollama.calls[0].ended_at == 0.25
+
+
+@in_virtual_time
+async def test_a_preempted_item_that_is_cancelled_while_it_stops_does_not_come_back():
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a")
+        await sleep_until(0.5)
+        internal = house.internal("a")
+        house.worker.cancel(external.sequence)
+        await body_of(internal)
+        await asyncio.sleep(3)
+        assert house.now == 4.5
+        assert len(house.ollama.calls) == 2
+
+
+@in_virtual_time
+async def test_an_abandoned_reply_holds_no_bytes_while_its_call_is_being_stopped():
+    async with House("a", resident=("a",)) as house:
+        ticket = house.submit("a", stream=True)
+        await sleep_until(0.5)
+        ticket.reply.abandon()
+        house.worker.cancel(ticket.sequence)
+        await settle()
+        assert ticket.reply.unread_bytes == 0
+        assert house.ollama.calls[0].ended_at == 0.5
+        with pytest.raises(CallerGone):
+            await ticket.reply.take()

@@ -1,0 +1,201 @@
+"""The house's own work stops other programs' work: how fast, how often, and when not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hearth.config.settings import Window
+from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected, ModeChanged
+from hearth.types import Outcome, Priority
+from tests.support.fake_ollama import Ending
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+
+MORNING_S = 6 * 3600.0
+"""The loop starts at midnight UTC."""
+BY_DAY = settings_with(scheduling={"active_hours": Window(start_minute=6 * 60, end_minute=22 * 60)})
+FIFTY_MS = 0.05
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@in_virtual_time
+async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that_one_completes_later(stream: bool):
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=0.9)
+        await sleep_until(0.5)
+        internal = house.internal("a")
+        assert text_of(await body_of(internal)) == FULL_TEXT
+        assert house.now <= 1.5 + FIFTY_MS
+        stopped = house.ollama.calls[0]
+        assert stopped.ending is Ending.CLOSED
+        assert stopped.ended_at is not None
+        assert stopped.ended_at <= 0.5 + FIFTY_MS
+        assert text_of(await body_of(external)) == FULL_TEXT
+        assert ((await house.end_of(external)).attempts, (await house.end_of(external)).interrupt_count) == (2, 1)
+
+
+@in_virtual_time
+async def test_a_stream_whose_caller_has_seen_bytes_finishes_first():
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a", stream=True, service_s=3.0)
+        await sleep_until(0.5)
+        internal = house.internal("a")
+        assert text_of(await body_of(external)) == FULL_TEXT
+        assert house.now == 3.0
+        await body_of(internal)
+        assert house.events.of(ItemInterrupted) == []
+
+
+@in_virtual_time
+async def test_internal_work_for_another_model_stops_external_work_too():
+    async with House("a", "b", resident=("a",)) as house:
+        external = house.submit("a", service_s=2.0)
+        await sleep_until(0.5)
+        await body_of(house.internal("b"))
+        assert house.now == pytest.approx(0.5 + 0.5 + 2.0 + 1.0)
+        await body_of(external)
+        assert (await house.end_of(external)).interrupt_count == 1
+
+
+@in_virtual_time
+async def test_an_external_call_that_was_told_to_start_and_to_stop_in_one_tick_is_not_lost():
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a")
+        internal = house.internal("a")
+        await body_of(internal)
+        assert house.now == 1.0
+        assert text_of(await body_of(external)) == FULL_TEXT
+        assert house.now == 2.0
+
+
+@in_virtual_time
+async def test_two_internal_arrivals_in_one_tick_stop_one_call_once():
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a", service_s=2.0)
+        await sleep_until(0.5)
+        urgent = [house.internal("a") for _ in range(2)]
+        await asyncio.gather(*map(body_of, [*urgent, external]))
+        assert (await house.end_of(external)).interrupt_count == 1
+        assert len(house.ollama.calls) == 4
+
+
+@in_virtual_time
+async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_owner_is_told_once():
+    settings = settings_with(queue={"max_interrupt_count": 2})
+    async with House("a", resident=("a",), settings=settings) as house:
+        external = house.submit("a", service_s=10.0)
+        for _ in range(3):
+            await settle()
+            await asyncio.sleep(1.0)
+            urgent = house.internal("a")
+            await settle()
+            if house.state_of(urgent.sequence) == "running":
+                await body_of(urgent)
+        assert house.state_of(external.sequence) == "running"
+        assert text_of(await body_of(external)) == FULL_TEXT
+        await body_of(urgent)
+        assert [event.interrupt_count for event in house.events.of(ItemInterrupted)] == [1, 2]
+        (protected,) = house.events.of(ItemProtected)
+        assert (protected.sequence, protected.interrupt_count) == (external.sequence, 2)
+
+
+@in_virtual_time
+async def test_interrupted_work_goes_before_external_work_that_never_started():
+    async with House("a", resident=("a",)) as house:
+        interrupted = house.submit("a")
+        await sleep_until(0.5)
+        fresh = house.submit("a")
+        internal = house.internal("a")
+        await asyncio.gather(*map(body_of, (interrupted, fresh, internal)))
+        order = [event.sequence for event in house.events.of(ItemDispatched)]
+        assert order == [interrupted.sequence, internal.sequence, interrupted.sequence, fresh.sequence]
+
+
+@in_virtual_time
+async def test_equal_rank_never_interrupts():
+    async with House("a", resident=("a",)) as house:
+        for submit in (house.submit, house.internal):
+            first = submit("a")
+            await settle()
+            second = submit("a", priority=Priority.CRITICAL)
+            await body_of(first)
+            await body_of(second)
+        assert house.events.of(ItemInterrupted) == []
+
+
+@in_virtual_time
+async def test_external_work_never_interrupts_internal_work():
+    async with House("a", resident=("a",)) as house:
+        internal = house.internal("a", priority=Priority.BACKGROUND)
+        await settle()
+        external = house.submit("a")
+        await body_of(external)
+        assert (await house.end_of(internal)).outcome is Outcome.COMPLETED
+        assert house.events.of(ItemInterrupted) == []
+
+
+@in_virtual_time
+async def test_outside_active_hours_internal_work_waits_for_the_running_call_and_goes_next():
+    async with House("a", resident=("a",), settings=BY_DAY) as house:
+        running, waiting = house.submit("a"), house.submit("a")
+        await sleep_until(0.5)
+        internal = house.internal("a")
+        await asyncio.gather(*map(body_of, (running, waiting, internal)))
+        order = [event.sequence for event in house.events.of(ItemDispatched)]
+        assert order == [running.sequence, internal.sequence, waiting.sequence]
+        assert house.events.of(ItemInterrupted) == []
+
+
+@pytest.mark.parametrize("last_decision_s", [0.001, 0.5, 1.0, 20.0])
+@in_virtual_time
+async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_at_that_instant(last_decision_s: float):
+    async with House("a", resident=("a",), settings=BY_DAY) as house:
+        await sleep_until(MORNING_S - 60)
+        external = house.submit("a", service_s=100.0)
+        await sleep_until(MORNING_S - last_decision_s)
+        internal = house.internal("a")
+        await body_of(internal)
+        assert house.now == pytest.approx(MORNING_S + 1.0, abs=0.01)
+        assert [event.active for event in house.events.of(ModeChanged)] == [False, True]
+        house.worker.cancel(external.sequence)
+
+
+@in_virtual_time
+async def test_the_owner_can_make_external_work_yield():
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a", service_s=2.0)
+        await sleep_until(1.0)
+        assert house.worker.preempt_external() == 1
+        await body_of(external)
+        assert house.now == 3.0
+        assert (await house.end_of(external)).interrupt_count == 1
+
+
+@in_virtual_time
+async def test_what_cannot_be_stopped_unnoticed_is_not_counted_as_yielding():
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a", stream=True)
+        await sleep_until(0.5)
+        assert house.worker.preempt_external() == 0
+        await body_of(external)
+        assert house.now == 1.0
+        await body_of(house.internal("a"))
+        assert house.worker.preempt_external() == 0
+
+
+@in_virtual_time
+async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time():
+    async with House("a", resident=("a",)) as house:
+        external = house.submit("a", service_s=2.0)
+        await sleep_until(1.0)
+        internal = house.internal("a")
+        await sleep_until(1.5)
+        house.worker.cancel(external.sequence)
+        await body_of(internal)
+        ended = await house.end_of(external)
+        assert (ended.outcome, ended.attempts, ended.backend_s, ended.queue_s) == (Outcome.CANCELLED, 1, None, ended.total_s)
+        gpu = house.worker.get_status()["gpu"]
+        assert isinstance(gpu, dict)
+        assert gpu["executions_1h"] == 2

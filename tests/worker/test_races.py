@@ -1,0 +1,140 @@
+"""Two things happen in the same tick: whichever comes first wins, and there is exactly one winner.
+
+Each race runs many times on one loop that shuffles whatever is ready together, so that every order comes up; the counts at the end of
+a test show that it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hearth.events import ItemInterrupted
+from hearth.types import Outcome
+from tests.support.fake_ollama import CallRecord, Ending
+from tests.support.virtual_time import run_virtual, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+
+ROUNDS = 250
+SEEDS = (1, 2, 3, 4)
+GENEROUS = settings_with(queue={"max_external_depth": 100})
+
+
+def rounds_of(race: Callable[[House, float], Awaitable[str]], seed: int) -> Counter[str]:
+    """Run a race `ROUNDS` times, each from an idle house; what it returns names the winner."""
+
+    async def scenario() -> Counter[str]:
+        async with House("a", resident=("a",), settings=GENEROUS) as house:
+            winners = Counter[str]()
+            for number in range(ROUNDS):
+                start = 10.0 * (number + 1)
+                await sleep_until(start)
+                winners[await race(house, start)] += 1
+                await settle(4)
+                assert len(house.worker.scheduler.state.entries) == 0
+            return winners
+
+    return run_virtual(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream: bool):
+    async def race(house: House, start: float) -> str:
+        external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=1.0)
+        await sleep_until(start + 1.0)
+        internal = house.internal("a")
+        bodies = await asyncio.gather(body_of(external), body_of(internal))
+        assert list(map(text_of, bodies)) == [FULL_TEXT] * 2
+        ended = house.events.of(ItemInterrupted)
+        was_interrupted = any(event.sequence == external.sequence for event in ended)
+        calls = [call for call in house.ollama.calls if call.opened_at >= start]
+        assert len(calls) == 2 + was_interrupted
+        return "preempted" if was_interrupted else "completed"
+
+    winners = rounds_of(race, seed)
+    assert winners["completed"] > 0
+    assert stream or winners["preempted"] > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bool):
+    async def race(house: House, start: float) -> str:
+        ticket = house.submit("a", stream=stream)
+        await sleep_until(start + 1.0)
+        said = house.worker.cancel(ticket.sequence)
+        assert said in {True, False}
+        ended = await house.end_of(ticket)
+        assert (ended.outcome is Outcome.CANCELLED) == said
+        assert last_call(house).ended_at == start + 1.0
+        assert house.worker.cancel(ticket.sequence) is said
+        return str(ended.outcome)
+
+    assert set(rounds_of(race, seed)) == {"completed", "cancelled"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_running(seed: int):
+    async def race(house: House, start: float) -> str:
+        external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
+        await sleep_until(start + 1.0)
+        internal = house.internal("a")
+        house.worker.cancel(external.sequence)
+        await body_of(internal)
+        assert house.now == start + 2.0
+        stopped = next(call for call in house.ollama.calls if call.opened_at == start)
+        assert (stopped.ending, stopped.ended_at) == (Ending.CLOSED, start + 1.0)
+        return "streaming" if stopped.first_byte_at is not None else "silent"
+
+    assert set(rounds_of(race, seed)) == {"streaming", "silent"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_never_executed(seed: int):
+    async def race(house: House, start: float) -> str:
+        house.worker.enqueue_internal("hello", "a").cancel()
+        kept = house.worker.enqueue_internal("hello", "a")
+        await kept
+        assert house.now == start + 1.0
+        return str(sum(call.opened_at == start for call in house.ollama.calls))
+
+    assert sum(rounds_of(race, seed).values()) == ROUNDS
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed: int):
+    async def race(house: House, start: float) -> str:
+        running, leaving, staying = (house.submit("a") for _ in range(3))
+        await sleep_until(start + 1.0)
+        house.worker.cancel(leaving.sequence)
+        await asyncio.gather(body_of(running), body_of(staying))
+        assert house.now == start + 2.0
+        sent = [call for call in house.ollama.calls if call.opened_at >= start]
+        assert sum(call.ending is Ending.COMPLETED for call in sent) == 2
+        return str((await house.end_of(leaving)).attempts)
+
+    assert sum(rounds_of(race, seed).values()) == ROUNDS
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_internal_work_that_comes_while_external_work_is_put_back_starts_once_and_first(seed: int):
+    async def race(house: House, start: float) -> str:
+        external = house.submit("a", service_s=2.0)
+        await sleep_until(start + 1.0)
+        urgent = [house.internal("a")]
+        await asyncio.sleep(0)
+        urgent.append(house.internal("a"))
+        await asyncio.gather(*map(body_of, [*urgent, external]))
+        assert house.now == start + 5.0
+        assert (await house.end_of(external)).interrupt_count == 1
+        return "done"
+
+    assert rounds_of(race, seed)["done"] == ROUNDS
+
+
+def last_call(house: House) -> CallRecord:
+    return house.ollama.calls[-1]

@@ -1,0 +1,163 @@
+"""The way in: who is accepted, who is refused, and what a caller is told about the line."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
+from hearth.events import ItemDispatched, ItemQueued
+from hearth.types import Lane, Outcome, Priority
+from tests.support.virtual_time import in_virtual_time
+from tests.worker.house import FULL_TEXT, House, body_of, new_item, settings_with, settle, text_of
+
+
+@in_virtual_time
+async def test_a_request_is_answered_with_the_bytes_of_the_backend():
+    async with House("a", resident=("a",)) as house:
+        ticket = house.submit("a", stream=True)
+        head = await ticket.reply.head()
+        body = await ticket.reply.body()
+        assert (head.status, dict(head.headers)[b"content-type"]) == (200, b"application/x-ndjson")
+        assert text_of(body) == FULL_TEXT
+        assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+
+
+@in_virtual_time
+async def test_positions_count_those_that_are_ahead_also_within_one_tick():
+    async with House("a", resident=("a",)) as house:
+        first = house.submit("a")
+        await settle()
+        together = [house.submit("a") for _ in range(3)]
+        assert [first.position, *(ticket.position for ticket in together)] == [0, 0, 1, 2]
+
+
+@in_virtual_time
+async def test_less_urgent_work_of_the_same_tick_is_not_ahead():
+    async with House("a", resident=("a",)) as house:
+        for _ in range(3):
+            house.submit("a")
+        normal = house.internal("a")
+        critical = house.internal("a", priority=Priority.CRITICAL)
+        assert (normal.position, critical.position) == (0, 0)
+
+
+@in_virtual_time
+async def test_one_more_than_may_wait_is_refused_with_a_time_to_come_back_and_changes_nothing():
+    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2})) as house:
+        house.submit("a")
+        await settle()
+        for _ in range(2):
+            house.submit("a")
+        before = house.worker.get_status(), len(house.events.all)
+        with pytest.raises(QueueFull) as refused:
+            house.submit("a")
+        assert refused.value.status == 503
+        assert (refused.value.retry_after_s or 0) >= 1
+        assert (house.worker.get_status(), len(house.events.all)) == before
+
+
+@in_virtual_time
+async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
+    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2})) as house:
+        accepted = [house.submit("a") for _ in range(2)]
+        with pytest.raises(QueueFull):
+            house.submit("a")
+        await settle()
+        accepted.append(house.submit("a"))
+        assert [await body_of(ticket) != b"" for ticket in accepted] == [True] * 3
+
+
+@in_virtual_time
+async def test_each_lane_has_its_own_depth():
+    settings = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1})
+    async with House("a", resident=("a",), settings=settings) as house:
+        house.submit("a")
+        house.internal("a")
+        for lane in Lane:
+            with pytest.raises(QueueFull, match=lane.value):
+                house.submit("a", lane=lane)
+
+
+@in_virtual_time
+async def test_a_cancelled_item_makes_room():
+    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1})) as house:
+        house.submit("a")
+        await settle()
+        waiting = house.submit("a")
+        house.worker.cancel(waiting.sequence)
+        await settle()
+        assert house.submit("a").position == 0
+
+
+@in_virtual_time
+async def test_nothing_is_accepted_after_a_stop():
+    house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
+    async with house:
+        pass
+    with pytest.raises(ShuttingDown) as refused:
+        house.submit("a")
+    assert refused.value.retry_after_s == 7.0
+    with pytest.raises(ShuttingDown):
+        house.worker.enqueue_internal("hello", "a")
+
+
+@in_virtual_time
+async def test_what_is_submitted_before_the_start_runs_after_it():
+    house = House("a", resident=("a",))
+    ticket = house.submit("a")
+    async with house:
+        assert text_of(await body_of(ticket)) == FULL_TEXT
+
+
+@in_virtual_time
+async def test_an_in_process_call_gives_the_text_and_the_counts():
+    async with House("a", resident=("a",)) as house:
+        done = await house.worker.enqueue_internal("hello", "a", task_type="chat")
+        assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (FULL_TEXT, "a:latest", 10, 3, 1000)
+
+
+@in_virtual_time
+async def test_an_in_process_call_for_no_model_runs_on_what_is_resident():
+    async with House("a", "b", resident=("b",)) as house:
+        assert (await house.worker.enqueue_external("hello", caller="script")).model == "b:latest"
+
+
+@in_virtual_time
+async def test_an_in_process_call_for_an_unknown_model_is_refused_at_once():
+    async with House("a", resident=("a",)) as house:
+        with pytest.raises(ModelNotFound):
+            house.worker.enqueue_internal("hello", "nonsense")
+        assert house.events.of(ItemQueued) == []
+
+
+@in_virtual_time
+async def test_sequences_grow_and_are_never_used_twice():
+    async with House("a", resident=("a",)) as house:
+        tickets = [house.submit("a", request_id="req_same") for _ in range(3)]
+        house.worker.cancel(tickets[1].sequence)
+        tickets.append(house.submit("a", request_id="req_same"))
+        assert [ticket.sequence for ticket in tickets] == [1, 2, 3, 4]
+
+
+@in_virtual_time
+async def test_external_work_runs_in_its_order_of_arrival():
+    async with House("a", resident=("a",)) as house:
+        tickets = [house.submit("a", caller=f"c{index % 2}") for index in range(6)]
+        await asyncio.gather(*map(body_of, tickets))
+        assert [event.sequence for event in house.events.of(ItemDispatched)] == [ticket.sequence for ticket in tickets]
+
+
+@in_virtual_time
+async def test_internal_work_runs_before_external_work_and_by_priority():
+    async with House("a", resident=("a",)) as house:
+        running = house.internal("a")
+        await settle()
+        external = house.submit("a")
+        background, normal, critical = (
+            house.worker.submit(new_item("a", lane=Lane.INTERNAL, priority=priority)) for priority in sorted(Priority, reverse=True)
+        )
+        await body_of(external)
+        order = [event.sequence for event in house.events.of(ItemDispatched)]
+        assert order == [ticket.sequence for ticket in (running, critical, normal, background, external)]
