@@ -17,13 +17,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import aiohttp
 import ollama
 import pytest
 
 import hearth
+from hearth.config import settings as settings_module
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, GpuSettings, QueueSettings, RateLimitSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
@@ -224,7 +225,8 @@ def test_nothing_is_built_on_the_middleware_that_hides_departures():
 
 def test_every_setting_is_read_by_something_that_acts_on_it():
     """donna: `allow_cloud`, the budgets and the drain minutes were parsed and never used."""
-    settings = {name for section in _sections(Settings) for name in (field.name for field in fields(section))}
+    sections = [section for section in vars(settings_module).values() if isinstance(section, type) and is_dataclass(section)]
+    settings = {field.name for section in sections for field in fields(section)}
     acted_on = {name for path, tree in _modules() if not _only_describes(path) for name in _attributes_read(tree)}
 
     assert settings - acted_on == NOT_BUILT_YET
@@ -252,15 +254,3 @@ def _names(tree: ast.AST) -> Iterator[str]:
 
 def _attributes_read(tree: ast.AST) -> Iterator[str]:
     return (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
-
-
-def _sections(section: type[Any]) -> Iterator[type[Any]]:
-    """The settings class and the classes of all its sections, mappings and lists included."""
-    yield section
-    from hearth.config import settings as module
-
-    names = {name: value for name, value in vars(module).items() if is_dataclass(value)}
-    for hint in (str(field.type) for field in fields(section)):
-        for name, value in names.items():
-            if name in hint and isinstance(value, type):
-                yield from _sections(value)

@@ -14,7 +14,8 @@ class Hearth:
     """The command, run in this process in an empty directory with an environment of its own."""
 
     def __init__(self, home: Path) -> None:
-        self._environ = {"HOME": str(home), "XDG_CONFIG_HOME": "", "HEARTH_CONFIG": None, "HEARTH_URL": None, "HEARTH_KEY": None}
+        unset = dict.fromkeys(("COLUMNS", "HEARTH_CONFIG", "HEARTH_KEY", "HEARTH_URL", "NO_COLOR"))
+        self._environ = {"HOME": str(home), "XDG_CONFIG_HOME": "", **unset}
 
     def __call__(self, *args: str, **environ: str) -> Result:
         return CliRunner().invoke(main, args, env={**self._environ, **environ}, prog_name="hearth")

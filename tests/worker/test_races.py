@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pytest
 
@@ -18,16 +19,19 @@ from tests.support.fake_ollama import CallRecord, Ending
 from tests.support.virtual_time import run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
 
+T = TypeVar("T")
+
 ROUNDS = 250
 SEEDS = (1, 2, 3, 4)
-GENEROUS = settings_with(queue={"max_external_depth": 100})
+PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+"""Estimates, which learn from round to round, keep nothing from being stopped."""
 
 
 def rounds_of(race: Callable[[House, float], Awaitable[str]], seed: int) -> Counter[str]:
     """Run a race `ROUNDS` times, each from an idle house; what it returns names the winner."""
 
     async def scenario() -> Counter[str]:
-        async with House("a", resident=("a",), settings=GENEROUS) as house:
+        async with House("a", resident=("a",), settings=PROMPT) as house:
             winners = Counter[str]()
             for number in range(ROUNDS):
                 start = 10.0 * (number + 1)
@@ -45,8 +49,7 @@ def rounds_of(race: Callable[[House, float], Awaitable[str]], seed: int) -> Coun
 def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream: bool):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=1.0)
-        await sleep_until(start + 1.0)
-        internal = house.internal("a")
+        internal = await at(start + 1.0, lambda: house.internal("a"))
         bodies = await asyncio.gather(body_of(external), body_of(internal))
         assert list(map(text_of, bodies)) == [FULL_TEXT] * 2
         ended = house.events.of(ItemInterrupted)
@@ -56,8 +59,7 @@ def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream
         return "preempted" if was_interrupted else "completed"
 
     winners = rounds_of(race, seed)
-    assert winners["completed"] > 0
-    assert stream or winners["preempted"] > 0
+    assert min(winners["completed"], winners["preempted"]) > 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -65,8 +67,7 @@ def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream
 def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bool):
     async def race(house: House, start: float) -> str:
         ticket = house.submit("a", stream=stream)
-        await sleep_until(start + 1.0)
-        said = house.worker.cancel(ticket.sequence)
+        said = await at(start + 1.0, lambda: house.worker.cancel(ticket.sequence))
         assert said in {True, False}
         ended = await house.end_of(ticket)
         assert (ended.outcome is Outcome.CANCELLED) == said
@@ -81,9 +82,7 @@ def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bo
 def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_running(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
-        await sleep_until(start + 1.0)
-        internal = house.internal("a")
-        house.worker.cancel(external.sequence)
+        internal, _ = await at(start + 1.0, lambda: (house.internal("a"), house.worker.cancel(external.sequence)))
         await body_of(internal)
         assert house.now == start + 2.0
         stopped = next(call for call in house.ollama.calls if call.opened_at == start)
@@ -109,8 +108,7 @@ def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_never_executed(
 def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed: int):
     async def race(house: House, start: float) -> str:
         running, leaving, staying = (house.submit("a") for _ in range(3))
-        await sleep_until(start + 1.0)
-        house.worker.cancel(leaving.sequence)
+        await at(start + 1.0, lambda: house.worker.cancel(leaving.sequence))
         await asyncio.gather(body_of(running), body_of(staying))
         assert house.now == start + 2.0
         sent = [call for call in house.ollama.calls if call.opened_at >= start]
@@ -134,6 +132,13 @@ def test_internal_work_that_comes_while_external_work_is_put_back_starts_once_an
         return "done"
 
     assert rounds_of(race, seed)["done"] == ROUNDS
+
+
+async def at(instant: float, act: Callable[[], T]) -> T:
+    """What `act` returns, called by a timer of its own: as early in the tick as anything that this instant brings."""
+    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_at(instant, lambda: done.set_result(act()))
+    return await done
 
 
 def last_call(house: House) -> CallRecord:

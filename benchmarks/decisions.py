@@ -1,0 +1,151 @@
+"""What a decision costs while 100 to 100,000 items wait, and how fast the simulator is; `make bench` runs it.
+
+A decision here is one fact with its consequences: an arrival at the end of a long queue, or the end of a run together with the start of
+the next item. The queue keeps its depth: for each item that ends another one arrives. Medians of several rounds, garbage collector off.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from random import Random
+from statistics import median
+from time import perf_counter
+
+from rich.console import Console
+from rich.table import Table
+
+from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
+from hearth.scheduling.actions import Action, Dispatch, Load, Unload
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.inputs import Arrived, Finished, Input, Loaded, Unloaded
+from hearth.simulation.engine import simulate
+from hearth.simulation.workloads import Mix, Workload, random_workload
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+
+DEPTHS = (100, 1_000, 10_000, 100_000)
+MODELS = ("a", "b", "c")
+ROUNDS = 7
+DECISIONS = 400
+REQUESTS = 20_000
+NOTHING = Usage()
+
+
+class Queue:
+    """A scheduler with a queue of constant depth."""
+
+    def __init__(self, policy: PolicyName, depth: int) -> None:
+        models = {name: ModelSettings(vram_gb=13.0) for name in MODELS}
+        self._scheduler = Scheduler(SchedulerSettings(scheduling=SchedulingSettings(policy=policy), models=models))
+        self._rng = Random(1)
+        self._sequence = 0
+        self._now = 0.0
+        self._running: tuple[Sequence, int] | None = None
+        self.tell(Loaded(model="a"))
+        for _ in range(depth):
+            self.tell(self.arrival())
+
+    def arrival(self) -> Arrived:
+        """The next item to come."""
+        self._sequence += 1
+        return Arrived(
+            item=QueueItem(
+                sequence=Sequence(self._sequence),
+                request_id=RequestId("r"),
+                lane=Lane.EXTERNAL,
+                priority=Priority.NORMAL,
+                caller="bench",
+                model=self._rng.choice(MODELS),
+                arrived_at=self._now,
+            )
+        )
+
+    def end(self) -> Finished:
+        """The end of what runs, a second later."""
+        assert self._running is not None
+        self._now += 1.0
+        return Finished(sequence=self._running[0], attempt=self._running[1], usage=NOTHING)
+
+    def tell(self, fact: Input) -> float:
+        """Report a fact, let swaps succeed. Returns the seconds that the decision about the fact itself took."""
+        began = perf_counter()
+        actions = self._scheduler.handle(fact, self._now)
+        took_s = perf_counter() - began
+        for action in actions:
+            self._obey(action)
+        return took_s
+
+    def _obey(self, action: Action) -> None:
+        match action:
+            case Dispatch(sequence=sequence, attempt=attempt):
+                self._running = (sequence, attempt)
+            case Unload(model=model):
+                self.tell(Unloaded(model=model))
+            case Load(model=model):
+                self._now += 5.0
+                self.tell(Loaded(model=model))
+            case _:
+                pass
+
+
+def cost_us(policy: PolicyName, depth: int) -> tuple[float, float]:
+    """Microseconds of an arrival and of an end, at one depth."""
+    queue = Queue(policy, depth)
+    rounds = [_round(queue) for _ in range(ROUNDS)]
+    return median(arrival for arrival, _ in rounds), median(end for _, end in rounds)
+
+
+def _round(queue: Queue) -> tuple[float, float]:
+    arrivals_s = ends_s = 0.0
+    for _ in range(DECISIONS):
+        arrivals_s += queue.tell(queue.arrival())
+        ends_s += queue.tell(queue.end())
+    return arrivals_s / DECISIONS * 1e6, ends_s / DECISIONS * 1e6
+
+
+def decisions_table() -> Table:
+    """Cost by policy and depth; the last column is what 100 times the depth costs more."""
+    table = Table(title="microseconds per decision (arrival + end)")
+    table.add_column("policy")
+    for depth in DEPTHS:
+        table.add_column(f"{depth:,} waiting", justify="right")
+    table.add_column("t(100k)/t(1k)", justify="right")
+    for policy in PolicyName:
+        costs = [cost_us(policy, depth) for depth in DEPTHS]
+        cells = [f"{arrival:.1f} + {end:.1f}" for arrival, end in costs]
+        table.add_row(policy.value, *cells, f"{sum(costs[3]) / sum(costs[1]):.2f}")
+    return table
+
+
+def simulation_table() -> Table:
+    """Requests that the simulator gets through in a second."""
+    table = Table(title=f"simulated requests per second ({REQUESTS:,} requests)")
+    for heading in ("policy", "quiet house", "overloaded house"):
+        table.add_column(heading, justify="right" if heading != "policy" else "left")
+    for policy in PolicyName:
+        table.add_row(policy.value, *(f"{_requests_per_s(policy, gap_s):,.0f}" for gap_s in (3.0, 0.1)))
+    return table
+
+
+def _requests_per_s(policy: PolicyName, mean_gap_s: float) -> float:
+    workload = _day(mean_gap_s)
+    began = perf_counter()
+    simulate(workload, workload.settings(SchedulerSettings(), policy))
+    return REQUESTS / (perf_counter() - began)
+
+
+def _day(mean_gap_s: float) -> Workload:
+    mix = Mix(jobs=REQUESTS, mean_gap_s=mean_gap_s, internal=0.0, no_model=0.0, cancelled=0.0, closed_loop=0.0, quiet_hours=0.0)
+    return random_workload(Random(4), mix)
+
+
+def main() -> None:
+    """Print both tables."""
+    gc.disable()
+    console = Console(file=sys.stdout)
+    console.print(decisions_table())
+    console.print(simulation_table())
+
+
+if __name__ == "__main__":
+    main()

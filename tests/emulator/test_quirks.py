@@ -1,0 +1,391 @@
+"""The known bugs of a real Ollama, switched on one at a time and seen over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hearth.emulator import Emulator, Quirk, QuirkName, parse_quirk
+from hearth.errors import ConfigError
+from tests.emulator.callers import FOREVER_TOKENS, SLOW, Caller, cancel, loaded_names, model, started
+from tests.emulator.captures import connect, dechunk, masked, read_capture
+from tests.emulator.waiting import until
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+STREAMS = {
+    "/api/generate": {"prompt": "hello", "options": {"num_predict": 20}},
+    "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 20}},
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 20},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 20},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 20},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 20},
+}
+ENDS = (b'"done":true', b'finish_reason":"', b"[DONE]", b"response.completed", b"message_stop", b"message_delta")
+
+
+def quirks(*texts: str) -> dict[str, Any]:
+    return {"quirks": frozenset(map(parse_quirk, texts))}
+
+
+async def streamed(caller: Caller, path: str) -> tuple[int, bytes]:
+    async with caller.session.post(caller.url + path, json={"model": "a", "stream": True, **STREAMS[path]}) as response:
+        return response.status, await response.read()
+
+
+async def leave_in_mid_stream(emulator: Emulator, caller: Caller) -> None:
+    body = {"model": "a", "prompt": "x", "options": {"num_predict": FOREVER_TOKENS}}
+    async with aiohttp.ClientSession() as session:
+        response = await session.post(caller.url + "/api/generate", json=body)
+        await response.content.readline()
+        response.close()
+    await until(lambda: not emulator.in_flight)
+
+
+def test_a_quirk_is_read_with_and_without_a_value() -> None:
+    assert parse_quirk("slot-leak") == Quirk(name=QuirkName.SLOT_LEAK)
+    assert parse_quirk("slot-leak").setting == 1.0
+    assert parse_quirk("slot-leak=0.1").setting == 0.1
+    assert parse_quirk("endless-load=2").setting == 2
+    assert parse_quirk("endless-load=qwen2.5-coder:14b").setting == "qwen2.5-coder:14b"
+    assert str(parse_quirk("stuck-unload=3")) == "stuck-unload=3"
+
+
+@pytest.mark.parametrize("name", list(QuirkName))
+def test_every_quirk_works_without_a_value(name: QuirkName) -> None:
+    assert parse_quirk(name).setting is not None
+
+
+def test_an_unknown_quirk_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"unknown quirk 'leak'; known are eviction-wedge, slot-leak, .*stuck-unload"):
+        parse_quirk("leak=1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eviction-wedge=maybe",
+        "slot-leak=0",
+        "slot-leak=1.1",
+        "slot-leak=",
+        "dead-runner=0",
+        "no-done=x",
+        "busy-503=-1",
+        "endless-load=0",
+        "cpu-offload=0.5",
+        "ignores-disconnect=1",
+        "stuck-unload=nan",
+    ],
+)
+def test_a_value_that_a_quirk_cannot_have_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"quirk {text.partition('=')[0]}: cannot be"):
+        parse_quirk(text)
+
+
+async def test_a_quirk_that_is_given_twice_is_refused(start_emulator) -> None:
+    with pytest.raises(ConfigError, match="given twice: slot-leak, slot-leak=0.5"):
+        await start_emulator([model("a")], **quirks("slot-leak", "slot-leak=0.5"))
+
+
+@pytest.mark.parametrize(("texts", "wedged"), [((), True), (("eviction-wedge",), True), (("eviction-wedge=off",), False)])
+async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedged, start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"), num_parallel=2, **quirks(*texts))
+    long = caller.begin("a", tokens=FOREVER_TOKENS)
+    await until(lambda: emulator.in_flight)
+    waiting = caller.begin("b")
+    await until(lambda: len(emulator.requests) == 2)
+    await caller.generate("a", keep_alive=-1)
+
+    await cancel(long)
+    await until(lambda: not emulator.in_flight)
+    if wedged:
+        assert [one["name"] for one in await caller.ps()] == ["a:latest"]
+        assert not waiting.done()
+        await caller.post("/api/generate", model="a", keep_alive=0)
+
+    assert (await waiting)["done"] is True
+
+
+async def test_leaving_in_mid_stream_leaks_the_slot_until_unload_and_reload_while_everything_looks_healthy(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), **quirks("slot-leak"))
+    await leave_in_mid_stream(emulator, caller)
+    assert emulator.leaked_slots == {"a:latest": 1}
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(caller.generate("a"), 0.1)
+    assert [one["name"] for one in await caller.ps()] == ["a:latest"]
+    async with session.get(caller.url + "/api/tags") as tags:
+        assert tags.status == 200
+    await caller.post("/api/generate", model="a", keep_alive=0)
+    await until(lambda: not emulator.resident)
+
+    assert (await caller.generate("a"))["done"] is True
+    assert emulator.leaked_slots == {}
+    assert loaded_names(emulator) == ["a", "a"]
+
+
+async def test_a_leak_of_one_of_two_slots_leaves_the_other(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=2, **quirks("slot-leak"))
+    await leave_in_mid_stream(emulator, caller)
+
+    await asyncio.gather(caller.generate("a"), caller.generate("a"))
+
+    assert emulator.leaked_slots == {"a:latest": 1}
+
+
+@pytest.mark.parametrize("texts", [(), ("slot-leak=0.000001",)])
+async def test_no_slot_leaks_without_the_quirk_or_against_all_odds(texts, start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), **quirks(*texts))
+    await leave_in_mid_stream(emulator, caller)
+
+    assert (await caller.generate("a"))["done"] is True
+
+
+async def test_leaving_an_answer_that_does_not_stream_leaks_nothing(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), **quirks("slot-leak"))
+    call = caller.begin("a", tokens=FOREVER_TOKENS)
+    await until(lambda: emulator.in_flight)
+    await asyncio.sleep(0.01)
+    await cancel(call)
+    await until(lambda: not emulator.in_flight)
+
+    assert (await caller.generate("a"))["done"] is True
+
+
+async def test_a_dead_runner_stays_listed_and_the_next_request_reloads_it_without_a_word(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), **quirks("dead-runner=2"))
+    await caller.generate("a")
+    await caller.generate("a")
+    assert [one["name"] for one in await caller.ps()] == ["a:latest"]
+    assert loaded_names(emulator) == ["a"]
+
+    assert (await caller.generate("a"))["done"] is True
+
+    assert loaded_names(emulator) == ["a", "a"]
+
+
+async def test_a_runner_dies_after_three_requests_where_no_number_is_given(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), **quirks("dead-runner"))
+    for _ in range(4):
+        await caller.generate("a")
+
+    assert loaded_names(emulator) == ["a", "a"]
+
+
+async def test_a_stream_that_runs_when_the_runner_dies_ends_with_the_recorded_error(start_emulator, session) -> None:
+    _, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=2, **quirks("dead-runner=1"))
+    body = {"model": "a", "prompt": "x", "options": {"num_predict": FOREVER_TOKENS}}
+    async with session.post(caller.url + "/api/generate", json=body) as response:
+        await response.content.readline()
+        await caller.generate("a")
+        lines = (await response.read()).splitlines()
+
+    recorded = read_capture("midstream_kill_generate").response.partition(b"\r\n\r\n")[2]
+    assert lines[-1] == dechunk(recorded)[-1].strip()
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_without_done_ends_cleanly_without_the_end_of_its_dialect(path, start_emulator, session) -> None:
+    _, caller = await started(start_emulator, session, model("a"), **quirks("no-done=2"))
+    _, whole = await streamed(caller, path)
+    status, cut = await streamed(caller, path)
+
+    assert status == 200
+    assert any(end in whole for end in ENDS)
+    assert not any(end in cut for end in ENDS)
+    assert b"error" not in cut
+
+
+async def test_an_answer_without_done_has_the_keys_of_the_recorded_one(start_emulator, session) -> None:
+    _, caller = await started(start_emulator, session, model("a"), **quirks("no-done"))
+
+    answer = await caller.post("/api/chat", model="a", messages=MESSAGES, options={"num_predict": 5})
+
+    recorded = json.loads(read_capture("token_repeat_abort_nostream").response.partition(b"\r\n\r\n")[2])
+    assert answer.pop("status") == 200
+    assert list(answer) == list(recorded)
+    assert answer["done"] is False
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk_of_no_model(path, start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), **quirks("empty-error-chunk=2"))
+    _, whole = await streamed(caller, path)
+    status, cut = await streamed(caller, path)
+
+    last = json.loads(cut.strip().split(b"\n\n")[-1].removeprefix(b"data: "))
+    assert status == 200
+    assert whole.endswith(b"data: [DONE]\n\n")
+    assert last["model"] == ""
+    assert last["choices"][0].get("delta", {}).get("content", last["choices"][0].get("text")) == ""
+    assert emulator.resident == ("a:latest",)
+
+
+async def test_the_empty_chunk_is_the_recorded_one(start_emulator, session) -> None:
+    _, caller = await started(start_emulator, session, model("a"), **quirks("empty-error-chunk"))
+    _, cut = await streamed(caller, "/v1/chat/completions")
+
+    recorded = dechunk(read_capture("midstream_kill_oai_chat").response.partition(b"\r\n\r\n")[2])[-1]
+    assert masked(cut).endswith(masked(recorded))
+
+
+@pytest.mark.parametrize(("path", "end"), [("/v1/responses", b"response.completed"), ("/v1/messages", b"message_stop")])
+async def test_other_v1_streams_whose_runner_dies_just_stop(path, end, start_emulator, session) -> None:
+    _, caller = await started(start_emulator, session, model("a"), **quirks("empty-error-chunk"))
+
+    status, cut = await streamed(caller, path)
+
+    assert status == 200
+    assert b"delta" in cut
+    assert end not in cut
+
+
+async def test_native_streams_do_not_die_of_the_v1_quirk(start_emulator, session) -> None:
+    _, caller = await started(start_emulator, session, model("a"), **quirks("empty-error-chunk"))
+
+    assert b'"done":true' in (await streamed(caller, "/api/chat"))[1]
+
+
+async def test_the_request_after_a_broken_v1_stream_reloads(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), **quirks("empty-error-chunk"))
+    await streamed(caller, "/v1/chat/completions")
+
+    assert (await caller.generate("a"))["done"] is True
+    assert loaded_names(emulator) == ["a", "a"]
+
+
+@pytest.mark.parametrize("text", ["endless-load", "endless-load=1", "endless-load=a", "endless-load=a:latest"])
+async def test_an_endless_load_holds_up_every_other_until_its_caller_leaves(text, start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), model("b"), **quirks(text))
+    hanging = caller.begin("a")
+    await until(lambda: emulator.requests)
+    waiting = caller.begin("b")
+    await asyncio.wait({hanging, waiting}, timeout=0.05)
+    assert not hanging.done()
+    assert not waiting.done()
+    assert await caller.ps() == []
+
+    await cancel(hanging)
+
+    if text == "endless-load":
+        await asyncio.wait({waiting}, timeout=0.05)
+        assert not waiting.done()
+        await cancel(waiting)
+    else:
+        assert (await waiting)["done"] is True
+
+
+async def test_every_second_request_is_refused_as_recorded_while_control_routes_answer(start_emulator, session) -> None:
+    _, caller = await started(start_emulator, session, model("a"), **quirks("busy-503"))
+
+    answers = [await caller.generate("a") for _ in range(4)]
+
+    recorded = json.loads(read_capture("busy_503_generate_nostream").response.partition(b"\r\n\r\n")[2])
+    assert [answer["status"] for answer in answers] == [200, 503, 200, 503]
+    assert answers[1]["error"] == recorded["error"]
+    assert len(await caller.ps()) == 1
+
+
+async def test_a_model_larger_than_the_card_is_listed_as_split_and_runs_as_many_times_slower(start_emulator, session) -> None:
+    facts = {"size_gib": 26.0, "vram_gib": 28.0, "decode_tokens_per_s": 1000.0}
+    durations = []
+    for texts in ((), ("cpu-offload",)):
+        _, caller = await started(start_emulator, session, model("a", **facts), **quirks(*texts))
+        answer = await caller.generate("a", tokens=20)
+        durations.append(answer["eval_duration"])
+        listed = (await caller.ps())[0]
+        assert listed["size_vram"] < listed["size"]
+
+    assert durations[1] > 5 * durations[0]
+
+
+@pytest.mark.parametrize("vram_gib", [24.0, 0.0])
+async def test_a_model_that_fits_or_a_machine_without_a_card_is_not_slowed_down(vram_gib, start_emulator, session) -> None:
+    _, caller = await started(
+        start_emulator, session, model("a", decode_tokens_per_s=1000.0), vram_gib=vram_gib, **quirks("cpu-offload=50")
+    )
+
+    assert (await caller.generate("a", tokens=20))["eval_duration"] < 5e8
+
+
+@pytest.mark.parametrize(("texts", "holds"), [((), False), (("ignores-disconnect",), True)])
+async def test_leaving_during_prompt_evaluation_frees_the_slot_at_once_or_only_at_its_end(texts, holds, start_emulator, session) -> None:
+    slow_prompt = model("a", prompt_tokens_per_s=15.0)
+    emulator, caller = await started(start_emulator, session, slow_prompt, **quirks(*texts))
+    await caller.post("/api/generate", model="a")
+    began_at = time.monotonic()
+    call = caller.begin("a")
+    await until(lambda: emulator.in_flight)
+    await cancel(call)
+
+    await until(lambda: not emulator.in_flight)
+
+    assert (time.monotonic() - began_at > 0.1) is holds
+
+
+async def test_a_prompt_that_nobody_waits_for_ends_with_the_unload(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a", prompt_tokens_per_s=0.1), **quirks("ignores-disconnect"))
+    await caller.post("/api/generate", model="a")
+    call = caller.begin("a")
+    await until(lambda: emulator.in_flight)
+    await cancel(call)
+    await asyncio.sleep(0.01)
+    assert emulator.in_flight == {"a:latest": 1}
+
+    await caller.post("/api/generate", model="a", keep_alive=0)
+
+    await until(lambda: not emulator.resident)
+    assert emulator.in_flight == {}
+
+
+async def test_a_model_that_cannot_go_stays_listed_and_holds_up_the_next_until_it_is_let_go(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), model("b"), **quirks("stuck-unload"))
+    await caller.generate("a")
+    answer = await caller.post("/api/generate", model="a", keep_alive=0)
+    waiting = caller.begin("b")
+    await asyncio.wait({waiting}, timeout=0.05)
+    assert answer["done_reason"] == "unload"
+    assert [one["name"] for one in await caller.ps()] == ["a:latest"]
+    assert not waiting.done()
+
+    emulator.let_go()
+
+    assert (await waiting)["done"] is True
+    assert emulator.resident == ("b:latest",)
+
+
+async def test_a_model_that_cannot_go_for_some_seconds_goes_after_them(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), **quirks("stuck-unload=0.05"))
+    await caller.generate("a")
+    began_at = time.monotonic()
+    await caller.post("/api/generate", model="a", keep_alive=0)
+
+    await until(lambda: not emulator.resident)
+
+    assert time.monotonic() - began_at >= 0.05
+
+
+async def test_a_model_that_cannot_go_still_serves_and_stays_if_it_is_asked_to(start_emulator, session) -> None:
+    emulator, caller = await started(start_emulator, session, model("a"), **quirks("stuck-unload"))
+    await caller.generate("a", keep_alive=0)
+
+    assert (await caller.generate("a", keep_alive=-1))["done"] is True
+
+    emulator.let_go()
+    assert emulator.resident == ("a:latest",)
+
+
+async def test_an_emulator_with_orphans_and_leaks_stops_at_once(start_emulator, session) -> None:
+    settings = quirks("slot-leak", "ignores-disconnect", "stuck-unload", "endless-load=2")
+    emulator, caller = await started(start_emulator, session, model("a", **SLOW), model("b"), **settings)
+    await leave_in_mid_stream(emulator, caller)
+    _, hanging = await connect(caller.url)
+    hanging.write(b"GET /api/ps HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    hanging.close()
+
+    async with asyncio.timeout(1):
+        await emulator.stop()
