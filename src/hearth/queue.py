@@ -68,7 +68,7 @@ class LLMQueueWorker:
         self._config = config
         self._clock = clock
         self._events = events
-        self.tracker = tracker or GpuTracker(config.settings.gpu.home_model, config.settings.gpu.alerts)
+        self.tracker = tracker or tracker_for(config)
         self.scheduler = Scheduler(config.scheduler_settings)
         self._register = Register()
         settings = lambda: self._config.settings  # noqa: E731 - always the configuration in force
@@ -190,7 +190,7 @@ class LLMQueueWorker:
     def reload_config(self, config: GatewayConfig) -> None:
         """Put another configuration in force; what waits, runs and has been counted stays."""
         self._config = config
-        self.tracker.update(config.settings.gpu.home_model, config.settings.gpu.alerts)
+        self.tracker.update(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self._mode_read_at = float("-inf")
         self.post(inputs.PolicyChanged(settings=config.scheduler_settings))
 
@@ -198,7 +198,7 @@ class LLMQueueWorker:
 
     def get_status(self) -> dict[str, object]:
         """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.status`."""
-        shown = status.status(self.scheduler.state, self._register.works, self.tracker, self._clock.monotonic())
+        shown = status.status(self.scheduler.state, self._register.item, self.tracker, self._clock.monotonic())
         return shown | self._extra_status()
 
     def get_item(self, sequence: int) -> dict[str, object] | None:

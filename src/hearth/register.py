@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hearth import status
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Place
-from hearth.types import Outcome, RequestId, Sequence
+from hearth.types import Outcome, QueueItem, RequestId, Sequence
 from hearth.work import Work
 
 REMEMBERED = 1000
@@ -24,7 +24,7 @@ class Register:
     def __init__(self) -> None:
         self._works: dict[Sequence, Work] = {}
         self._by_request: dict[RequestId, list[tuple[str, Sequence]]] = {}
-        self._ended: OrderedDict[Sequence, tuple[RequestId, dict[str, object], Outcome]] = OrderedDict()
+        self._ended: OrderedDict[Sequence, tuple[QueueItem, dict[str, object], Outcome]] = OrderedDict()
 
     @property
     def works(self) -> Mapping[Sequence, Work]:
@@ -40,6 +40,13 @@ class Register:
     def live(self, sequence: Sequence) -> Work | None:
         """The work if it has not ended."""
         return self._works.get(sequence)
+
+    def item(self, sequence: Sequence) -> QueueItem | None:
+        """The item, alive or remembered: one that was cancelled while it ran is still on the GPU for a moment."""
+        work, ended = self._works.get(sequence), self._ended.get(sequence)
+        if work is not None:
+            return work.item
+        return None if ended is None else ended[0]
 
     def waiting(self, state: State) -> list[Work]:
         """Those that no attempt is under way for."""
@@ -64,10 +71,10 @@ class Register:
         """The work's outcome is set: remember it, forget the oldest."""
         sequence, outcome = work.item.sequence, work.outcome or Outcome.FAILED
         del self._works[sequence]
-        self._ended[sequence] = (work.item.request_id, status.ended(work), outcome)
+        self._ended[sequence] = (work.item, status.ended(work), outcome)
         if len(self._ended) > REMEMBERED:
-            oldest, (request_id, _, _) = self._ended.popitem(last=False)
-            self._drop(request_id, oldest)
+            oldest, (item, _, _) = self._ended.popitem(last=False)
+            self._drop(item.request_id, oldest)
 
     def _drop(self, request_id: RequestId, sequence: Sequence) -> None:
         left = [pair for pair in self._by_request[request_id] if pair[1] != sequence]

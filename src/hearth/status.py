@@ -5,32 +5,35 @@ Reads copies of the scheduler's state and never changes an order. No prompt ever
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from hearth.gpu_tracker import GpuTracker
 from hearth.scheduling import snapshot
 from hearth.scheduling.snapshot import EntryView, ResidentView
 from hearth.scheduling.state import State
-from hearth.types import Lane, Sequence
+from hearth.types import Lane, QueueItem, Sequence
 from hearth.work import Work
 
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
 
 
-def status(state: State, works: Mapping[Sequence, Work], tracker: GpuTracker, now: float) -> dict[str, object]:
+Items = Callable[[Sequence], QueueItem | None]
+
+
+def status(state: State, items: Items, tracker: GpuTracker, now: float) -> dict[str, object]:
     """What runs, what waits and what the GPU holds.
 
     Returns:
         `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
         `next_items`), `mode`, `gpu`.
     """
-    running = [_item(view, works, now) for view in snapshot.running(state)]
+    running = [_item(view, items, now) for view in snapshot.running(state)]
     return {
         "current_request": running[0] if running else None,
         "running": running,
-        "internal_queue": _queue(state, works, Lane.INTERNAL, now),
-        "external_queue": _queue(state, works, Lane.EXTERNAL, now),
+        "internal_queue": _queue(state, items, Lane.INTERNAL, now),
+        "external_queue": _queue(state, items, Lane.EXTERNAL, now),
         "mode": "active" if state.active else "quiet",
         "gpu": {**tracker.get_metrics(now), "residents": [_resident(view, now) for view in snapshot.residents(state)]},
         "draining": state.draining,
@@ -41,24 +44,24 @@ def item(state: State, work: Work, now: float) -> dict[str, object]:
     """One item that has not ended."""
     entry = state.entries.get(work.item.sequence)
     if entry is None:
-        return _identity(work) | {"state": "accepted"}
-    return _item(snapshot.view(entry), {work.item.sequence: work}, now)
+        return _identity(work.item) | {"state": "accepted"}
+    return _item(snapshot.view(entry), lambda _: work.item, now)
 
 
 def ended(work: Work) -> dict[str, object]:
     """One item that has ended."""
-    return _identity(work) | {"state": str(work.outcome), "attempts": work.attempt, "interrupt_count": work.interrupts}
+    known = {"state": str(work.outcome), "attempts": work.attempt, "interrupt_count": work.interrupts}
+    return _identity(work.item) | {"model": work.model or work.item.model} | known
 
 
-def _queue(state: State, works: Mapping[Sequence, Work], lane: Lane, now: float) -> dict[str, object]:
+def _queue(state: State, items: Items, lane: Lane, now: float) -> dict[str, object]:
     return {
         "pending": state.waiting.count(lane),
-        "next_items": [_item(view, works, now) for view in snapshot.waiting(state, lane, NEXT_ITEMS)],
+        "next_items": [_item(view, items, now) for view in snapshot.waiting(state, lane, NEXT_ITEMS)],
     }
 
 
-def _identity(work: Work) -> dict[str, object]:
-    of = work.item
+def _identity(of: QueueItem) -> dict[str, object]:
     return {
         "sequence": of.sequence,
         "request_id": of.request_id,
@@ -66,7 +69,7 @@ def _identity(work: Work) -> dict[str, object]:
         "caller": of.caller,
         "priority": of.priority.name.lower() if of.lane is Lane.INTERNAL else None,
         "task_type": of.task_type,
-        "model": work.model or of.model,
+        "model": of.model,
         "kind": of.kind.value,
         "dialect": of.dialect.value,
         "streaming": of.streaming,
@@ -74,18 +77,19 @@ def _identity(work: Work) -> dict[str, object]:
     }
 
 
-def _item(view: EntryView, works: Mapping[Sequence, Work], now: float) -> dict[str, object]:
-    work = works.get(view.sequence)
-    known = {"sequence": view.sequence} if work is None else _identity(work)
-    arrived_at = now if work is None else work.item.arrived_at
+def _item(view: EntryView, items: Items, now: float) -> dict[str, object]:
+    found = items(view.sequence)
+    known = {"sequence": view.sequence} if found is None else _identity(found)
     started_at = view.dispatched_at
+    until = now if started_at is None else started_at
+    arrived_at = until if found is None else found.arrived_at
     return known | {
         "model": view.model,
         "state": view.place.value,
         "band": view.band.name.lower(),
         "attempts": view.attempts,
         "interrupt_count": view.interrupts,
-        "waited_s": round((now if started_at is None else started_at) - arrived_at, 3),
+        "waited_s": round(until - arrived_at, 3),
         "running_s": None if started_at is None else round(now - started_at, 3),
         "first_byte": view.first_byte_at is not None,
     }

@@ -6,13 +6,16 @@ import asyncio
 import io
 import json
 import socket
+import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hearth.cli.console import console_for
 from hearth.cli.emulate import EmulatorPlan, read_models, run_emulator
+from hearth.emulator.quirks import Quirk, QuirkName
 from hearth.errors import ConfigError
 
 
@@ -87,3 +90,45 @@ def test_a_models_file_that_is_not_usable_ends_with_2(hearth, tmp_path, content)
 @pytest.mark.parametrize("args", [("--speed", "0"), ("--speed", "-1"), ("--port", "65536"), ("--parallel", "0"), ("--vram-gb", "-1")])
 def test_impossible_numbers_are_usage_errors(hearth, args):
     assert hearth("emulate", *args).exit_code == 2
+
+
+def test_help_lists_every_quirk(hearth):
+    said = hearth("emulate", "--help").stdout
+    assert all(f"{name} " in said for name in QuirkName)
+
+
+async def test_quirks_are_shown_and_given_to_the_emulator():
+    said = io.StringIO()
+    quirks = frozenset({Quirk(name=QuirkName.BUSY_503, value="1"), Quirk(name=QuirkName.NO_DONE)})
+    statuses: list[int] = []
+
+    def load() -> None:
+        url = said.getvalue().split("listens on ")[1].split(",")[0]
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(f"{url}/api/generate", data=b'{"model":"llama3.1:8b"}')
+        try:
+            opener.open(request, timeout=5).close()
+        except urllib.error.HTTPError as error:
+            statuses.append(error.code)
+            error.close()
+
+    async def stopped() -> None:
+        await asyncio.to_thread(load)
+
+    await run_emulator(replace(plan(), quirks=quirks), console_for(said, environ={}), stopped=stopped)
+    assert "Quirks: busy-503=1, no-done." in said.getvalue()
+    assert statuses == [503]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--quirk", "leak"), "unknown quirk 'leak'; known are eviction-wedge, slot-leak"),
+        (("--quirk", "slot-leak=7"), "quirk slot-leak: cannot be '7'; it takes a probability"),
+        (("--port", "0", "--quirk", "no-done", "--quirk", "no-done=2"), "a quirk is given twice: no-done, no-done=2"),
+    ],
+)
+def test_a_quirk_that_is_unknown_wrong_or_given_twice_ends_with_2(hearth, args, says):
+    result = hearth("emulate", *args)
+    assert result.exit_code == 2
+    assert says in result.stderr

@@ -18,6 +18,7 @@ from tests.clients.home import (
     SLOW,
     WEATHER_PARAMETERS,
     WEATHER_QUESTION,
+    WITHIN_S,
     StartHome,
     exhaust,
     house_settings,
@@ -103,7 +104,7 @@ async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, 
         await anext(aiter(stream.text_stream))
     await home.idle()
 
-    answer = await asyncio.wait_for(claude.messages.create(model=SLOW, messages=HELLO, max_tokens=2), 1)
+    answer = await asyncio.wait_for(claude.messages.create(model=SLOW, messages=HELLO, max_tokens=2), WITHIN_S)
     assert answer.usage.output_tokens == 2
 
 

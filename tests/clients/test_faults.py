@@ -12,7 +12,18 @@ import openai
 import pytest
 
 from hearth.config.settings import QueueSettings
-from tests.clients.home import HELLO, LLAMA, LONG, LONG_TOKENS, SLOW, Home, StartHome, house_settings
+from hearth.errors import ShuttingDown
+from tests.clients.home import (
+    HELLO,
+    LLAMA,
+    LONG,
+    LONG_TOKENS,
+    SLOW,
+    WITHIN_S,
+    Home,
+    StartHome,
+    house_settings,
+)
 
 Streaming = Callable[[Home, str, int], AsyncIterator[Any]]
 Whole = Callable[[Home, str, int], Awaitable[Any]]
@@ -86,7 +97,7 @@ async def test_a_stream_that_breaks_off_ends_with_the_clients_own_error(home, as
     await anext(stream)
     await break_off(home)
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WITHIN_S):
         with pytest.raises(error):
             async for _ in stream:
                 pass
@@ -132,7 +143,7 @@ async def test_a_model_server_that_goes_away_in_mid_answer_is_a_503(home, ask: W
     await home.emulator.stop()
 
     with pytest.raises(error) as caught:
-        await asyncio.wait_for(asking, 2)
+        await asyncio.wait_for(asking, WITHIN_S)
     assert status_of(caught.value) == 503
 
 
@@ -141,7 +152,7 @@ async def test_a_model_server_that_is_down_is_a_typed_503(home, ask: Whole, erro
     await home.emulator.stop()
 
     with pytest.raises(error) as caught:
-        await asyncio.wait_for(ask(home, LLAMA, 1), 2)
+        await asyncio.wait_for(ask(home, LLAMA, 1), WITHIN_S)
     assert status_of(caught.value) == 503
 
 
@@ -159,6 +170,40 @@ async def test_a_model_server_that_is_down_says_when_to_come_back(home):
             assert retry_after(caught.value) == "5"
 
 
+async def test_the_lists_of_a_model_server_that_is_down_are_an_error_and_not_empty(home, native):
+    await home.emulator.stop()
+
+    for ask in (native.list, native.ps):
+        with pytest.raises(ollama.ResponseError, match="cannot be reached") as caught:
+            await ask()
+        assert caught.value.status_code == 503
+
+
+@pytest.mark.parametrize(("ask", "error"), STREAMS.items())
+async def test_a_gateway_that_is_told_to_stop_says_so_in_the_stream(home, ask: Streaming, error):
+    stream = ask(home, SLOW, LONG_TOKENS)
+    await anext(stream)
+    await home.gateway.stop()
+
+    with pytest.raises(error, match="shutting down"):
+        async for _ in stream:
+            pass
+
+
+@pytest.mark.parametrize(("ask", "error"), WHOLE.items())
+async def test_a_gateway_that_is_told_to_stop_refuses_those_who_wait_with_a_503(home, ask: Whole, error):
+    running = asyncio.ensure_future(home.gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS))
+    await home.running(SLOW)
+    waiting = asyncio.ensure_future(ask(home, SLOW, 1))
+    await home.until(lambda status: status["external_queue"]["pending"] == 1)
+    await home.gateway.stop()
+
+    with pytest.raises(error, match="shutting down") as caught:
+        await waiting
+    assert status_of(caught.value) == 503
+    assert isinstance((await asyncio.gather(running, return_exceptions=True))[0], ShuttingDown)
+
+
 async def test_requests_wait_for_a_model_server_that_is_away_for_a_moment(start_home: StartHome):
     home = await start_home(house_settings(wait_when_down_s=5))
     await home.emulator.stop()
@@ -166,7 +211,7 @@ async def test_requests_wait_for_a_model_server_that_is_away_for_a_moment(start_
     await home.until(lambda status: status["external_queue"]["pending"] == 3 and not status["backend"]["up"])
     await home.revive()
 
-    native, gpt, claude = await asyncio.wait_for(asyncio.gather(*asking), 3)
+    native, gpt, claude = await asyncio.wait_for(asyncio.gather(*asking), WITHIN_S)
     assert (native.eval_count, gpt.usage.completion_tokens, claude.usage.output_tokens) == (2, 2, 2)
 
 
@@ -186,7 +231,7 @@ async def test_the_slot_of_a_stream_that_broke_off_is_free_again(home, native):
             pass
     await home.idle()
 
-    assert (await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 1}), 1)).eval_count == 1
+    assert (await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 1}), WITHIN_S)).eval_count == 1
 
 
 @pytest.mark.parametrize(("ask", "error"), WHOLE.items())

@@ -15,7 +15,17 @@ from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemInterrupted
 from hearth.gateway import Gateway
 from hearth.types import Completion, Lane, Priority
-from tests.clients.home import CODER, LLAMA, LONG_TOKENS, SLOW, Events, StartHome, house_settings, new_emulator
+from tests.clients.home import (
+    CODER,
+    LLAMA,
+    LONG_TOKENS,
+    SLOW,
+    WITHIN_S,
+    Events,
+    StartHome,
+    house_settings,
+    new_emulator,
+)
 
 TASKS = {"chat_router": Priority.CRITICAL, "summary": Priority.BACKGROUND}
 
@@ -73,7 +83,7 @@ async def test_internal_work_goes_by_task_type_and_before_external_work(program)
 async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_its_answer(program):
     gateway, events = program
     external = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=60, caller="friend")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WITHIN_S):
         async for _ in gateway.worker.changes():
             if gateway.worker.get_status()["running"]:
                 break
@@ -87,13 +97,13 @@ async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_i
 async def test_cancelling_the_future_cancels_the_work(program):
     gateway, _ = program
     waiting = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=LONG_TOKENS, caller="friend")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WITHIN_S):
         async for _ in gateway.worker.changes():
             if gateway.worker.get_status()["running"]:
                 break
     waiting.cancel()
 
-    answer = await asyncio.wait_for(gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"), 1)
+    answer = await asyncio.wait_for(gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"), WITHIN_S)
     assert answer.tokens_out == 1
 
 

@@ -104,11 +104,14 @@ async def test_the_models_that_a_key_allows_are_served_in_every_spelling(home):
 
 async def test_the_key_of_the_house_passes_those_who_wait(home):
     async with home.native(FRIEND_KEY) as friend, home.gpt(HOUSE_KEY) as house:
-        stream = await friend.chat(model=SLOW, messages=HELLO, options={"num_predict": 60}, stream=True)
+        stream = await friend.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
         await anext(stream)
         waiting = asyncio.ensure_future(friend.chat(model=SLOW, messages=HELLO, options=LONG))
         await home.until(lambda status: status["external_queue"]["pending"] == 1)
-        await house.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=1)
+        asking = asyncio.ensure_future(house.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=1))
+        await home.until(lambda status: status["internal_queue"]["pending"] == 1)
+        await stream.aclose()
+        await asking
 
         assert not waiting.done()
         waiting.cancel()

@@ -12,12 +12,24 @@ import pytest
 from hearth.config.settings import QueueSettings, Settings
 from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued
 from hearth.types import Lane, Outcome, Priority
-from tests.clients.home import HELLO, LLAMA, LONG_TOKENS, NARROW, OTHER_SLOW, SLOW, Home, StartHome, house_settings
+from tests.clients.home import (
+    HELLO,
+    LLAMA,
+    LONG,
+    LONG_TOKENS,
+    NARROW,
+    OTHER_SLOW,
+    SLOW,
+    WITHIN_S,
+    Home,
+    StartHome,
+    house_settings,
+)
 
 TASKS = {"alarm": Priority.CRITICAL, "chat_router": Priority.NORMAL, "summary": Priority.BACKGROUND}
 AS_HOUSE = {"X-Task-Type": "chat_router"}
-SOME_TOKENS = 60
-"""Three tenths of a second of a slow model: long enough to be interrupted, short enough to be waited for."""
+SOME_TOKENS = 80
+"""Four tenths of a second of a slow model: long enough to be interrupted, short enough to be waited for."""
 
 
 def settings_with_tasks(**changes: Any) -> Settings:
@@ -66,11 +78,14 @@ async def test_a_completion_that_makes_no_sense_is_told_which_field(home):
 
 
 async def test_an_internal_request_passes_the_external_ones_that_wait(home, native):
-    stream = await native.chat(model=SLOW, messages=HELLO, options={"num_predict": SOME_TOKENS}, stream=True)
+    stream = await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
     await anext(stream)
     external = [asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 1})) for _ in range(3)]
     await home.until(lambda status: status["external_queue"]["pending"] == 3)
-    status, _ = await complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1)
+    internal = asyncio.ensure_future(complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1))
+    await home.until(lambda status: status["internal_queue"]["pending"] == 1)
+    await stream.aclose()
+    status, _ = await internal
     answers = await asyncio.gather(*external)
 
     assert status == 200
@@ -80,12 +95,13 @@ async def test_an_internal_request_passes_the_external_ones_that_wait(home, nati
 
 
 async def test_the_task_type_of_the_body_decides_the_band(home, native):
-    stream = await native.chat(model=SLOW, messages=HELLO, options={"num_predict": SOME_TOKENS}, stream=True)
+    stream = await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
     await anext(stream)
     asking = []
     for place, task_type in enumerate(("summary", "chat_router", "alarm")):
         asking.append(asyncio.ensure_future(complete(home, prompt="x", model=SLOW, max_tokens=1, task_type=task_type)))
         await home.until(lambda status, n=place + 1: status["internal_queue"]["pending"] == n)
+    await stream.aclose()
     await asyncio.gather(*asking)
 
     assert [event.task_type for event in home.events.of(ItemDispatched)][1:] == ["alarm", "chat_router", "summary"]
@@ -121,15 +137,17 @@ async def test_an_internal_request_for_another_model_stops_what_keeps_it_out(sta
     assert len(home.events.of(ItemInterrupted)) == 1
 
 
-async def test_a_stream_that_has_begun_is_never_broken_for_the_house(home, claude):
+async def test_a_stream_that_has_begun_comes_to_its_end_without_a_gap_or_a_repetition(home, claude):
     async with claude.messages.stream(model=SLOW, messages=HELLO, max_tokens=SOME_TOKENS) as stream:
-        await anext(aiter(stream.text_stream))
+        said = aiter(stream.text_stream)
+        texts = [await anext(said)]
         internal = asyncio.ensure_future(complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1))
+        texts += [text async for text in said]
         final = await stream.get_final_message()
     status, _ = await internal
 
-    assert (status, final.usage.output_tokens) == (200, SOME_TOKENS)
-    assert home.events.of(ItemInterrupted) == []
+    assert (status, final.usage.output_tokens, len(texts)) == (200, SOME_TOKENS, SOME_TOKENS)
+    assert "".join(texts) == final.content[0].text
 
 
 async def test_an_external_request_that_was_interrupted_often_enough_is_left_to_finish(start_home: StartHome):
@@ -173,6 +191,6 @@ async def test_a_request_can_be_cancelled_by_its_id_while_it_runs(home, gpt):
     await home.idle()
 
     with pytest.raises(openai.APIStatusError, match="cancelled") as caught:
-        await asyncio.wait_for(asking, 1)
+        await asyncio.wait_for(asking, WITHIN_S)
     assert caught.value.status_code == 499
     assert [event.outcome for event in home.events.of(ItemEnded)] == [Outcome.CANCELLED]

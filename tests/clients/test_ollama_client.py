@@ -24,6 +24,7 @@ from tests.clients.home import (
     SLOW,
     WEATHER,
     WEATHER_QUESTION,
+    WITHIN_S,
     Home,
     StartHome,
     exhaust,
@@ -147,7 +148,7 @@ async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, 
     await home.idle()
 
     assert not first.done
-    answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), 1)
+    answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), WITHIN_S)
     assert answer.eval_count == 2
     assert home.emulator.in_flight == {}
 
@@ -158,7 +159,7 @@ async def test_leaving_a_request_that_is_answered_whole_frees_the_slot_too(home,
     asking.cancel()
     await home.idle()
 
-    answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), 1)
+    answer = await asyncio.wait_for(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}), WITHIN_S)
     assert answer.eval_count == 2
 
 
@@ -204,3 +205,19 @@ async def test_the_wish_to_keep_or_drop_a_model_is_not_passed_on(home, native):
 
     assert home.emulator.resident == (LLAMA,)
     assert [name for name, _ in home.emulator.loads] == [LLAMA]
+
+
+@pytest.mark.parametrize("model", ["LLAMA3.1:8B", "library/llama3.1:8b", "registry.ollama.ai/library/llama3.1:8b"])
+async def test_a_model_in_another_spelling_is_the_same_model_and_loaded_once(home, native, model):
+    plain = await native.chat(model=LLAMA, messages=HELLO, options={"num_predict": 1})
+    spelled = await native.chat(model=model, messages=HELLO, options={"num_predict": 1})
+
+    assert (plain.model, spelled.model) == (LLAMA, model)
+    assert [name for name, _ in home.emulator.loads] == [LLAMA]
+
+
+async def test_a_model_that_was_installed_a_moment_ago_is_found(home, native):
+    async with ollama.AsyncClient(host=f"http://127.0.0.1:{home.port}", trust_env=False) as direct:
+        await direct.copy(LLAMA, "brand-new")
+
+    assert (await native.chat(model="brand-new", messages=HELLO, options={"num_predict": 1})).eval_count == 1

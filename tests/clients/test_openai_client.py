@@ -22,6 +22,7 @@ from tests.clients.home import (
     WEATHER,
     WEATHER_PARAMETERS,
     WEATHER_QUESTION,
+    WITHIN_S,
     StartHome,
     exhaust,
     house_settings,
@@ -145,7 +146,7 @@ async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, 
     await stream.close()
     await home.idle()
 
-    answer = await asyncio.wait_for(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=2), 1)
+    answer = await asyncio.wait_for(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=2), WITHIN_S)
     assert answer.usage.completion_tokens == 2
 
 
@@ -154,7 +155,7 @@ async def test_a_client_that_times_out_frees_the_slot(home, gpt):
         await gpt.with_options(timeout=0.1).chat.completions.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS)
     await home.idle()
 
-    answer = await asyncio.wait_for(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=2), 1)
+    answer = await asyncio.wait_for(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=2), WITHIN_S)
     assert answer.usage.completion_tokens == 2
 
 

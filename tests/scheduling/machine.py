@@ -6,14 +6,11 @@ and must come to rest within a bound that is computed from what was open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.types import Lane, Priority, Sequence, Usage
 from tests.support.shell import Shell
@@ -64,9 +61,7 @@ OWNER = st.sampled_from(
 
 
 class House(RuleBasedStateMachine):
-    """See the module docstring. `scheduler` makes the scheduler under test."""
-
-    scheduler: Callable[[SchedulerSettings], Scheduler] = Scheduler
+    """See the module docstring."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +71,7 @@ class House(RuleBasedStateMachine):
 
     @initialize(settings=SETTINGS, resident=st.sampled_from((("a",), ("a", "b"), ())))
     def open_house(self, settings: SchedulerSettings, resident: tuple[str, ...]) -> None:
-        self.house = Shell(settings, resident=resident, scheduler=type(self).scheduler)
+        self.house = Shell(settings, resident=resident)
 
     def _open(self) -> list[int]:
         return sorted(self.house.running)

@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.scheduling.machine import House
+from tests.support.examples import EXAMPLES
 
 CI = settings(
-    max_examples=2000,
+    max_examples=2000 * EXAMPLES,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
@@ -19,6 +20,6 @@ CI = settings(
 )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * EXAMPLES)
 def test_no_order_of_facts_breaks_the_scheduler_or_leaves_anything_behind():
     run_state_machine_as_test(House, settings=CI)

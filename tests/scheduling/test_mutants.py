@@ -66,6 +66,26 @@ MUTANTS = (
     Mutant(what="a count drifts", module="waiting", old="self._by_lane[entry.item.lane] -= 1", new="pass"),
     Mutant(what="announcements are ignored", module="placement", old="if band in EXTERNAL_BANDS and", new="if False and"),
     Mutant(what="a suspect model goes on", module="facts", old="resident.suspect = True", new="resident.suspect = False"),
+    Mutant(what="urgent arrivals are overlooked", module="facts", old="item.band is Band.EXTERNAL and ", new=""),
+    Mutant(what="an expiry in the queue is overlooked", module="facts", old="item.expires_at is None and ", new=""),
+    Mutant(
+        what="full slots end the search for internal work",
+        module="placement",
+        old="return band in EXTERNAL_BANDS and self",
+        new="return self",
+    ),
+    Mutant(
+        what="a busy gpu is taken for a full one",
+        module="residency",
+        old="return all(need is None or used_mib",
+        new="return True or all(need is None or used_mib",
+    ),
+    Mutant(
+        what="a machine without gpu is taken for full",
+        module="residency",
+        old="if not residents or capacity == inf:",
+        new="if not residents:",
+    ),
 )
 
 

@@ -154,12 +154,13 @@ def test_an_item_that_should_have_ended_long_ago_loses_that_protection_at_its_ex
     assert house.log[-1] == (1.0, "preempt 1")
 
 
-def test_a_timer_that_runs_a_hair_early_still_takes_the_protection_away():
+def test_a_timer_that_runs_a_hair_early_is_armed_again_and_nothing_is_lost():
     house = Shell(resident=("a",))
     house.arrive("a", max_tokens=40)
     house.internal("a")
-    house.now = 0.5
-    assert house.fire(early_s=1e-9) == ["preempt 1"]
+    assert house.fire(early_s=1e-9) == []
+    assert house.timer == 1.0
+    assert house.fire() == ["preempt 1"]
 
 
 def test_a_completion_that_races_its_preemption_wins_if_it_is_what_happened():

@@ -14,6 +14,7 @@ from hearth.scheduling.invariants import DecisionChecker
 from hearth.simulation.engine import Brain, simulate
 from hearth.simulation.workloads import Mix, Workload, random_workload
 from tests.scheduling.reference import Reference
+from tests.support.examples import EXAMPLES
 
 MIX = Mix(jobs=40, shared_gpu=0.0, parallel=0.0, streaming=0.0, mean_gap_s=1.2)
 
@@ -50,7 +51,7 @@ def expected_of(workload: Workload, policy: PolicyName) -> list[tuple[float, int
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(4 * EXAMPLES))
 def test_the_scheduler_starts_what_the_reference_starts_when_it_starts_it(policy: PolicyName, block: int) -> None:
     for seed in range(block * 25, block * 25 + 25):
         workload = drawn(seed)

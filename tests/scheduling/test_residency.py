@@ -26,6 +26,17 @@ def test_a_model_that_fits_is_loaded_beside_the_others():
     assert house.said == ["load b"]
 
 
+def test_a_model_that_fits_is_loaded_beside_the_others_however_busy_they_are():
+    house = sized(resident=("a",))
+    house.arrive("a")
+    house.arrive("b")
+    assert house.said == ["load b"]
+    house = Shell(house_settings(vram_gb=0), resident=("a",))
+    house.arrive("a")
+    house.arrive("b")
+    assert house.said == ["load b"]
+
+
 def test_models_in_memory_together_run_their_work_side_by_side():
     house = sized(resident=("a", "b"))
     house.arrive("a")

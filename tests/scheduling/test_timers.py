@@ -17,6 +17,15 @@ def test_an_item_that_has_waited_too_long_expires_at_its_instant():
     assert house.log[-1] == (7.0, f"expire {late}")
 
 
+def test_an_item_that_stands_behind_others_expires_at_its_instant_too():
+    house = Shell(resident=("a",))
+    house.arrive("a")
+    house.arrive("a")
+    late = house.arrive("a", max_wait_s=7.0)
+    house.at(7.0)
+    assert house.log[-1] == (7.0, f"expire {late}")
+
+
 def test_an_item_that_runs_does_not_expire():
     house = Shell(resident=("a",))
     house.arrive("a", max_wait_s=7.0)
@@ -62,7 +71,7 @@ def test_a_timer_that_is_fired_twice_or_for_no_reason_does_no_harm():
     house = Shell(resident=("a",))
     running = house.arrive("a")
     house.arrive("a", max_wait_s=7.0)
-    house.timer = None
+    house.lose_timer()
     assert house.tell(inputs.TimerFired()) == []
     assert house.timer == 7.0
     assert house.finish(running) == ["start 2 on a"]

@@ -17,6 +17,7 @@ from hearth.simulation.workloads import Job, Mix, Workload, random_workload
 from hearth.swapper import POLL_S
 from hearth.types import Usage
 from tests.simulation.live import LiveHouse
+from tests.support.examples import EXAMPLES
 from tests.support.virtual_time import run_virtual
 
 WORKLOADS = 200
@@ -61,7 +62,7 @@ def both_logs(seed: int, policy: PolicyName) -> tuple[list[tuple[float, object]]
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
-@pytest.mark.parametrize("block", range(WORKLOADS // BLOCK))
+@pytest.mark.parametrize("block", range(EXAMPLES * WORKLOADS // BLOCK))
 def test_the_live_worker_and_the_simulator_take_the_same_decisions(policy: PolicyName, block: int) -> None:
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         live, simulated = both_logs(seed, policy)

@@ -137,6 +137,12 @@ def test_policies_differ_where_affinity_saves_a_swap():
     assert [len(run(house, policy).swaps) for policy in (PolicyName.FIFO, PolicyName.AFFINITY)] == [2, 1]
 
 
+@pytest.mark.parametrize(("policy", "starts"), [(PolicyName.FIFO, [0.0, 7.7, 10.0]), (PolicyName.AFFINITY, [0.0, 8.0, 0.3])])
+def test_the_worked_example_of_the_page_on_scheduling_is_what_happens(policy, starts):
+    outcome = run(workload(*(job(number, model, at=number / 10, service_s=0.3) for number, model in enumerate("aba"))), policy)
+    assert [record.started for record in outcome.records] == pytest.approx(starts)
+
+
 class Recorder:
     """A scheduler that keeps what it was told."""
 

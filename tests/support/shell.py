@@ -5,13 +5,13 @@
     house.at(2.0).finish(first)
 
 What the scheduler orders stays open until the test reports an outcome (`finish`, `loaded`, ...); an outcome that nobody asked for is a
-mistake of the test. Timers fire by themselves when `at` passes them. Every decision is judged by `DecisionChecker`. `said` is the last
-decision in words, `log` all of them with their instants; the words are those of `words`.
+mistake of the test. Timers fire by themselves when `at` passes them. Every decision is judged by `DecisionChecker`, unless `judged` is
+False. `said` is the last decision in words, `log` all of them with their instants; the words are those of `words`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
@@ -86,10 +86,11 @@ class Shell:
         settings: SchedulerSettings | None = None,
         *,
         resident: tuple[str, ...] = (),
-        scheduler: Callable[[SchedulerSettings], Scheduler] = Scheduler,
+        judged: bool = True,
     ) -> None:
         self.settings = settings or house_settings()
-        self.brain = DecisionChecker(scheduler(self.settings))
+        scheduler = Scheduler(self.settings)
+        self.brain = DecisionChecker(scheduler) if judged else scheduler
         self.now = 0.0
         self.timer: float | None = None
         self.running: dict[int, int] = {}
@@ -149,11 +150,15 @@ class Shell:
         self.now = max(self.now, instant)
         return self
 
+    def lose_timer(self) -> None:
+        """The armed timer never fires."""
+        self.timer = None
+
     def fire(self, early_s: float = 0.0) -> list[str]:
-        """The armed timer runs, `early_s` before its time by the clock: reported, as shells must, at `max(clock, due)`."""
+        """The armed timer fires at its instant, or before it: a careless shell that does not report `max(clock, due)`."""
         assert self.timer is not None, "no timer is armed"
         due, self.timer = self.timer, None
-        self.now = max(self.now, due - early_s, due)
+        self.now = max(self.now, due - early_s)
         return self.tell(inputs.TimerFired())
 
     def arrive(

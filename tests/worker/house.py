@@ -5,7 +5,7 @@
         assert text_of(await body_of(ticket)) == FULL_TEXT
 
 Leaving the block stops the gateway and fails the test if a rule of the GPU was broken, a defect was reported, an accepted item has not
-ended exactly once, or a task, a call or a slot is left over.
+ended exactly once, or a task, a timer, a call or a slot is left over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hearth.observability.fanout import EventFanout
 from hearth.queue import LLMQueueWorker
 from hearth.types import BackendCall, Lane, Priority, RequestId, Sequence, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
-from tests.support.virtual_time import LoopClock
+from tests.support.virtual_time import LoopClock, VirtualTimeLoop
 
 E = TypeVar("E", bound=Event)
 
@@ -112,6 +112,13 @@ async def settle(rounds: int = 40) -> None:
         await asyncio.sleep(0)
 
 
+def timers() -> list[asyncio.TimerHandle]:
+    """What is set on a virtual loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    return [timer for timer in loop._scheduled if not timer.cancelled()]
+
+
 class House:
     """The gateway, the world around it, and what it said."""
 
@@ -123,11 +130,12 @@ class House:
         capacity_mib: float | None = None,
         service: Callable[[BackendCall], Service] = service_asked_for,
         source: Path | None = None,
+        ollama: type[FakeOllama] = FakeOllama,
         expect_faults: bool = False,
     ) -> None:
         given = [FakeModel(name=model) if isinstance(model, str) else model for model in models]
         installed = [replace(model, name=canonical_model(model.name)) for model in given]
-        self.ollama = FakeOllama(*installed, capacity_mib=capacity_mib, service=service)
+        self.ollama = ollama(*installed, capacity_mib=capacity_mib, service=service)
         self.events = Recorder()
         self.closed: list[str] = []
         self._resident = tuple(map(canonical_model, resident))
@@ -173,6 +181,7 @@ class House:
         assert sorted(event.sequence for event in self.events.of(ItemEnded)) == accepted
         assert +self.ollama.gpu.in_flight == {}
         assert asyncio.all_tasks() == self._tasks_before
+        assert timers() == []
         assert self.closed == ["backend"]
 
     async def _close(self) -> None:

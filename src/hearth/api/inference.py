@@ -12,7 +12,7 @@ from functools import partial
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
-from hearth.api.relay import Relay
+from hearth.api.relay import Exchange, Relay
 from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Visit
 from hearth.config.settings import Settings, load_options
@@ -49,7 +49,8 @@ class Inference:
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
         ticket = await submit(self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call))
         headers = _answer_headers(ticket, envelope)
-        await Relay(self._gateway.worker, visit, route, ticket, streaming=envelope.streaming, headers=headers).run()
+        exchange = Exchange(route=route, model=envelope.model, streaming=envelope.streaming, headers=headers)
+        await Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, exchange).run()
 
     async def _answer_unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
         """Residency is the scheduler's business: the caller hears what Ollama would say, and nothing is unloaded."""

@@ -1,36 +1,57 @@
 """From a submitted request to its last byte: stream the reply, and free the model the moment the caller leaves.
 
 One task per request watches for the caller's departure, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
-per chunk than sending it, so chunk boundaries come out as they went in. Must never look into a chunk. Called by `api.inference`.
+per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller who has heard nothing for a while is sent a
+sign of life in its dialect; from the first one on, errors can only be told inside the stream. Called by `api.inference`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from hearth.api.asgi import wait_gone
 from hearth.api.refusals import rendered
 from hearth.api.visit import Visit
+from hearth.clock import Clock
+from hearth.config.settings import KeepaliveSettings
 from hearth.dialects.errors import stream_error
+from hearth.dialects.keepalive import keep_alive, stream_headers
+from hearth.dialects.ollama import error_text
 from hearth.dialects.routes import Route
-from hearth.errors import HearthError
+from hearth.errors import BackendError, HearthError
 from hearth.queue import LLMQueueWorker, Ticket
 from hearth.reply import ReplyHead
 from hearth.types import Headers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What a relay is about: the route, the model as the caller wrote it, whether it streams, and the headers that Hearth adds."""
+
+    route: Route
+    model: str
+    streaming: bool
+    headers: Headers
+
+
 class Relay:
     """One caller waiting for one reply."""
 
-    def __init__(self, worker: LLMQueueWorker, visit: Visit, route: Route, ticket: Ticket, *, streaming: bool, headers: Headers) -> None:
+    def __init__(
+        self, worker: LLMQueueWorker, clock: Clock, settings: KeepaliveSettings, visit: Visit, ticket: Ticket, of: Exchange
+    ) -> None:
         self._worker = worker
+        self._clock = clock
+        self._settings = settings
         self._visit = visit
-        self._route = route
         self._ticket = ticket
-        self._streaming = streaming
-        self._headers = headers
+        self._of = of
         self._gone = False
         self._complete = False
+        self._last = b"\n"
 
     async def run(self) -> None:
         """Return when the reply has been sent, has failed visibly, or nobody wants it any more; the item has ended for us in each case."""
@@ -53,38 +74,91 @@ class Relay:
         self._worker.cancel(self._ticket.sequence)
 
     async def _pump(self) -> None:
+        head: ReplyHead | None = None
         try:
-            head = await self._ticket.reply.head()
-        except HearthError as error:
-            await self._refuse(error)
-            return
-        await self._visit.answer.head(head.status, (*head.headers, *self._headers))
-        try:
+            head = await self._head()
+            if not self._visit.answer.started:
+                await self._visit.answer.head(head.status, (*head.headers, *self._of.headers))
+            elif head.status >= 400:
+                raise BackendError(error_text(await self._ticket.reply.body()))
             await self._pass_chunks()
         except HearthError as error:
-            await self._break_off(head, error)
+            await self._fail(error, head)
             return
         self._complete = True
         await self._visit.answer.end()
 
+    async def _head(self) -> ReplyHead:
+        if not self._of.streaming:
+            return await self._ticket.reply.head()
+        wait_s = self._settings.after_s
+        while True:
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await self._ticket.reply.head()
+            except TimeoutError:
+                await self._sign_of_life()
+                wait_s = self._settings.every_s
+
     async def _pass_chunks(self) -> None:
-        take = self._ticket.reply.take
-        send = self._visit.answer.chunk
-        while chunks := await take():
-            for chunk in chunks:
-                await send(chunk)
+        take, send = self._ticket.reply.take, self._visit.answer.chunk
+        quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
+        try:
+            while chunks := await take():
+                for chunk in chunks:
+                    self._last = chunk[-1:]
+                    await send(chunk)
+                if quiet is not None:
+                    quiet.heard = True
+        finally:
+            if quiet is not None:
+                quiet.stop()
 
-    async def _refuse(self, error: HearthError) -> None:
-        if not self._gone:
-            reply = rendered(self._visit, error, self._headers[1:])
-            await self._visit.answer.whole(reply.status, reply.headers, reply.body)
-
-    async def _break_off(self, head: ReplyHead, error: HearthError) -> None:
-        """Say so in the stream where the dialect has a way; else leave the body unfinished, which closes the connection.
-
-        A body with a declared length, or one that is a single JSON document, has no room for a second one.
-        """
-        if self._gone or not self._streaming or any(name == b"content-length" for name, _ in head.headers):
+    async def _sign_of_life(self) -> None:
+        """Only between lines: a frame that has been sent in part must go on with its own bytes."""
+        answer = self._visit.answer
+        if self._gone or self._last != b"\n":
             return
-        await self._visit.answer.chunk(stream_error(self._route, error, self._visit.request_id))
-        await self._visit.answer.end()
+        if not answer.started:
+            await answer.head(200, (*stream_headers(self._of.route), *self._of.headers))
+        created_at = datetime.fromtimestamp(self._clock.wall(), UTC).isoformat().replace("+00:00", "Z")
+        await answer.chunk(keep_alive(self._of.route, self._of.model, created_at))
+
+    async def _fail(self, error: HearthError, head: ReplyHead | None) -> None:
+        """Refuse with a status code while there still is one to choose.
+
+        Afterwards say so in the stream where the dialect has a way; else leave the body unfinished, which closes the connection: one with
+        a declared length, or a single JSON document, has no room for a second one.
+        """
+        if self._gone:
+            return
+        answer = self._visit.answer
+        if not answer.started:
+            reply = rendered(self._visit, error, self._of.headers[1:])
+            await answer.whole(reply.status, reply.headers, reply.body)
+        elif self._of.streaming and not _has_length(head):
+            new_line = b"" if self._last == b"\n" else b"\n\n"
+            await answer.chunk(new_line + stream_error(self._of.route, error, self._visit.request_id))
+            await answer.end()
+
+
+class _Quiet:
+    """Sends signs of life while nothing else is sent; looks now and then instead of setting a timer per chunk."""
+
+    def __init__(self, every_s: float, say: Callable[[], Coroutine[None, None, None]]) -> None:
+        self.heard = True
+        self._task = asyncio.ensure_future(self._run(every_s, say))
+
+    async def _run(self, every_s: float, say: Callable[[], Coroutine[None, None, None]]) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            if not self.heard:
+                await say()
+            self.heard = False
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+def _has_length(head: ReplyHead | None) -> bool:
+    return head is not None and any(name == b"content-length" for name, _ in head.headers)

@@ -37,6 +37,20 @@ class BackendMode(StrEnum):
     EMULATOR = "emulator"
 
 
+class StartedStreams(StrEnum):
+    """What becomes of an external stream whose caller has seen bytes when internal work needs the GPU."""
+
+    REPLAY = "replay"
+    FINISH = "finish"
+
+
+class UnreplayableStreams(StrEnum):
+    """The same for a stream that cannot be replayed."""
+
+    FINISH = "finish"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A daily window in minutes after local midnight: start inclusive, end exclusive, crossing midnight where end <= start.
@@ -76,6 +90,14 @@ class SchedulingSettings:
     """A forced swap comes only after the resident model has served this many times the measured cost of the swap. hot"""
     preempt_min_remaining_s: float = 2.0
     """A running external item that is estimated to end within this many seconds is not interrupted. hot"""
+    started_streams: StartedStreams = StartedStreams.REPLAY
+    """`replay`: interrupt a started external stream and resume it unnoticed by verified replay; `finish`: let it end first. hot"""
+    unreplayable_streams: UnreplayableStreams = UnreplayableStreams.FINISH
+    """A started stream that cannot be replayed: `finish` first, or end it with a retryable `error`. hot"""
+    preempt_finish_bound_s: float = 60.0
+    """Seconds an internal item waits for a stream that is left to finish; then the stream ends with a retryable error. hot"""
+    replay_limit_mib: float = 1.0
+    """MiB of a stream that are kept to compare a replay with; a longer one cannot be replayed. hot"""
     announcements: tuple[Announcement, ...] = ()
     """Internal tasks with a known time: `task_type` and a five-field `cron` expression in `time_zone`. hot"""
 
@@ -194,6 +216,16 @@ class OllamaSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepaliveSettings:
+    """Signs of life for streaming callers who wait."""
+
+    after_s: float = 10.0
+    """Seconds of waiting after which the answer begins with a sign of life; before it, real status codes are possible. hot"""
+    every_s: float = 15.0
+    """Seconds between further signs of life while nothing else is sent. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Hearth's own door."""
 
@@ -256,6 +288,7 @@ class Settings:
     """Models by name as callers write it. hot"""
     backend: BackendSettings = BackendSettings()
     ollama: OllamaSettings = OllamaSettings()
+    keepalive: KeepaliveSettings = KeepaliveSettings()
     server: ServerSettings = ServerSettings()
     auth: AuthSettings = AuthSettings()
 

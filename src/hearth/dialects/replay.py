@@ -1,0 +1,193 @@
+"""Goes on with a stream that was interrupted after its caller had been given bytes, by running the same request again.
+
+The second run is compared, as text, with everything that the caller has, and nothing of it is passed on before all of that has been
+reproduced; from there on the caller gets what is new, under the names, dates and numbers that it knows already. Where the two runs
+differ by a letter the stream ends with an error instead. Pure: no clock, no randomness, no I/O. Called by the executor; `Sent` for every
+stream that may be interrupted, `Replay` for each later run. The rule: an answer is never spliced together from two different ones.
+"""
+
+from __future__ import annotations
+
+from hearth.dialects.gojson import JsonObject, JsonValue
+from hearth.dialects.replay_frames import Frame, WholeFrames, frame_end, frame_of
+from hearth.dialects.replay_open import OpenFrame
+from hearth.dialects.replay_reading import Reading, identities, read, renamed, shortened
+from hearth.dialects.replay_transcript import Transcript
+from hearth.dialects.routes import Endpoint, Route
+from hearth.errors import StreamDiverged
+from hearth.types import Dialect
+
+
+class Sent:
+    """Everything one caller has been given of one stream, over all runs: bytes only, nothing is parsed before a replay needs it."""
+
+    def __init__(self, route: Route, *, limit_bytes: int) -> None:
+        self._route = route
+        self._limit_bytes = limit_bytes
+        self._size_bytes = 0
+        self._parts: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Add what was passed on to the caller, of whichever run; cut anywhere. Beyond `limit_bytes` all is forgotten."""
+        self._size_bytes += len(chunk)
+        if self.replayable:
+            self._parts.append(chunk)
+        else:
+            self._parts.clear()
+
+    @property
+    def replayable(self) -> bool:
+        """What was sent is still known, so a second run can be compared with it."""
+        return self._size_bytes <= self._limit_bytes
+
+    @property
+    def data(self) -> bytes:
+        """All of it; empty once it is no longer replayable."""
+        return b"".join(self._parts)
+
+    @property
+    def error_lead(self) -> bytes:
+        """What must be sent before an error frame: the end of a frame where the caller has only the beginning of one, else nothing."""
+        end = frame_end(self._route)
+        tail = b"".join(self._parts[-2:])
+        return end if tail and not tail.endswith(end) else b""
+
+
+class Replay:
+    """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes out is for the caller."""
+
+    def __init__(self, route: Route, sent: Sent) -> None:
+        """Read what was sent.
+
+        Raises:
+            StreamDiverged: `sent` is no longer replayable.
+        """
+        if not sent.replayable:
+            raise StreamDiverged
+        self._route = route
+        self._frames = WholeFrames(route)
+        self._told = Transcript()
+        self._known: JsonObject = {}
+        self._own: JsonObject = {}
+        self._names: dict[str | int, JsonValue] = {}
+        self._next_number = 0
+        self._failed = False
+        begun = WholeFrames(route)
+        for raw in begun.split(sent.data):
+            frame = frame_of(route, raw)
+            self._told.add(read(route, frame))
+            self._note(frame)
+        self._open = OpenFrame(route, begun.rest) if begun.rest else None
+        if self._open is not None:
+            self._told.add_texts(self._open.slots)
+        self._told.close()
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything the caller has been told has been reproduced; what follows is new."""
+        return self._told.reproduced
+
+    @property
+    def verified_chars(self) -> int:
+        """How far the comparison has come: characters of text found equal."""
+        return self._told.verified_chars
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What may be passed on now, always up to the end of a frame; empty while catching up.
+
+        An error that the backend reports in the stream is passed on at any time: it is no part of the answer.
+
+        Raises:
+            StreamDiverged: the runs differ. Nothing of this one may follow; what was passed on before stays right.
+        """
+        return b"".join([self._passed(raw) for raw in self._frames.split(chunk)])
+
+    def finish(self) -> bytes:
+        """What may still be passed on at the end of a run that ended in its dialect's own way (a truncated one proves nothing).
+
+        Raises:
+            StreamDiverged: the run ended before it had reproduced what was sent.
+        """
+        out = self._passed(self._frames.rest) if self._frames.rest else b""
+        if not self._failed and (self._open is not None or not self.caught_up):
+            raise StreamDiverged
+        return out
+
+    def _passed(self, raw: bytes) -> bytes:
+        if self._unchanged_from_here:
+            return raw
+        frame = frame_of(self._route, raw)
+        self._learn(frame)
+        reading = read(self._route, frame)
+        if reading.is_error:
+            return self._error(frame)
+        was_caught_up = self.caught_up
+        texts, marks = self._told.retell(reading)
+        if not self.caught_up:
+            return b""
+        is_new = bool(marks) or any(texts)
+        if self._open is not None:
+            may_fit = is_new or was_caught_up or self._open.has_text
+            return self._finish_open(self._open, frame, reading, texts, marks) if may_fit else b""
+        return self._forward(frame, reading, texts, marks) if is_new or was_caught_up else b""
+
+    @property
+    def _unchanged_from_here(self) -> bool:
+        """Only OpenAI's frames repeat names; there the caller knows the first run's."""
+        return self._route.dialect is not Dialect.OPENAI and self._open is None and self.caught_up
+
+    def _error(self, frame: Frame) -> bytes:
+        self._failed = True
+        lead = b"" if self._open is None else frame_end(self._route)
+        return lead + self._known_names(frame).raw
+
+    def _forward(self, frame: Frame, reading: Reading, texts: tuple[str, ...], marks: int) -> bytes:
+        told = self._known_names(shortened(frame, reading, texts, marks))
+        self._note(told)
+        return told.raw
+
+    def _finish_open(self, begun: OpenFrame, frame: Frame, reading: Reading, texts: tuple[str, ...], marks: int) -> bytes:
+        """Finish the caller's last frame with all of this one; else with the part that the caller has, so that the rest can follow."""
+        had = tuple(begun.text_at(slot.path) for slot in reading.slots)
+        all_of_it = tuple(old + new for old, new in zip(had, texts, strict=True))
+        rest = self._fitted(begun, shortened(frame, reading, all_of_it, marks))
+        if rest is not None:
+            return rest
+        if not marks and not any(texts):
+            return b""
+        rest = None if marks else self._fitted(begun, shortened(frame, reading, had, 0))
+        if rest is None:
+            raise StreamDiverged
+        return rest + self._forward(frame, reading, texts, marks)
+
+    def _fitted(self, begun: OpenFrame, wanted: Frame) -> bytes | None:
+        rest = begun.rest(self._known_names(wanted))
+        if rest is not None:
+            self._open = None
+            self._note(frame_of(self._route, begun.given + rest))
+        return rest
+
+    def _note(self, frame: Frame) -> None:
+        """The caller has this frame: the names in it are those it knows."""
+        self._known |= identities(self._route, frame)
+        self._match_names()
+        number = frame.fields.get("sequence_number")
+        self._next_number = number + 1 if isinstance(number, int) else self._next_number
+
+    def _learn(self, frame: Frame) -> None:
+        """The names in this frame are those of this run."""
+        self._own |= identities(self._route, frame)
+        self._match_names()
+
+    def _match_names(self) -> None:
+        for thing, name in self._own.items():
+            if thing in self._known and isinstance(name, str | int):
+                self._names[name] = self._known[thing]
+
+    def _known_names(self, frame: Frame) -> Frame:
+        fields = renamed(frame.fields, self._names)
+        if not isinstance(fields, dict):
+            return frame
+        if self._route.path is Endpoint.OPENAI_RESPONSES and "sequence_number" in fields:
+            fields["sequence_number"] = self._next_number
+        return frame.saying(fields)

@@ -1,0 +1,256 @@
+"""What one frame of a stream says to its reader, in each dialect: text that grows, marks that stand for themselves, names it gave.
+
+Text is compared letter by letter however it is cut into frames; a mark (a block that opens, a tool call, a finish reason) is compared
+whole; names, dates and counters differ between two runs of one request and are not compared. Must never change a frame but through
+`shortened` and `renamed`. Called by `replay` and `replay_open`. Source: Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`,
+`openai/responses.go`, `anthropic/anthropic.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.replay_frames import Frame
+from hearth.dialects.routes import Endpoint, Route
+from hearth.types import Dialect
+
+VOLATILE = frozenset(
+    {
+        "id",
+        "item_id",
+        "call_id",
+        "created",
+        "created_at",
+        "completed_at",
+        "sequence_number",
+        "usage",
+        "logprobs",
+        "context",
+        "total_duration",
+        "load_duration",
+        "prompt_eval_count",
+        "prompt_eval_duration",
+        "eval_count",
+        "eval_duration",
+    }
+)
+"""Keys whose values may differ between two runs that say the same."""
+
+VERBATIM = frozenset({"input", "arguments", "metadata", "tools"})
+"""Keys whose values are the model's or the caller's own words: nothing inside them is volatile, whatever its key."""
+
+_NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at"})
+
+ROLE = "role"
+"""The channel of the one word that OpenAI's first delta says before the model does."""
+
+Path = tuple[str | int, ...]
+Identities = Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One text in a frame.
+
+    Attributes:
+        channel: texts of one channel that follow one another are one text to the reader.
+        path: where the text is in the payload.
+        optional: the key goes when nothing of its text is left (Go's `omitempty`); others keep an empty text.
+    """
+
+    channel: str
+    path: Path
+    text: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a frame says, in the order in which its reader takes it: all texts, then all marks.
+
+    Attributes:
+        calls: where the native tool calls are, one mark each, before any other mark.
+        is_error: the stream ends with an error in the dialect's own form.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    marks: tuple[bytes, ...] = ()
+    calls: Path | None = None
+    is_error: bool = False
+
+    @property
+    def says(self) -> tuple[tuple[tuple[str, str], ...], tuple[bytes, ...]]:
+        """Texts by channel and marks: equal for two frames that tell a reader the same."""
+        return tuple((slot.channel, slot.text) for slot in self.slots if slot.text), self.marks
+
+
+def read(route: Route, frame: Frame) -> Reading:
+    """What `frame` says; a payload that is not understood is one mark. A frame may be unfinished: then some marks are not there yet."""
+    if not frame.payload:
+        return Reading()
+    if not frame.fields:
+        return Reading(marks=(frame.payload,))
+    if frame.fields.get("error") or frame.event in ("error", "response.failed"):
+        return Reading(is_error=True)
+    if route.dialect is Dialect.OLLAMA:
+        return _native(frame.fields, chat=route.path is Endpoint.CHAT)
+    if route.dialect is Dialect.ANTHROPIC:
+        return _anthropic(frame)
+    return _response(frame) if route.path is Endpoint.OPENAI_RESPONSES else _openai(frame.fields)
+
+
+def _native(fields: JsonObject, *, chat: bool) -> Reading:
+    base: Path = ("message",) if chat else ()
+    slots = _slots(fields, (("thinking", (*base, "thinking"), True), ("content", (*base, "content" if chat else "response"), False)))
+    calls = at(fields, (*base, "tool_calls"))
+    marks = [encode(call.get("function")) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    if fields.get("done") is True:
+        marks.append(encode(["done", fields.get("done_reason")]))
+    return Reading(slots=slots, marks=tuple(marks), calls=(*base, "tool_calls"))
+
+
+def _openai(fields: JsonObject) -> Reading:
+    choices = fields.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return Reading(marks=(b"usage",)) if fields.get("usage") else Reading()
+    slots: list[Slot] = []
+    marks: list[bytes] = []
+    for place, choice in enumerate(choices):
+        base: Path = ("choices", place)
+        delta: Path = (*base, "delta")
+        texts = ((ROLE, (*delta, "role"), True), ("reasoning", (*delta, "reasoning"), True), ("content", (*delta, "content"), False))
+        slots.extend(_slots(fields, (*texts, ("content", (*base, "text"), False))))
+        marks.extend(_choice_marks(choice))
+    return Reading(slots=tuple(slots), marks=tuple(marks))
+
+
+def _choice_marks(choice: JsonValue) -> list[bytes]:
+    """Ollama sends a tool call whole, in one delta; one that came in parts would have to come in the same parts."""
+    said: list[bytes] = []
+    calls = at(choice, ("delta", "tool_calls"))
+    if isinstance(calls, list):
+        said.extend(encode([at(call, ("index",)), at(call, ("function",))]) for call in calls)
+    reason = at(choice, ("finish_reason",))
+    return [*said, encode(["finish", reason])] if isinstance(reason, str) else said
+
+
+def _anthropic(frame: Frame) -> Reading:
+    delta = frame.fields.get("delta")
+    if frame.event == "ping":
+        return Reading()
+    if frame.event != "content_block_delta" or not isinstance(delta, dict):
+        return Reading(marks=(encode(_lasting(frame.fields)),))
+    texts: list[tuple[str, Path, bool]] = [(key, ("delta", key), False) for key in ("text", "thinking", "partial_json", "signature")]
+    return _text_or_mark(frame, texts)
+
+
+def _response(frame: Frame) -> Reading:
+    if frame.event.endswith(".delta"):
+        return _text_or_mark(frame, [(frame.event, ("delta",), False)])
+    return Reading(marks=(encode(_lasting(frame.fields)),))
+
+
+def _text_or_mark(frame: Frame, texts: Sequence[tuple[str, Path, bool]]) -> Reading:
+    slots = _slots(frame.fields, texts)
+    return Reading(slots=slots) if slots else Reading(marks=(encode(_lasting(frame.fields)),))
+
+
+def _slots(fields: JsonObject, texts: Sequence[tuple[str, Path, bool]]) -> tuple[Slot, ...]:
+    found = ((channel, path, at(fields, path), optional) for channel, path, optional in texts)
+    return tuple(
+        Slot(channel=channel, path=path, text=text, optional=optional) for channel, path, text, optional in found if isinstance(text, str)
+    )
+
+
+def _lasting(value: JsonValue) -> JsonValue:
+    """What must be the same in every run."""
+    if isinstance(value, list):
+        return [_lasting(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: one if key in VERBATIM else _lasting(one) for key, one in value.items() if key not in VOLATILE}
+
+
+def at(value: JsonValue, path: Path) -> JsonValue:
+    """What is at `path` in a decoded payload, None for nothing."""
+    for step in path:
+        if isinstance(step, str) and isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(step, int) and isinstance(value, list) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
+
+
+def shortened(frame: Frame, reading: Reading, texts: Sequence[str], marks: int) -> Frame:
+    """`frame` with these texts in its slots and only the last `marks` of its marks.
+
+    Log probabilities belong to whole tokens, so they go where a text is not the frame's own.
+    """
+    fields = deepcopy(frame.fields)
+    for slot, text in zip(reading.slots, texts, strict=True):
+        _put(fields, slot, text)
+        if text != slot.text and slot.channel != ROLE:
+            _drop_logprobs(fields)
+    if reading.calls is not None and marks < len(reading.marks):
+        _drop_calls(fields, reading.calls, len(reading.marks) - marks)
+    return frame.saying(fields)
+
+
+def _put(fields: JsonObject, slot: Slot, text: str) -> None:
+    parent, key = at(fields, slot.path[:-1]), slot.path[-1]
+    if isinstance(parent, dict) and isinstance(key, str):
+        parent[key] = text
+        if slot.optional and not text:
+            del parent[key]
+
+
+def _drop_logprobs(fields: JsonObject) -> None:
+    choices = fields.get("choices")
+    for holder in (fields, *(choices if isinstance(choices, list) else ())):
+        if isinstance(holder, dict) and "logprobs" in holder:
+            if isinstance(holder["logprobs"], list) and "delta" in fields:
+                holder["logprobs"] = []
+            else:
+                del holder["logprobs"]
+
+
+def _drop_calls(fields: JsonObject, path: Path, count: int) -> None:
+    parent, calls = at(fields, path[:-1]), at(fields, path)
+    if isinstance(parent, dict) and isinstance(calls, list):
+        parent["tool_calls"] = calls[count:]
+        if not parent["tool_calls"]:
+            del parent["tool_calls"]
+
+
+def identities(route: Route, frame: Frame) -> JsonObject:
+    """The names that `frame` gives to things and that later frames repeat, by what they name."""
+    fields = frame.fields
+    if route.dialect is not Dialect.OPENAI:
+        return {}
+    if route.path is not Endpoint.OPENAI_RESPONSES:
+        return {key: fields[key] for key in ("id", "created") if key in fields}
+    place = fields.get("output_index")
+    named = {
+        "response": at(fields, ("response", "id")),
+        "created": at(fields, ("response", "created_at")),
+        f"item {place}": at(fields, ("item", "id")),
+        f"call {place}": at(fields, ("item", "call_id")),
+    }
+    return {key: name for key, name in named.items() if name is not None}
+
+
+def renamed(value: JsonValue, names: Mapping[str | int, JsonValue]) -> JsonValue:
+    """A copy in which what `names` lists is called by its other name, wherever a name stands."""
+    if isinstance(value, list):
+        return [renamed(one, names) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: names.get(one, one) if key in _NAMES and isinstance(one, str | int) else one if key in VERBATIM else renamed(one, names)
+        for key, one in value.items()
+    }

@@ -1,0 +1,89 @@
+"""What waits to be written: a bounded queue between the event loop and the writer's thread.
+
+Its lock is held for moments only and never while the disk is busy, so that the loop may take it. Used by `writer` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from hearth.storage.transaction import Statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """A function to run on the database; `future` is None where nobody waits for it."""
+
+    run: Statement
+    future: asyncio.Future[object] | None
+
+
+class Backlog:
+    """First in, first out; at most `capacity` jobs."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._jobs: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._fresh = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more jobs are taken."""
+        return self._closed
+
+    def add(self, job: Job) -> bool:
+        """Queue a job; False where there is no room, or no more jobs are taken."""
+        with self._changed:
+            if self._closed or len(self._jobs) >= self._capacity:
+                return False
+            self._jobs.append(job)
+            self._fresh = True
+            self._changed.notify()
+            return True
+
+    def take(self, limit: int, timeout_s: float | None) -> list[Job] | None:
+        """The oldest jobs, at most `limit`; waits for one that was not tried before, but no longer than `timeout_s`.
+
+        Returns:
+            An empty list when the time is up and nothing waits; None when the queue is closed and empty.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._fresh or self._closed, timeout_s)
+            if self._closed and not self._jobs:
+                return None
+            taken = [self._jobs.popleft() for _ in range(min(limit, len(self._jobs)))]
+            self._fresh = bool(self._jobs)
+            return taken
+
+    def put_back(self, jobs: list[Job]) -> list[Job]:
+        """Return jobs that could not be done to the front, and take out every job that somebody waits for.
+
+        Returns:
+            The jobs taken out: they would meet the same fate, and must hear of it now.
+        """
+        with self._changed:
+            everything = [*jobs, *self._jobs]
+            self._jobs = deque(job for job in everything if job.future is None)
+            self._fresh = False
+            return [job for job in everything if job.future is not None]
+
+    def close(self) -> None:
+        """Take no more jobs; what is queued can still be taken out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def clear(self) -> list[Job]:
+        """Take out everything that is left."""
+        with self._changed:
+            left = list(self._jobs)
+            self._jobs.clear()
+            return left

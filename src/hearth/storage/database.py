@@ -1,0 +1,151 @@
+"""The database file of one running Hearth: its lock, its reserve, and the only connection that ever writes to it.
+
+`Database.open` runs before the event loop takes requests; afterwards only the writer's thread may touch `connection`, `discard` and
+`reserve`. Never repairs, replaces or empties a file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hearth.clock import Clock
+from hearth.storage.connections import Connect, connect_writer, defects, make_durable
+from hearth.storage.errors import Fault, StorageRefused, StorageUnavailable, unavailable
+from hearth.storage.opening import create, make_ready, refusal, require_whole
+from hearth.storage.place import InstanceLock, prepare_directory
+from hearth.storage.reserve import Reserve
+from hearth.storage.schema import Migration, shipped_migrations
+
+BUSY_TIMEOUT_S = 5.0
+
+
+class Database:
+    """An open database.
+
+    Attributes:
+        epoch: number of this start of the process, increasing; with it a row says which process wrote it.
+    """
+
+    def __init__(self, path: Path, *, reserve_mib: float, busy_timeout_s: float, connect: Connect) -> None:
+        self.path = path
+        self.busy_timeout_s = busy_timeout_s
+        self.reserve = Reserve(path, reserve_mib)
+        self.epoch = 0
+        self._connect = connect
+        self._lock = InstanceLock(path)
+        self._connection: sqlite3.Connection | None = None
+        self._identity = (0, 0)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        reserve_mib: float,
+        clock: Clock,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        connect: Connect = connect_writer,
+        migrations: Sequence[Migration] | None = None,
+    ) -> Database:
+        """Open the database, or make it, at the newest schema version.
+
+        Args:
+            reserve_mib: size of the reserve file in MiB, 0 for none.
+            busy_timeout_s: how long another program's lock is waited for.
+            connect: opens the writing connection.
+            migrations: instead of those that are shipped.
+
+        Raises:
+            StorageRefused: with a message for the owner: newer schema, damaged or foreign file, not writable, in use.
+        """
+        path = path.absolute()
+        prepare_directory(path)
+        database = cls(path, reserve_mib=reserve_mib, busy_timeout_s=busy_timeout_s, connect=connect)
+        try:
+            database._start(shipped_migrations() if migrations is None else migrations, clock)
+        except (OSError, sqlite3.Error) as error:
+            database.close()
+            raise refusal(path, error) from error
+        except StorageRefused:
+            database.close()
+            raise
+        return database
+
+    def _start(self, migrations: Sequence[Migration], clock: Clock) -> None:
+        require_whole(self.path)
+        try:
+            self._prepare(migrations, clock)
+        except sqlite3.Error as error:
+            if not (unavailable(error).needs_space and self.reserve.spend()):
+                raise
+            self.discard()
+            self._prepare(migrations, clock)
+        self.reserve.restore()
+
+    def _prepare(self, migrations: Sequence[Migration], clock: Clock) -> None:
+        if not self.path.exists():
+            create(self.path, self._connect, migrations)
+        self._connection = self._connect(self.path, self.busy_timeout_s)
+        self.epoch = make_ready(self.path, self._connection, migrations, clock)
+        self.path.chmod(0o600)
+        self._identity = self._identify()
+
+    def _identify(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_dev, found.st_ino
+
+    def connection(self) -> sqlite3.Connection:
+        """The writing connection; opened again, and the database checked, where it was discarded.
+
+        Raises:
+            StorageUnavailable: it cannot be had, or would write to a file that is no longer under its name.
+        """
+        self._require_in_place()
+        if self._connection is None:
+            self._connection = self._reopen()
+        return self._connection
+
+    def _require_in_place(self) -> None:
+        """SQLite goes on writing to a file that was deleted or replaced, and all of it would be lost with the process."""
+        try:
+            in_place = self._identify() == self._identity
+        except OSError:
+            in_place = False
+        if not in_place:
+            raise StorageUnavailable(Fault.MOVED, f"{self.path} was moved or deleted; put it back, or restart Hearth")
+
+    def _reopen(self) -> sqlite3.Connection:
+        connection = None
+        try:
+            connection = self._connect(self.path, self.busy_timeout_s)
+            make_durable(connection)
+            found = defects(connection)
+        except sqlite3.Error as error:
+            _abandon(connection)
+            raise unavailable(error) from error
+        except StorageRefused as error:
+            _abandon(connection)
+            raise StorageUnavailable(Fault.CANNOT_OPEN, error.message) from error
+        if found:
+            _abandon(connection)
+            raise StorageUnavailable(Fault.CORRUPT, found)
+        return connection
+
+    def discard(self) -> None:
+        """Give up a connection that the disk has failed: what it believes to be written may not be (a failed sync is not repeated)."""
+        connection, self._connection = self._connection, None
+        _abandon(connection)
+
+    def close(self) -> None:
+        """Close the file and let go of the lock; nothing else may be called afterwards."""
+        self.discard()
+        self._lock.release()
+
+
+def _abandon(connection: sqlite3.Connection | None) -> None:
+    if connection is not None:
+        with suppress(sqlite3.Error):
+            connection.close()

@@ -1,0 +1,96 @@
+"""Money: what was set aside for a paid call before it, and what it cost after it. Decides no budget; `admission` does.
+
+A reservation is on the disk before the call that it pays for may start, and ends exactly once: settled or released.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from hearth.clock import Clock
+from hearth.storage.reader import Reader
+from hearth.storage.writer import Writer
+
+_RESERVE = (
+    "INSERT INTO ledger (id, epoch, caller, model, reserved_usd, state, reserved_wall_s) VALUES (?, ?, ?, ?, ?, 'reserved', ?) "
+    "ON CONFLICT (id) DO NOTHING"
+)
+_CLOSE = "UPDATE ledger SET state = ?, settled_usd = ?, closed_wall_s = ? WHERE id = ? AND state = 'reserved'"
+_RELEASE_ORPHANS = "UPDATE ledger SET state = 'released', closed_wall_s = ? WHERE state = 'reserved' AND epoch < ?"
+_SPENT = (
+    "SELECT COALESCE(SUM(settled_usd), 0), COALESCE(SUM(CASE WHEN state = 'reserved' THEN reserved_usd END), 0) FROM ledger "
+    "WHERE reserved_wall_s >= :start AND reserved_wall_s < :end AND (:caller IS NULL OR caller = :caller)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """US dollars of one period: paid for sure, and still set aside for calls that run."""
+
+    settled_usd: float
+    reserved_usd: float
+
+
+class Ledger:
+    """Reservations by id. Every change resolves once it is on the disk, and says whether it was this call that made it."""
+
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._epoch = epoch
+
+    async def reserve(self, reservation_id: str, *, caller: str, model: str, reserved_usd: float) -> bool:
+        """Set money aside; False where the id was used before, which changes nothing.
+
+        Raises:
+            ValueError: the amount is negative or not a number.
+            StorageUnavailable: it may or may not be noted; the call must not start.
+        """
+        _require_amount(reserved_usd)
+        row = (reservation_id, self._epoch, caller, model, reserved_usd, self._clock.wall())
+        return await self._writer.submit(lambda connection: connection.execute(_RESERVE, row).rowcount == 1)
+
+    async def settle(self, reservation_id: str, settled_usd: float) -> bool:
+        """Note what the call has cost; False where the reservation is unknown or ended before, which changes nothing.
+
+        Raises:
+            ValueError: the amount is negative or not a number.
+            StorageUnavailable: ask again.
+        """
+        _require_amount(settled_usd)
+        return await self._end("settled", reservation_id, settled_usd)
+
+    async def release(self, reservation_id: str) -> bool:
+        """Give the money back: nothing was charged. False and StorageUnavailable as for `settle`."""
+        return await self._end("released", reservation_id, None)
+
+    async def _end(self, state: str, reservation_id: str, settled_usd: float | None) -> bool:
+        row = (state, settled_usd, self._clock.wall(), reservation_id)
+        return await self._writer.submit(lambda connection: connection.execute(_CLOSE, row).rowcount == 1)
+
+    async def release_orphans(self) -> int:
+        """Release what earlier processes left reserved when they died; their number. Raises StorageUnavailable."""
+        row = (self._clock.wall(), self._epoch)
+        return await self._writer.submit(lambda connection: connection.execute(_RELEASE_ORPHANS, row).rowcount)
+
+    async def spent(self, *, start_wall_s: float, end_wall_s: float, caller: str | None = None) -> Spend:
+        """What was spent in [start, end), of one caller or of all.
+
+        A spend belongs to the instant of its reservation, so that it falls into exactly one of any row of adjoining periods.
+
+        Raises:
+            StorageUnavailable: the file cannot be read.
+        """
+        return await self._reader.read(lambda connection: _spend(connection, start_wall_s, end_wall_s, caller))
+
+
+def _spend(connection: sqlite3.Connection, start_wall_s: float, end_wall_s: float, caller: str | None) -> Spend:
+    settled, reserved = connection.execute(_SPENT, {"start": start_wall_s, "end": end_wall_s, "caller": caller}).fetchone()
+    return Spend(settled_usd=settled, reserved_usd=reserved)
+
+
+def _require_amount(usd: float) -> None:
+    if not 0.0 <= usd < float("inf"):
+        raise ValueError(f"not an amount of money: {usd}")

@@ -1,0 +1,106 @@
+"""The whole store as one thing to open and close. The only module of this package that `bootstrap` needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hearth.clock import Clock
+from hearth.storage.backup import copy_into
+from hearth.storage.connections import Connect, connect_writer
+from hearth.storage.database import BUSY_TIMEOUT_S, Database
+from hearth.storage.errors import StorageUnavailable
+from hearth.storage.estimates import Estimates
+from hearth.storage.invocation_log import InvocationLog
+from hearth.storage.ledger import Ledger
+from hearth.storage.reader import Reader
+from hearth.storage.retention import Retention
+from hearth.storage.swaps import SwapLog
+from hearth.storage.writer import StorageHealth, Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The owner's `storage` section.
+
+    Attributes:
+        retention_days: age at which rows are forgotten; max_mib: size of the data at which the oldest are, in MiB.
+        reserve_mib: space put aside for a full disk, in MiB; 0 for none.
+    """
+
+    path: Path
+    retention_days: float = 90.0
+    max_mib: float = 512.0
+    reserve_mib: float = 8.0
+
+
+class Store:
+    """An open store.
+
+    Attributes:
+        invocations, swaps: event sinks with queries; ledger, estimates: see their modules.
+        epoch: number of this start of the process on this file.
+    """
+
+    def __init__(self, database: Database, settings: StoreSettings, *, clock: Clock, listener: Callable[[StorageHealth], None]) -> None:
+        upkeep = Retention(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock)
+        writer = Writer(database, clock=clock, upkeep=upkeep, listener=listener)
+        reader = Reader(database.path)
+        self.epoch = database.epoch
+        self.writer = writer
+        self.reader = reader
+        self.invocations = InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
+        self.swaps = SwapLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
+        self.ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
+        self.estimates = Estimates(writer=writer, reader=reader, clock=clock)
+
+    @classmethod
+    async def open(
+        cls,
+        settings: StoreSettings,
+        *,
+        clock: Clock,
+        listener: Callable[[StorageHealth], None],
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        connect: Connect = connect_writer,
+    ) -> Store:
+        """Open the database, start the writer and give back what earlier processes left reserved.
+
+        Blocks the event loop while the file is checked, so it comes before the gateway listens.
+
+        Raises:
+            StorageRefused: see `Database.open`.
+            StorageUnavailable: the disk failed right after that.
+        """
+        database = Database.open(
+            settings.path, reserve_mib=settings.reserve_mib, clock=clock, busy_timeout_s=busy_timeout_s, connect=connect
+        )
+        store = cls(database, settings, clock=clock, listener=listener)
+        store.writer.start()
+        try:
+            await store.ledger.release_orphans()
+        except StorageUnavailable:
+            await store.close(busy_timeout_s)
+            raise
+        return store
+
+    @property
+    def health(self) -> StorageHealth:
+        """How the store is doing now."""
+        return self.writer.health
+
+    async def back_up(self, target: Path) -> None:
+        """Write a compact copy of the database as of now to a file that does not exist yet (0600). The live file must not be copied.
+
+        Raises:
+            OSError: the target exists, or cannot be made.
+            StorageUnavailable: the copy failed; nothing is left of it.
+        """
+        await self.reader.read(lambda connection: copy_into(connection, target))
+
+    async def close(self, timeout_s: float) -> bool:
+        """Write what waits and close the file; False where something could not be written within about `timeout_s` seconds."""
+        flushed = await self.writer.close(timeout_s)
+        self.reader.close()
+        return flushed

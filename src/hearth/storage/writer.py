@@ -1,0 +1,261 @@
+"""The one thread that writes. Functions go in from the event loop, futures come back once their commit is on the disk.
+
+Never makes the loop wait for the disk, never interrupts a statement, never dies of a defect or a fault: what cannot be written now is
+refused (`submit`) or kept and tried again (`post`). Only `store` builds one; the parts of this package use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
+
+from hearth.clock import Clock
+from hearth.storage.backlog import Backlog, Job
+from hearth.storage.database import Database
+from hearth.storage.errors import Fault, StorageUnavailable, unavailable
+from hearth.storage.transaction import Failure, commit_together
+
+T = TypeVar("T")
+
+RETRY_S = 2.0
+"""Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted meanwhile tries at once."""
+UPKEEP_INTERVAL_S = 300.0
+HARMLESS = frozenset({Fault.LOCKED, Fault.FULL, Fault.MOVED})
+"""After these the connection is as good as before; after any other it is opened anew."""
+
+
+class Upkeep(Protocol):
+    """Small jobs for idle moments."""
+
+    def step(self, connection: sqlite3.Connection) -> bool:
+        """Do a little, in transactions of its own; True while there is more to do. May raise sqlite3.Error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageHealth:
+    """How the store is doing.
+
+    Attributes:
+        fault: why nothing can be written, None when it can; `detail` says more, in words for the owner.
+        waiting: functions not written yet; dropped: posted functions that found no room, since the start; failed: posted functions that
+            raised, since the start.
+        reserve_held: whether the reserve for a full disk is there.
+    """
+
+    fault: Fault | None = None
+    detail: str = ""
+    waiting: int = 0
+    dropped: int = 0
+    failed: int = 0
+    reserve_held: bool = True
+
+
+class Writer:
+    """Group commit on a thread of its own.
+
+    Everything that has piled up while one transaction is being synced goes into the next one, so that the rate of commits does not bound
+    the rate of jobs. A posted function may be run again after a failed attempt whose outcome is unknown: it must be idempotent.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock,
+        upkeep: Upkeep,
+        listener: Callable[[StorageHealth], None],
+        capacity: int = 10_000,
+        batch: int = 256,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        """Build it on the event loop that futures and listener belong to; nothing is written before `start`.
+
+        Args:
+            listener: hears, on the loop, of every change between well and faulty, of first losses and of the reserve; must not raise.
+            capacity: functions that may wait; batch: functions in one transaction.
+        """
+        self._database = database
+        self._clock = clock
+        self._upkeep = upkeep
+        self._listener = listener
+        self._backlog = Backlog(capacity)
+        self._batch = batch
+        self._retry_s = retry_s
+        self._trouble: StorageUnavailable | None = None
+        self._dropped = 0
+        self._failed = 0
+        self._upkeep_at = clock.monotonic()
+        self._reserve_held = database.reserve.is_held
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[bool] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="hearth-storage", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write what was and will be queued."""
+        self._thread.start()
+
+    def submit(self, run: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Run a function in a transaction and resolve with its result after the commit has reached the disk.
+
+        Cancelling the future does not stop the function. The function must not begin or end transactions, nor return cursors.
+
+        Returns:
+            A future that fails with StorageUnavailable when the disk does (the function may be submitted again; after a fault at the
+            commit itself it may turn out to have been done), else with whatever the function raised.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if not self._backlog.add(Job(run=run, future=cast("asyncio.Future[object]", future))):
+            future.set_exception(StorageUnavailable(Fault.OVERLOADED, "too much waits to be written, or Hearth is stopping"))
+        return future
+
+    def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
+        """Run an idempotent function some time soon; it is dropped and counted where too many wait already. Call it on the loop."""
+        if not self._backlog.add(Job(run=run, future=None)):
+            self._dropped += 1
+            if self._dropped == 1:
+                self._listener(self.health)
+
+    @property
+    def health(self) -> StorageHealth:
+        """The state of this moment."""
+        trouble = self._trouble
+        return StorageHealth(
+            fault=None if trouble is None else trouble.fault,
+            detail="" if trouble is None else trouble.message,
+            waiting=len(self._backlog),
+            dropped=self._dropped,
+            failed=self._failed,
+            reserve_held=self._reserve_held,
+        )
+
+    async def close(self, timeout_s: float) -> bool:
+        """Write what waits, close the database and end the thread.
+
+        Returns:
+            False where something is lost: the disk failed, or took longer than `timeout_s` (the thread is left to itself then).
+        """
+        self._backlog.close()
+        done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
+        lost = self._backlog.clear()
+        _resolve([(job, StorageUnavailable(Fault.CLOSED)) for job in lost])
+        return bool(done) and not lost and bool(self._ended.result())
+
+    def _run(self) -> None:
+        flushed = True
+        while (jobs := self._backlog.take(self._batch, self._patience_s())) is not None:
+            flushed = self._write(jobs or self._probes())
+            if self._backlog.is_closed and not flushed:
+                break
+            self._tend()
+        self._database.close()
+        self._tell(lambda: self._ended.set_result(flushed))
+
+    def _patience_s(self) -> float:
+        if self._trouble is not None:
+            return self._retry_s
+        return max(0.0, self._upkeep_at - self._clock.monotonic())
+
+    def _probes(self) -> list[Job]:
+        """Without work, an ailing disk is asked by a write that changes nothing whether it is well again."""
+        epoch = self._database.epoch
+        probe = Job(run=lambda sql: sql.execute("UPDATE process SET version = version WHERE epoch = ?", (epoch,)).rowcount, future=None)
+        return [] if self._trouble is None else [probe]
+
+    def _write(self, jobs: list[Job]) -> bool:
+        if not jobs:
+            return True
+        try:
+            results = self._commit(jobs)
+        except StorageUnavailable as error:
+            waiting = self._backlog.put_back(jobs)
+            self._deliver([(job, error.again()) for job in waiting])
+            self._note(error)
+            return False
+        self._count_failures(jobs, results)
+        self._deliver([(job, result) for job, result in zip(jobs, results, strict=True) if job.future is not None])
+        self._note(None)
+        return True
+
+    def _commit(self, jobs: list[Job]) -> list[object]:
+        try:
+            return self._attempt(jobs)
+        except StorageUnavailable as error:
+            if not (error.needs_space and self._database.reserve.spend()):
+                raise
+            self._upkeep_at = self._clock.monotonic()
+            self._reserve_changed()
+            return self._attempt(jobs)
+
+    def _attempt(self, jobs: list[Job]) -> list[object]:
+        try:
+            connection = self._database.connection()
+            return commit_together(connection, [job.run for job in jobs])
+        except StorageUnavailable as error:
+            if error.fault not in HARMLESS:
+                self._database.discard()
+            raise
+
+    def _count_failures(self, jobs: list[Job], results: Sequence[object]) -> None:
+        failed = sum(job.future is None and isinstance(result, Failure) for job, result in zip(jobs, results, strict=True))
+        self._failed += failed
+        if failed and self._failed == failed:
+            self._report()
+
+    def _tend(self) -> None:
+        """One step of the upkeep, when it is due and the disk is well; when all is done, the reserve is put aside again."""
+        if self._trouble is not None or self._clock.monotonic() < self._upkeep_at:
+            return
+        if not self._step():
+            self._upkeep_at = self._clock.monotonic() + UPKEEP_INTERVAL_S
+            self._database.reserve.restore()
+            self._reserve_changed()
+
+    def _step(self) -> bool:
+        try:
+            return self._upkeep.step(self._database.connection())
+        except StorageUnavailable as error:
+            self._note(error)
+        except sqlite3.Error as error:
+            self._database.discard()
+            self._note(unavailable(error))
+        return False
+
+    def _reserve_changed(self) -> None:
+        held = self._database.reserve.is_held
+        if held is not self._reserve_held:
+            self._reserve_held = held
+            self._report()
+
+    def _note(self, trouble: StorageUnavailable | None) -> None:
+        before, self._trouble = self._trouble, trouble
+        if (before and before.fault) is not (trouble and trouble.fault):
+            self._report()
+
+    def _report(self) -> None:
+        health = self.health
+        self._tell(lambda: self._listener(health))
+
+    def _deliver(self, results: list[tuple[Job, object]]) -> None:
+        if results:
+            self._tell(lambda: _resolve(results))
+
+    def _tell(self, what: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(what)
+
+
+def _resolve(results: Sequence[tuple[Job, object]]) -> None:
+    for job, result in results:
+        if job.future is None or job.future.done():
+            continue
+        if isinstance(result, Failure):
+            job.future.set_exception(result.error)
+        elif isinstance(result, StorageUnavailable):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)

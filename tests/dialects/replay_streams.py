@@ -1,0 +1,426 @@
+"""Answers written as streams of every dialect, and strict readers of such streams.
+
+The writers follow the captures (frames, key order, where a name is repeated); the readers refuse whatever a careful client could stumble
+over: a second beginning, a name that changes, a number left out, a block that was not opened.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.routes import INFERENCE_ROUTES, Route
+
+ROUTES = [
+    "/api/chat",
+    "/api/generate",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/messages",
+    "/v1/responses",
+]
+TEXT_ONLY = frozenset({"/api/generate", "/v1/completions"})
+Part = tuple[str, str]
+"""`thinking` or `content` with its text; `call` with `[name, arguments]` as JSON."""
+
+_LETTERS = "ab é😀ß中\u2028\u0085\x00\x1f\"\\<&>\n\r\t{}[]:, \u00a0\ufffd�\x7f\b\f"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a model says, and how it ends."""
+
+    parts: tuple[Part, ...]
+    reason: str = "stop"
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.parts)
+
+
+@dataclass(slots=True)
+class Run:
+    """What differs from run to run: ids, dates, counters, where texts are cut."""
+
+    rng: random.Random
+    usage: bool = True
+    prompt_tokens: int = 24
+    names: dict[str, Any] = field(default_factory=dict)
+
+    def digits(self) -> int:
+        return self.rng.randrange(1, 10**6)
+
+    def moment(self) -> str:
+        return f"2026-11-21T02:{self.rng.randrange(60):02}:{self.rng.randrange(60):02}.{self.rng.randrange(10**9):09}".rstrip("0") + "1Z"
+
+    def cut(self, text: str) -> Iterator[str]:
+        while text:
+            size = self.rng.randrange(1, 6)
+            yield text[:size]
+            text = text[size:]
+
+
+def some_text(rng: random.Random, longest: int) -> str:
+    return "".join(rng.choice(_LETTERS) for _ in range(rng.randrange(1, longest)))
+
+
+def some_answer(rng: random.Random, path: str, *, longest: int = 12) -> Answer:
+    parts: list[Part] = []
+    if path != "/v1/completions" and rng.random() < 0.4:
+        parts.append(("thinking", some_text(rng, longest)))
+    if rng.random() < 0.9 or not parts:
+        parts.append(("content", some_text(rng, longest)))
+    if path not in TEXT_ONLY:
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            parts.append(("call", json.dumps([some_text(rng, 5), {some_text(rng, 4): some_text(rng, 8), "id": rng.randrange(9)}])))
+    return Answer(parts=tuple(parts), reason=rng.choice(("stop", "length")))
+
+
+def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
+    """The frames of one run."""
+    return list(_WRITERS[path](answer, run))
+
+
+def route(path: str) -> Route:
+    return INFERENCE_ROUTES[path]
+
+
+def _line(value: JsonObject) -> bytes:
+    return encode(value) + b"\n"
+
+
+def _data(value: JsonObject) -> bytes:
+    return b"data: " + encode(value) + b"\n\n"
+
+
+def _event(value: JsonObject) -> bytes:
+    return f"event: {value['type']}\ndata: ".encode() + encode(value) + b"\n\n"
+
+
+def _native(answer: Answer, run: Run, *, chat: bool) -> Iterator[bytes]:
+    def frame(said: dict[str, Any], end: dict[str, Any]) -> bytes:
+        body = {"message": {"role": "assistant", **said}} if chat else {("response" if k == "content" else k): v for k, v in said.items()}
+        return _line({"model": "m", "created_at": run.moment(), **body, **end})
+
+    calls = 0
+    for kind, text in answer.parts:
+        if kind == "call":
+            name, arguments = json.loads(text)
+            call = {"id": f"call_{run.digits()}", "function": {"index": calls, "name": name, "arguments": arguments}}
+            calls += 1
+            yield frame({"content": "", "tool_calls": [call]}, {"done": False})
+            continue
+        for piece in run.cut(text):
+            said = {"content": "", "thinking": piece} if kind == "thinking" else {"content": piece}
+            yield frame(said, {"done": False})
+        if len(text) % 3 == 0:
+            yield frame({"content": ""}, {"done": False})
+    counters = {"total_duration": run.digits(), "prompt_eval_count": run.prompt_tokens, "eval_count": 6, "eval_duration": run.digits()}
+    context = {} if chat else {"context": [1, 2, 33]}
+    yield frame({"content": ""}, {"done": True, "done_reason": answer.reason, **context, **counters})
+
+
+def _chat(answer: Answer, run: Run) -> Iterator[bytes]:
+    return _native(answer, run, chat=True)
+
+
+def _generate(answer: Answer, run: Run) -> Iterator[bytes]:
+    return _native(answer, run, chat=False)
+
+
+def _openai_chat(answer: Answer, run: Run) -> Iterator[bytes]:
+    head: JsonObject = {"id": f"chatcmpl-{run.digits()}", "object": "chat.completion.chunk", "created": 1795220000 + run.digits()}
+    head |= {"model": "m", "system_fingerprint": "fp_ollama"}
+    role: JsonObject = {"role": "assistant"}
+    calls = 0
+    for kind, text in answer.parts:
+        pieces = [text] if kind == "call" else run.cut(text)
+        for piece in pieces:
+            delta: JsonObject = {**role, "content": "" if kind != "content" else piece}
+            role = {}
+            if kind == "thinking":
+                delta["reasoning"] = piece
+            if kind == "call":
+                name, arguments = json.loads(text)
+                function: JsonObject = {"name": name, "arguments": encode(arguments).decode()}
+                delta["tool_calls"] = [{"id": f"call_{run.digits()}", "index": calls, "type": "function", "function": function}]
+                calls += 1
+            yield _data({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    yield _data({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": answer.reason}]})
+    if run.usage:
+        usage: JsonObject = {"prompt_tokens": run.prompt_tokens, "completion_tokens": 6, "total_tokens": run.prompt_tokens + 6}
+        yield _data({**head, "choices": [], "usage": usage})
+    yield b"data: [DONE]\n\n"
+
+
+def _openai_text(answer: Answer, run: Run) -> Iterator[bytes]:
+    head: JsonObject = {"id": f"cmpl-{run.digits()}", "object": "text_completion", "created": 1795220000 + run.digits()}
+    zero: JsonObject = {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}} if run.usage else {}
+    foot: JsonObject = {"model": "m", "system_fingerprint": "fp_ollama"}
+
+    def frame(text: str, reason: str | None) -> bytes:
+        return _data({**head, "choices": [{"text": text, "index": 0, "finish_reason": reason}], **foot, **zero})
+
+    for _, text in answer.parts:
+        for piece in run.cut(text):
+            yield frame(piece, None)
+    yield frame("", answer.reason)
+    if run.usage:
+        yield _data({**head, "choices": [], **foot, "usage": {"prompt_tokens": 24, "completion_tokens": 6, "total_tokens": 30}})
+    yield b"data: [DONE]\n\n"
+
+
+def _anthropic(answer: Answer, run: Run) -> Iterator[bytes]:
+    message: JsonObject = {"id": f"msg_{run.digits():024x}", "type": "message", "role": "assistant", "model": "m", "content": []}
+    yield _event({"type": "message_start", "message": {**message, "usage": {"input_tokens": 2, "output_tokens": 0}}})
+    for index, (kind, text) in enumerate(answer.parts):
+        if kind == "call":
+            name, arguments = json.loads(text)
+            block: JsonObject = {"type": "tool_use", "id": f"call_{run.digits()}", "name": name, "input": {}}
+            deltas: list[JsonObject] = [{"type": "input_json_delta", "partial_json": p} for p in run.cut(encode(arguments).decode())]
+        else:
+            key = "thinking" if kind == "thinking" else "text"
+            block = {"type": key, key: ""}
+            deltas = [{"type": f"{key}_delta", key: piece} for piece in run.cut(text)]
+        yield _event({"type": "content_block_start", "index": index, "content_block": block})
+        for delta in deltas:
+            yield _event({"type": "content_block_delta", "index": index, "delta": delta})
+        yield _event({"type": "content_block_stop", "index": index})
+    usage: JsonObject = {"input_tokens": run.prompt_tokens, "output_tokens": 6}
+    yield _event({"type": "message_delta", "delta": {"stop_reason": answer.reason}, "usage": usage})
+    yield _event({"type": "message_stop"})
+
+
+class _ResponseWriter:
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.number = 0
+        self.frame: JsonObject = {
+            "background": False,
+            "completed_at": None,
+            "created_at": 1795220000 + run.digits(),
+            "id": f"resp_{run.digits()}",
+            "metadata": {"id": "mine"},
+            "model": "m",
+            "object": "response",
+            "output": [],
+            "status": "in_progress",
+            "usage": None,
+        }
+
+    def event(self, kind: str, **rest: Any) -> bytes:
+        fields: JsonObject = {**rest, "sequence_number": self.number, "type": f"response.{kind}"}
+        self.number += 1
+        return _event({key: fields[key] for key in sorted(fields)})
+
+
+def _responses(answer: Answer, run: Run) -> Iterator[bytes]:
+    write = _ResponseWriter(run)
+    output: list[JsonObject] = []
+    yield write.event("created", response=write.frame)
+    yield write.event("in_progress", response=write.frame)
+    for index, (kind, text) in enumerate(answer.parts):
+        frames, item = _response_item(write, index, kind, text)
+        output.append(item)
+        yield from frames
+    usage: JsonObject = {"input_tokens": run.prompt_tokens, "output_tokens": 6, "total_tokens": run.prompt_tokens + 6}
+    done: JsonObject = {"completed_at": run.digits(), "output": list(output), "status": "completed", "usage": usage}
+    yield write.event("completed", response={**write.frame, **done})
+
+
+def _response_item(write: _ResponseWriter, index: int, kind: str, text: str) -> tuple[list[bytes], JsonObject]:
+    if kind == "call":
+        name, arguments = json.loads(text)
+        said, call = encode(arguments).decode(), f"call_{write.run.digits()}"
+        item: JsonObject = {"arguments": said, "call_id": call, "id": f"fc_{call}", "name": name, "type": "function_call"}
+        begun: JsonObject = {**item, "arguments": ""}
+        delta, done = "function_call_arguments", {"arguments": said}
+    elif kind == "thinking":
+        said = text
+        item = {"id": f"rs_{write.run.digits()}", "summary": [{"text": text, "type": "summary_text"}], "type": "reasoning"}
+        begun = {**item, "summary": []}
+        delta, done = "reasoning_summary_text", {"text": text}
+    else:
+        said = text
+        part: JsonObject = {"annotations": [], "logprobs": [], "text": text, "type": "output_text"}
+        item = {"content": [part], "id": f"msg_{write.run.digits()}", "role": "assistant", "type": "message"}
+        begun = {**item, "content": []}
+        delta, done = "output_text", {"text": text}
+    place: dict[str, Any] = {"item_id": item["id"], "output_index": index}
+    frames = [write.event("output_item.added", item=begun, output_index=index)]
+    frames += [write.event(f"{delta}.delta", delta=piece, logprobs=[], **place) for piece in write.run.cut(said)]
+    frames.append(write.event(f"{delta}.done", **done, **place))
+    frames.append(write.event("output_item.done", item=item, output_index=index))
+    return frames, item
+
+
+_WRITERS: dict[str, Callable[[Answer, Run], Iterator[bytes]]] = {
+    "/api/chat": _chat,
+    "/api/generate": _generate,
+    "/v1/chat/completions": _openai_chat,
+    "/v1/completions": _openai_text,
+    "/v1/messages": _anthropic,
+    "/v1/responses": _responses,
+}
+
+
+class Refused(AssertionError):
+    """A careful client would stumble over this stream."""
+
+
+def need(condition: object, why: str) -> None:
+    if not condition:
+        raise Refused(why)
+
+
+class Told:
+    """What a reader has gathered: parts in order, and whether the stream has ended properly."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.reason: str | None = None
+        self.ended = False
+
+    def say(self, kind: str, text: str) -> None:
+        if self.parts and self.parts[-1][0] == kind != "call":
+            self.parts[-1] = (kind, self.parts[-1][1] + text)
+        elif text:
+            self.parts.append((kind, text))
+
+    def call(self, name: str, arguments: str) -> None:
+        self.parts.append(("call", json.dumps([name, json.loads(arguments)])))
+
+    @property
+    def answer(self) -> Answer:
+        need(self.ended and self.reason is not None, "no end")
+        return Answer(parts=tuple(self.parts), reason=self.reason or "")
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.parts)
+
+
+def told(path: str, data: bytes) -> Told:
+    """Read all whole frames of a stream. Raises Refused."""
+    reader = Told()
+    if path.startswith("/api/"):
+        _read_native(reader, data, chat=path == "/api/chat")
+    elif path == "/v1/messages":
+        _read_anthropic(reader, _events(data))
+    elif path == "/v1/responses":
+        _read_responses(reader, _events(data))
+    else:
+        _read_openai(reader, data)
+    return reader
+
+
+def _read_native(reader: Told, data: bytes, *, chat: bool) -> None:
+    for line in data.split(b"\n")[:-1]:
+        need(not reader.ended, "something after the end")
+        fields = json.loads(line)
+        said = fields["message"] if chat else fields
+        need(fields["model"] == "m", "another model")
+        need(fields["created_at"].endswith("Z") and fields["created_at"].count("Z") == 1, "a broken date")
+        reader.say("thinking", said.get("thinking", ""))
+        reader.say("content", said["content" if chat else "response"])
+        for call in said.get("tool_calls", ()):
+            need(call["id"].startswith("call_"), "a call without a name")
+            reader.call(call["function"]["name"], json.dumps(call["function"]["arguments"]))
+        if fields["done"]:
+            need(fields["eval_count"] == 6 and fields["total_duration"] > 0, "counters")
+            reader.ended, reader.reason = True, fields["done_reason"]
+
+
+def _read_openai(reader: Told, data: bytes) -> None:
+    head, roles = None, 0
+    for frame in data.split(b"\n\n")[:-1]:
+        need(frame.startswith(b"data: ") and not reader.ended, "a frame after the end, or none")
+        if frame == b"data: [DONE]":
+            reader.ended = True
+            continue
+        fields = json.loads(frame[6:])
+        names = (fields["id"], fields["created"], fields["model"], fields["object"])
+        head = head or names
+        need(head == names, "another name")
+        for choice in fields["choices"]:
+            need(reader.reason is None, "text after the finish")
+            delta = choice.get("delta", {"content": choice.get("text")})
+            roles += "role" in delta
+            need("text" in choice or roles == 1, "not one role")
+            reader.say("thinking", delta.get("reasoning", ""))
+            reader.say("content", delta.get("content", ""))
+            for call in delta.get("tool_calls", ()):
+                reader.call(call["function"]["name"], call["function"]["arguments"])
+            reader.reason = choice["finish_reason"]
+
+
+def _events(data: bytes) -> Iterator[dict[str, Any]]:
+    for frame in data.split(b"\n\n")[:-1]:
+        event, _, payload = frame.partition(b"\ndata: ")
+        fields: dict[str, Any] = json.loads(payload)
+        need(event == f"event: {fields['type']}".encode(), "event line and type differ")
+        yield fields
+
+
+def _read_anthropic(reader: Told, events: Iterator[dict[str, Any]]) -> None:
+    expected, index, block, arguments = "message_start", -1, {}, ""
+    for event in events:
+        need(not reader.ended, "something after the end")
+        kind = event["type"]
+        need((kind == "message_start") == (expected == "message_start"), "not one beginning")
+        expected = ""
+        if kind == "content_block_start":
+            need(not block and event["index"] == index + 1, "a block out of order")
+            index, block, arguments = index + 1, event["content_block"], ""
+        elif kind == "content_block_delta":
+            need(block and event["index"] == index, "a delta outside its block")
+            delta = event["delta"]
+            need(delta["type"].startswith("input_json" if block["type"] == "tool_use" else block["type"]), "a delta of another kind")
+            arguments += delta.get("partial_json", "")
+            reader.say("thinking", delta.get("thinking", ""))
+            reader.say("content", delta.get("text", ""))
+        elif kind == "content_block_stop":
+            need(block and event["index"] == index, "no block to close")
+            if block["type"] == "tool_use":
+                reader.call(block["name"], arguments)
+            block = {}
+        elif kind == "message_delta":
+            need(not block and event["usage"]["input_tokens"] > 0, "a block is open")
+            reader.reason = event["delta"]["stop_reason"]
+        elif kind == "message_stop":
+            reader.ended = reader.reason is not None
+
+
+def _read_responses(reader: Told, events: Iterator[dict[str, Any]]) -> None:
+    names: dict[str, Any] = {}
+    items: list[dict[str, Any]] = []
+    said = ""
+    for number, event in enumerate(events):
+        need(event["sequence_number"] == number, "a number out of order")
+        kind = event["type"].removeprefix("response.")
+        need(not reader.ended and (kind == "created") == (number == 0), "beginning or end")
+        if "response" in event:
+            names = names or {key: event["response"][key] for key in ("id", "created_at")}
+            need(all(event["response"][key] == names[key] for key in names), "another response")
+        if kind == "output_item.added":
+            need(event["output_index"] == len(items), "an item out of order")
+            items.append(event["item"])
+            said = ""
+        elif "item_id" in event:
+            need(event["item_id"] == items[-1]["id"] and event["output_index"] == len(items) - 1, "another item")
+            said += event.get("delta", "")
+            need(kind.endswith(".delta") or said == event.get("text", event.get("arguments")), "the sum is not the whole")
+        elif kind == "output_item.done":
+            need(all(event["item"].get(key) == items[-1].get(key) for key in ("id", "call_id", "type")), "another item")
+            items[-1] = event["item"]
+        elif kind == "completed":
+            need(event["response"]["output"] == items, "the output is not the items")
+            reader.ended, reader.reason = True, "stop"
+        if kind.endswith(".delta") and "arguments" not in kind:
+            reader.say("thinking" if "reasoning" in kind else "content", event["delta"])
+        if kind == "function_call_arguments.done":
+            reader.call(items[-1]["name"], event["arguments"])

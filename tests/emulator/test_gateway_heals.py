@@ -1,0 +1,259 @@
+"""A gateway in front of an Ollama with a known bug: it avoids the bug, heals it, or says so in the caller's own dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hearth.bootstrap import running_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import (
+    BackendMode,
+    CallerLimits,
+    GpuSettings,
+    ModelSettings,
+    OllamaSettings,
+    RateLimitSettings,
+    ServerSettings,
+    Settings,
+)
+from hearth.emulator import Emulator, parse_quirk
+from hearth.errors import BackendGone
+from hearth.events import Event, ItemResent, SwapCompleted
+from tests.emulator.callers import FOREVER_TOKENS, SLOW, Caller, cancel, loaded_names, model
+from tests.emulator.conftest import StartEmulator
+from tests.emulator.waiting import until
+
+FIRST_BYTE_TIMEOUT_S = 0.35
+SWAP_TIMEOUT_S = 0.35
+MESSAGES = [{"role": "user", "content": "hello"}]
+STREAMS: dict[str, dict[str, Any]] = {
+    "/api/generate": {"prompt": "hello", "options": {"num_predict": 20}},
+    "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 20}},
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 20},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 20},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 20},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 20},
+}
+
+
+class Recorder:
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def seen(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@dataclass
+class House:
+    """A gateway with an emulated Ollama behind it, and a caller in front."""
+
+    emulator: Emulator
+    caller: Caller
+    recorder: Recorder
+
+    async def stream(self, path: str, name: str = "a") -> tuple[int, bytes]:
+        body = {"model": name, "stream": True, **STREAMS[path]}
+        async with self.caller.session.post(self.caller.url + path, json=body) as response:
+            return response.status, await response.read()
+
+    async def begin_stream(self, name: str = "a") -> aiohttp.ClientResponse:
+        """A long native stream of which the first line has been read."""
+        body = {"model": name, "prompt": "x", "options": {"num_predict": FOREVER_TOKENS}}
+        response = await self.caller.session.post(self.caller.url + "/api/generate", json=body)
+        await response.content.readline()
+        return response
+
+    async def leave_in_mid_stream(self) -> None:
+        (await self.begin_stream()).close()
+        await until(lambda: not self.emulator.in_flight)
+
+
+@pytest.fixture
+async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -> AsyncIterator[Any]:
+    """Builds houses of quirks, with short timeouts; everything is stopped after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def build(*quirks: str, parallel: int = 1, **facts: Any) -> House:
+            models = [model("a", **{**SLOW, **facts}), model("b", **SLOW)]
+            emulator, url = await start_emulator(models, quirks=frozenset(map(parse_quirk, quirks)), num_parallel=parallel)
+            recorder = Recorder()
+            config = GatewayConfig(settings=_settings(parallel))
+            gateway = running_gateway(config, port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(recorder,))
+            _, gateway_url = await stack.enter_async_context(gateway)
+            return House(emulator, Caller(session, gateway_url), recorder)
+
+        yield build
+
+
+def _settings(parallel: int) -> Settings:
+    return Settings(
+        gpu=GpuSettings(home_model="", swap_timeout_s=SWAP_TIMEOUT_S, swap_cost_prior_s=0.1, parallel=parallel),
+        models=MappingProxyType({"a": ModelSettings(parallel=parallel)}),
+        ollama=OllamaSettings(first_byte_timeout_s=FIRST_BYTE_TIMEOUT_S, idle_timeout_s=1.0),
+        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1000, requests_per_hour=1000)),
+        server=ServerSettings(shutdown_grace_s=0.05),
+    )
+
+
+def told(path: str, body: bytes) -> str:
+    """The error that a stream ends with, in the dialect of the route; a `KeyError` where it ends with none."""
+    last = json.loads(body.strip().split(b"\n")[-1].removeprefix(b"data: "))
+    error = last["error"]
+    assert path.startswith("/api/") or body.strip().split(b"\n\n")[-1].startswith((b"data: ", b"event: error\n"))
+    return str(error if path.startswith("/api/") else error["message"])
+
+
+async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_alive(build) -> None:
+    house = await build("eviction-wedge", parallel=2)
+    long = house.caller.begin("a", tokens=40, keep_alive=-1)
+    await until(lambda: house.emulator.in_flight)
+    others = [house.caller.begin(name, keep_alive=-1) for name in ("b", "a", "b", "a")]
+
+    answers = await asyncio.wait_for(asyncio.gather(long, *others), 3)
+
+    assert all(answer["done"] is True for answer in answers)
+    assert set(loaded_names(house.emulator)) == {"a", "b"}
+
+
+async def test_a_keep_alive_of_a_caller_never_reaches_ollama_with_a_prompt(build) -> None:
+    house = await build()
+    await house.caller.generate("a", keep_alive="5s")
+
+    sent = [json.loads(one.body) for one in house.emulator.requests if one.path == "/api/generate"]
+
+    assert [("prompt" in body, "keep_alive" in body) for body in sent if body.get("prompt")] == [(True, False)]
+
+
+async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload(build) -> None:
+    house = await build("slot-leak")
+    await house.leave_in_mid_stream()
+    assert house.emulator.leaked_slots == {"a:latest": 1}
+    began_at = time.monotonic()
+
+    status, body = await house.stream("/api/chat")
+
+    assert status == 200
+    assert json.loads(body.splitlines()[-1])["done"] is True
+    assert FIRST_BYTE_TIMEOUT_S <= time.monotonic() - began_at < FIRST_BYTE_TIMEOUT_S + SWAP_TIMEOUT_S + 1.0
+    assert loaded_names(house.emulator) == ["a", "a"]
+    assert len(house.recorder.seen(ItemResent)) == 1
+    assert house.emulator.leaked_slots == {}
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect(path, build) -> None:
+    house = await build("no-done")
+
+    status, body = await house.stream(path)
+
+    assert status == 200
+    assert told(path, body) == BackendGone().message
+
+
+@pytest.mark.parametrize("path", [path for path in STREAMS if path.startswith("/v1")])
+async def test_a_v1_stream_whose_runner_dies_silently_is_ended_with_an_error_and_the_next_one_works(path, build) -> None:
+    house = await build("empty-error-chunk=2")
+    assert b"delta" in (await house.stream("/v1/messages"))[1]
+
+    status, body = await house.stream(path)
+
+    assert status == 200
+    assert told(path, body) == BackendGone().message
+    assert (await house.caller.generate("a"))["done"] is True
+
+
+async def test_the_request_after_a_runner_died_works(build) -> None:
+    house = await build("dead-runner=1")
+
+    answers = [await house.caller.generate("a") for _ in range(3)]
+
+    assert [answer["done"] for answer in answers] == [True, True, True]
+    assert loaded_names(house.emulator) == ["a", "a", "a"]
+
+
+async def test_a_native_stream_that_runs_when_its_runner_dies_ends_with_ollamas_own_error(build) -> None:
+    house = await build("dead-runner=1", parallel=2)
+    response = await house.begin_stream()
+    await house.caller.generate("a")
+
+    last = (await response.read()).splitlines()[-1]
+
+    assert json.loads(last) == {"error": "an error was encountered while running the model: unexpected EOF"}
+
+
+async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_other_model_is_served(build) -> None:
+    house = await build("endless-load=a")
+    began_at = time.monotonic()
+    hopeless = house.caller.begin("a")
+    await until(lambda: any(b'"a' in one.body for one in house.emulator.requests))
+    other = house.caller.begin("b")
+
+    refused = await hopeless
+
+    assert SWAP_TIMEOUT_S <= time.monotonic() - began_at < SWAP_TIMEOUT_S + 1.0
+    assert refused["status"] == 503
+    assert "did not load within" in refused["error"]
+    assert (await other)["done"] is True
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/v1/chat/completions", "api_error"), ("/v1/messages", "overloaded_error")])
+async def test_a_load_that_never_ends_is_told_in_the_dialect_of_the_caller(path, kind, build) -> None:
+    house = await build("endless-load")
+
+    status, body = await house.stream(path)
+
+    assert status == 503
+    assert json.loads(body)["error"]["type"] == kind
+
+
+async def test_a_model_that_goes_late_delays_the_swap_and_nothing_else(build) -> None:
+    house = await build("stuck-unload=0.1")
+    await house.caller.generate("a")
+
+    assert (await house.caller.generate("b"))["done"] is True
+    assert house.emulator.resident == ("b:latest",)
+
+
+async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the_model_is_reloaded(build) -> None:
+    house = await build("ignores-disconnect", prompt_tokens_per_s=10.0)
+    await house.caller.post("/api/generate", model="a")
+    call = house.caller.begin("a")
+    await until(lambda: house.emulator.in_flight)
+    await cancel(call)
+    following = house.caller.begin("b")
+
+    assert (await following)["done"] is True
+    assert house.emulator.in_flight == {}
+
+
+async def test_a_model_that_is_split_with_the_cpu_is_reported_as_such(build) -> None:
+    house = await build("cpu-offload", size_gib=26.0, vram_gib=28.0)
+    await house.caller.generate("a")
+
+    assert [swap.offloaded for swap in house.recorder.seen(SwapCompleted)] == [True]
+
+
+async def test_the_503_of_a_busy_ollama_reaches_the_caller_in_its_dialect_and_the_next_request_works(build) -> None:
+    house = await build("busy-503=2")
+
+    refused = await house.caller.generate("a")
+
+    assert refused["status"] == 503
+    assert refused["error"].startswith("server busy")
+    assert (await house.caller.generate("a"))["done"] is True

@@ -1,0 +1,46 @@
+"""What a decision costs must not depend on how many wait: counted in function calls, so that no slow machine can fail it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hearth.config.settings import PolicyName
+from tests.support.shell import Shell, house_settings
+
+DECISIONS = 20
+
+
+def calls_of(policy: PolicyName, depth: int) -> int:
+    """Function calls, built-in ones included, of twenty arrivals and ends with `depth` items waiting."""
+    house = Shell(house_settings(policy=policy), resident=("a",), judged=False)
+    for number in range(depth):
+        house.arrive("abc"[number % 3])
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    sys.setprofile(count)
+    try:
+        for _ in range(DECISIONS):
+            _one_of_each(house)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def _one_of_each(house: Shell) -> None:
+    house.arrive("a")
+    if house.unloading:
+        house.swap()
+    house.finish(min(house.running))
+    if house.unloading:
+        house.swap()
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(policy: PolicyName) -> None:
+    assert calls_of(policy, 6_000) <= 1.5 * calls_of(policy, 60)

@@ -1,0 +1,7 @@
+"""How hard the randomised tests try: `HEARTH_EXAMPLES=20` makes them look at twenty times as many cases (`make reliability`)."""
+
+from __future__ import annotations
+
+import os
+
+EXAMPLES = int(os.environ.get("HEARTH_EXAMPLES", "1"))

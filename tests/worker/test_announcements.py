@@ -1,0 +1,125 @@
+"""Work that the house knows to be coming finds the GPU free: what would overrun it is held, what fits is not, nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from hearth.clock import Clock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import Announcement
+from hearth.events import ItemDispatched, TaskAnnounced
+from hearth.timetable import Timetable
+from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
+from tests.worker.house import House, body_of, settings_with
+
+FIVE_PAST = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron="5 * * * *"),)})
+UNMEASURED_S = 5.0
+"""What an unlimited answer of an unmeasured model is estimated to take."""
+
+
+@in_virtual_time
+async def test_external_work_that_would_overrun_an_announced_task_is_held_until_it_is_due():
+    async with House("a", resident=("a",)) as house:
+        house.worker.announce("briefing", WALL_AT_START + 100.0)
+        await sleep_until(100.0 - UNMEASURED_S + 1.0)
+        held = house.submit("a")
+        await body_of(held)
+        (dispatched,) = house.events.of(ItemDispatched)
+        assert dispatched.at == 100.0
+
+
+@in_virtual_time
+async def test_the_announced_task_goes_before_what_was_held_for_it():
+    async with House("a", resident=("a",)) as house:
+        house.worker.announce("briefing", WALL_AT_START + 100.0)
+        await sleep_until(98.0)
+        held = house.submit("a")
+        await sleep_until(100.0)
+        announced = house.internal("a")
+        await body_of(held)
+        assert [event.sequence for event in house.events.of(ItemDispatched)][-1] == held.sequence
+        assert (await house.end_of(announced)).at <= 101.0
+
+
+@in_virtual_time
+async def test_external_work_that_ends_in_time_and_internal_work_are_not_held():
+    async with House("a", resident=("a",)) as house:
+        house.worker.announce("briefing", WALL_AT_START + 100.0)
+        await sleep_until(96.0)
+        await body_of(house.submit("a", max_tokens=40))
+        await body_of(house.internal("a"))
+        assert house.now == 98.0
+
+
+@in_virtual_time
+async def test_nothing_is_held_before_the_drain_window():
+    settings = settings_with(scheduling={"schedule_drain_minutes": 0.05})
+    async with House("a", resident=("a",), settings=settings) as house:
+        house.worker.announce("briefing", WALL_AT_START + 100.0)
+        await sleep_until(96.5)
+        await body_of(house.submit("a"))
+        assert house.now == 97.5
+
+
+@in_virtual_time
+async def test_what_has_to_swap_first_counts_the_swap():
+    async with House("a", "b", resident=("a",)) as house:
+        house.worker.announce("briefing", WALL_AT_START + 100.0)
+        await sleep_until(90.0)
+        held = house.submit("b")
+        await body_of(held)
+        assert house.ollama.control[0].at == 100.0
+
+
+@in_virtual_time
+async def test_cron_entries_are_announced_in_time_and_once_each():
+    async with House("a", resident=("a",), settings=FIVE_PAST) as house:
+        await sleep_until(2 * 3600.0 + 600.0)
+        due = [event.at + event.due_s for event in house.events.of(TaskAnnounced)]
+        assert due == pytest.approx([300.0, 3900.0, 7500.0])
+        assert all(120.0 <= event.due_s <= 300.0 for event in house.events.of(TaskAnnounced))
+
+
+@in_virtual_time
+async def test_a_cron_entry_holds_external_work_like_an_announcement():
+    async with House("a", resident=("a",), settings=FIVE_PAST) as house:
+        await sleep_until(298.0)
+        await body_of(house.submit("a"))
+        (dispatched,) = house.events.of(ItemDispatched)
+        assert dispatched.at == pytest.approx(300.0)
+
+
+class JumpyClock(LoopClock):
+    """Its wall clock is set by somebody else."""
+
+    offset_s = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.offset_s
+
+
+def timetable_on(clock: Clock, announced: list[float]) -> Timetable:
+    config = GatewayConfig(settings=FIVE_PAST)
+    return Timetable(config=lambda: config, clock=clock, announce=lambda _, at: announced.append(at - WALL_AT_START), nudge=lambda: None)
+
+
+@in_virtual_time
+async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_announces_what_comes():
+    clock, announced = JumpyClock(), list[float]()
+    timetable = timetable_on(clock, announced)
+    timetable.look()
+    clock.offset_s = 3600.0 + 250.0
+    timetable.look()
+    assert announced == [3900.0]
+
+
+@in_virtual_time
+async def test_a_wall_clock_that_jumps_back_an_hour_announces_that_hours_task_again():
+    clock, announced = JumpyClock(), list[float]()
+    clock.offset_s = 3600.0 + 250.0
+    timetable = timetable_on(clock, announced)
+    timetable.look()
+    clock.offset_s = 250.0
+    timetable.look()
+    timetable.look()
+    assert announced == [3900.0, 300.0]

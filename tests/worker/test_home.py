@@ -1,0 +1,102 @@
+"""Back to the home model when nobody needs another: when, how often, and what an arrival changes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from hearth.events import SwapStarted
+from tests.support.fake_ollama import LoadFault
+from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+
+HOME = settings_with(gpu={"home_model": "h"})
+
+
+def loads_at(house: House) -> list[float]:
+    return [record.at for record in house.ollama.control if record.kind == "load"]
+
+
+@in_virtual_time
+async def test_the_home_model_comes_back_after_the_delay_and_once():
+    async with House("h", "a", resident=("a",), settings=HOME) as house:
+        await body_of(house.submit("a"))
+        await sleep_until(500.0)
+        assert loads_at(house) == [1.0 + 30.0 + 0.5]
+        (started,) = house.events.of(SwapStarted)
+        assert (started.why, started.to_model) == ("home", "h:latest")
+        gpu = house.worker.get_status()["gpu"]
+        assert isinstance(gpu, dict)
+        assert gpu["is_home"] is True
+
+
+@in_virtual_time
+async def test_an_arrival_before_the_delay_is_over_puts_the_restore_off():
+    async with House("h", "a", resident=("a",), settings=HOME) as house:
+        for number in range(5):
+            await sleep_until(29.0 * (number + 1))
+            await body_of(house.submit("a"))
+        assert loads_at(house) == []
+        await sleep_until(200.0)
+        assert loads_at(house) == [29.0 * 5 + 1.0 + 30.0 + 0.5]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.25, 0.5, 1.0, 2.4])
+@in_virtual_time
+async def test_an_arrival_at_any_instant_of_a_restore_is_served(after_s: float):
+    async with House("h", "a", resident=("a",), settings=HOME) as house:
+        await sleep_until(30.0 + after_s)
+        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+        assert house.now <= 30.0 + 2.5 + 2.5 + 1.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_arrival_at_the_very_instant_of_a_restore_is_served_and_the_house_still_comes_home_once(seed: int):
+    async def scenario() -> int:
+        async with House("h", "a", resident=("a",), settings=HOME) as house:
+            for number in range(20):
+                idle_since = house.worker.scheduler.state.idle_since
+                assert idle_since is not None
+                due_at = idle_since + 30.0
+                await sleep_until(math.nextafter(due_at, 0.0) if number % 2 else due_at)
+                assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+                assert house.now <= due_at + 0.5 + 2.0 + 1.0
+                await settle()
+            await asyncio.sleep(100.0)
+            reasons = [event.why for event in house.events.of(SwapStarted)]
+            assert reasons[-1] == "home"
+            assert reasons.count("home") == 1
+            return reasons.count("waiting")
+
+    assert 0 < run_virtual(scenario, seed=seed) < 20
+
+
+@in_virtual_time
+async def test_a_restore_that_fails_is_tried_ever_later_and_then_left_alone():
+    async with House("h", "a", resident=("a",), settings=HOME) as house:
+        house.ollama.next_loads(*[LoadFault.FAIL] * 20)
+        await sleep_until(20_000.0)
+        instants = loads_at(house)
+        gaps = [later - earlier for earlier, later in zip(instants, instants[1:], strict=False)]
+        assert len(instants) == 5
+        assert gaps == sorted(gaps)
+
+
+@in_virtual_time
+async def test_without_a_home_model_nothing_is_restored():
+    async with House("a", resident=("a",)) as house:
+        await sleep_until(1_000.0)
+        assert house.ollama.control == []
+
+
+@in_virtual_time
+async def test_a_new_home_model_in_the_configuration_is_restored_next():
+    async with House("h", "a", resident=("h",), settings=HOME) as house:
+        await sleep_until(100.0)
+        assert loads_at(house) == []
+        changed = settings_with(gpu={"home_model": "a"})
+        house.gateway.reload(type(house.gateway.config)(settings=changed))
+        await sleep_until(200.0)
+        assert [record.model for record in house.ollama.control if record.kind == "load"] == ["a:latest"]

@@ -1,0 +1,141 @@
+"""A new configuration takes effect at the next decision and costs nobody anything; a bad one changes nothing and says why."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import PolicyName, Settings
+from hearth.errors import ModelNotFound, QueueFull
+from hearth.events import ConfigRejected, ConfigReloaded, ItemDispatched
+from tests.support.fake_gpu import FakeModel
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import House, body_of, settings_with, settle
+
+
+def put_in_force(house: House, settings: Settings) -> None:
+    assert house.gateway.reload(GatewayConfig(settings=settings))
+
+
+@in_virtual_time
+async def test_a_reload_keeps_who_waits_who_runs_and_what_was_counted():
+    async with House("a", resident=("a",)) as house:
+        await body_of(house.submit("a"))
+        tickets = [house.submit("a") for _ in range(4)]
+        await sleep_until(1.5)
+        before = house.worker.get_status()
+        put_in_force(house, settings_with(queue={"max_interrupt_count": 9}))
+        await settle()
+        after = house.worker.get_status()
+        for key in ("current_request", "external_queue", "stats_24h", "gpu"):
+            assert after[key] == before[key], key
+        await asyncio.gather(*map(body_of, tickets))
+        assert [event.sequence for event in house.events.of(ItemDispatched)] == [1, 2, 3, 4, 5]
+
+
+@in_virtual_time
+async def test_a_lower_depth_drops_nobody_and_admits_nobody_until_there_is_room():
+    async with House("a", resident=("a",)) as house:
+        tickets = [house.submit("a") for _ in range(4)]
+        await settle()
+        put_in_force(house, settings_with(queue={"max_external_depth": 2}))
+        with pytest.raises(QueueFull):
+            house.submit("a")
+        await body_of(tickets[1])
+        await settle()
+        tickets.append(house.submit("a"))
+        await asyncio.gather(*(body_of(ticket) for ticket in tickets[2:]))
+
+
+@in_virtual_time
+async def test_a_new_policy_decides_the_next_choice():
+    async with House("a", "b", resident=("a",)) as house:
+        for model in ("a", "b", "a"):
+            house.submit(model)
+        await sleep_until(0.5)
+        put_in_force(house, settings_with(scheduling={"policy": PolicyName.FIFO}))
+        await sleep_until(20.0)
+        assert [event.sequence for event in house.events.of(ItemDispatched)] == [1, 2, 3]
+
+
+@in_virtual_time
+async def test_raising_the_slots_of_a_model_starts_who_waits_at_once():
+    async with House(FakeModel(name="a", parallel=2), resident=("a",)) as house:
+        for _ in range(2):
+            house.submit("a")
+        await sleep_until(0.5)
+        put_in_force(house, settings_with(gpu={"parallel": 2}))
+        await settle()
+        assert [event.at for event in house.events.of(ItemDispatched)] == [0.0, 0.5]
+        await sleep_until(5.0)
+
+
+@in_virtual_time
+async def test_a_generation_counts_changes_only_and_names_what_needs_a_restart():
+    async with House("a") as house:
+        changed = replace(settings_with(queue={"max_external_depth": 3}), server=replace(Settings().server, port=9999))
+        for _ in range(2):
+            put_in_force(house, changed)
+        first, second = house.events.of(ConfigReloaded)
+        assert (first.generation, second.generation) == (2, 2)
+        assert (set(first.changed), first.needs_restart) == ({"queue.max_external_depth", "server.port"}, ("server.port",))
+        assert second.changed == ()
+
+
+def config_of(house: House) -> dict[str, Any]:
+    return cast("dict[str, Any]", house.worker.get_status()["config"])
+
+
+@in_virtual_time
+async def test_a_file_that_was_edited_badly_changes_nothing_and_one_that_was_mended_counts(tmp_path: Path):
+    file = tmp_path / "hearth.yaml"
+    async with House("a", source=file) as house:
+        file.write_text("queue:\n  max_external_depth: 5\n")
+        assert house.gateway.reload() is True
+        file.write_text("queue:\n  max_external_depth: many\n")
+        assert house.gateway.reload() is False
+        (rejected,) = house.events.of(ConfigRejected)
+        assert "max_external_depth" in rejected.problems[0]
+        assert config_of(house) == {"generation": 2, "problems": list(rejected.problems)}
+        assert house.gateway.config.settings.queue.max_external_depth == 5
+        file.write_text("queue:\n  max_external_depth: 6\n")
+        assert house.gateway.reload() is True
+        assert config_of(house) == {"generation": 3, "problems": []}
+        assert house.gateway.config.settings.queue.max_external_depth == 6
+        assert house.gateway.config.source == file
+
+
+@in_virtual_time
+async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path):
+    async with House("a", source=tmp_path / "gone.yaml") as house:
+        before = house.gateway.config
+        assert house.gateway.reload() is False
+        assert house.gateway.config is before
+
+
+@in_virtual_time
+async def test_names_are_resolved_as_ollama_does_in_any_case_and_with_the_default_tag():
+    async with House("Mixed:7b", "a") as house:
+        resolve = house.gateway.resolve
+        assert [await resolve(name) for name in ("mixed:7B", "A", "library/a")] == ["Mixed:7b", "a:latest", "a:latest"]
+
+
+@in_virtual_time
+async def test_an_unknown_model_is_refused_and_one_that_was_just_pulled_is_found():
+    async with House("a") as house:
+        with pytest.raises(ModelNotFound, match="'new' not found"):
+            await house.gateway.resolve("new")
+        house.ollama.gpu.models["new:latest"] = FakeModel(name="new:latest")
+        assert await house.gateway.resolve("new") == "new:latest"
+
+
+@in_virtual_time
+async def test_while_the_backend_is_down_an_unknown_model_is_taken_at_its_word():
+    async with House("a") as house:
+        house.ollama.go_down()
+        assert await house.gateway.resolve("new") == "new:latest"

@@ -1,0 +1,117 @@
+"""A caller that reads slowly, or not at all, must not hold the GPU; one that has gone holds nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from hearth.errors import CallerGone
+from hearth.intake import Ticket
+from hearth.reply import Reply, ReplyHead
+from hearth.types import Outcome
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+
+KIB = 1 / 1024
+SMALL_BUFFER = settings_with(server={"write_buffer_mib": 2 * KIB, "write_deadline_s": 10.0})
+LARGEST_CHUNK_BYTES = 400
+
+
+def long_stream(house: House) -> Ticket:
+    """200 chunks of some 90 bytes, one a second."""
+    return house.submit("a", stream=True, service_s=200.0, first_byte_s=1.0, chunks=199)
+
+
+@in_virtual_time
+async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next():
+    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
+        ticket, other = long_stream(house), house.submit("a")
+        assert text_of(await body_of(other)) == FULL_TEXT
+        full_at = house.ollama.calls[0].ended_at
+        assert full_at is not None
+        assert house.now == full_at + 1.0
+        assert house.now < 60
+        ended = await house.end_of(ticket)
+        assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
+
+
+@in_virtual_time
+async def test_what_is_held_for_a_reader_never_grows_past_the_limit_and_one_chunk():
+    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
+        ticket, most = long_stream(house), 0
+        for second in range(60):
+            await sleep_until(second)
+            most = max(most, ticket.reply.unread_bytes)
+        assert 2048 <= most <= 2048 + LARGEST_CHUNK_BYTES
+
+
+@in_virtual_time
+async def test_a_dropped_reader_can_still_read_what_it_was_given_and_then_learns_why():
+    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
+        ticket = long_stream(house)
+        await sleep_until(60)
+        assert len(b"".join(await ticket.reply.take())) >= 2048
+        with pytest.raises(CallerGone, match="stopped reading"):
+            await ticket.reply.take()
+
+
+@in_virtual_time
+async def test_a_reader_that_catches_up_within_the_deadline_gets_everything():
+    async with House("a", resident=("a",), settings=SMALL_BUFFER) as house:
+        ticket, parts = house.submit("a", stream=True, service_s=50.0, first_byte_s=1.0, chunks=49), list[bytes]()
+        await ticket.reply.head()
+        while chunks := await ticket.reply.take():
+            parts.extend(chunks)
+            await sleep_until(house.now + 25.0)
+        assert len(b"".join(parts).splitlines()) == 50
+        assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+
+
+@in_virtual_time
+async def test_a_reader_slower_than_the_model_does_not_keep_it_busy_while_the_buffer_has_room():
+    async with House("a", resident=("a",)) as house:
+        ticket, other = long_stream(house), house.submit("a")
+        await body_of(other)
+        assert house.now == 201.0
+        assert len((await body_of(ticket)).splitlines()) == 200
+
+
+@in_virtual_time
+async def test_chunk_boundaries_survive_a_reader_that_takes_one_at_a_time():
+    async with House("a", resident=("a",)) as house:
+        ticket, chunks = house.submit("a", stream=True, service_s=4.0), list[bytes]()
+        while taken := await ticket.reply.take():
+            chunks.extend(taken)
+        assert [text_of(chunk) for chunk in chunks] == [" alpha", " beta", " gamma", ""]
+
+
+@in_virtual_time
+async def test_an_abandoned_reply_takes_nothing_more():
+    reply = Reply(limit_bytes=10)
+    reply.start(ReplyHead(status=200, headers=()))
+    reply.push(b"x" * 20)
+    reply.abandon()
+    reply.push(b"more")
+    assert (reply.unread_bytes, reply.ended, reply.complete) == (0, True, False)
+    await reply.writable()
+    with pytest.raises(CallerGone):
+        await reply.take()
+
+
+@in_virtual_time
+async def test_the_first_ending_of_a_reply_counts():
+    reply = Reply(limit_bytes=10)
+    reply.start(ReplyHead(status=200, headers=()))
+    reply.push(b"all")
+    reply.finish()
+    reply.fail(CallerGone())
+    assert (await reply.take(), await reply.take(), reply.complete) == ((b"all",), (), True)
+
+
+@in_virtual_time
+async def test_a_reply_that_failed_before_its_head_says_why_to_whoever_asks_late():
+    reply = Reply(limit_bytes=10)
+    reply.fail(CallerGone("too late"))
+    reply.start(ReplyHead(status=200, headers=()))
+    await settle(1)
+    with pytest.raises(CallerGone, match="too late"):
+        await reply.body()

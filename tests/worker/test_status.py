@@ -1,0 +1,180 @@
+"""What an owner sees: the shape of donna's LLM gateway page, one item, and a nudge on every change; looking changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from hearth.events import ItemDispatched
+from hearth.queue import LLMQueueWorker
+from hearth.register import REMEMBERED
+from hearth.types import Priority
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import House, body_of, settings_with, settle
+
+DONNA_KEYS = {"current_request", "internal_queue", "external_queue", "stats_24h", "rate_limits", "mode", "gpu"}
+DONNA_GPU_KEYS = {"loaded_model", "is_home", "swaps_this_hour"}
+
+
+def status_of(house: House) -> dict[str, Any]:
+    return cast("dict[str, Any]", house.worker.get_status())
+
+
+@in_virtual_time
+async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happened():
+    async with House("a") as house:
+        shown = status_of(house)
+        assert shown.keys() >= DONNA_KEYS
+        assert shown["gpu"].keys() >= DONNA_GPU_KEYS
+        assert (shown["current_request"], shown["mode"], shown["gpu"]["loaded_model"]) == (None, "active", None)
+        assert (shown["internal_queue"]["pending"], shown["external_queue"]["pending"]) == (0, 0)
+
+
+@in_virtual_time
+async def test_the_status_shows_what_runs_and_who_waits_in_order():
+    async with House("a", resident=("a",)) as house:
+        house.submit("a", caller="first")
+        await sleep_until(0.25)
+        external = [house.submit("a") for _ in range(2)]
+        background, critical = house.internal("a", priority=Priority.BACKGROUND), house.internal("a", priority=Priority.CRITICAL)
+        await settle()
+        await asyncio.sleep(0.25)
+        shown = status_of(house)
+        running = shown["current_request"]
+        assert (running["caller"], running["type"], running["state"], running["model"]) == ("test", "internal", "running", "a:latest")
+        assert (running["waited_s"], running["running_s"]) == (0.0, 0.25)
+        assert [item["sequence"] for item in shown["internal_queue"]["next_items"]] == [background.sequence]
+        first, *others = shown["external_queue"]["next_items"]
+        assert (first["caller"], first["band"], first["interrupt_count"]) == ("first", "interrupted", 1)
+        assert [item["sequence"] for item in others] == [ticket.sequence for ticket in external]
+        assert critical.sequence == running["sequence"]
+        assert shown["gpu"]["loaded_model"] == "a:latest"
+
+
+@in_virtual_time
+async def test_looking_a_thousand_times_changes_no_order_and_no_answer():
+    async with House("a", "b", resident=("a",)) as house:
+        models = ("a", "b", "a", "b", "a")
+        tickets = [house.submit(model) for model in models]
+        tickets.append(house.internal("a", priority=Priority.BACKGROUND))
+        await settle()
+        before = status_of(house)
+        for _ in range(1_000):
+            assert status_of(house) == before
+            house.worker.get_item(3)
+        await asyncio.gather(*map(body_of, tickets))
+        assert [event.sequence for event in house.events.of(ItemDispatched)] == [1, 6, 1, 3, 5, 2, 4]
+
+
+@in_virtual_time
+async def test_a_cancelled_call_that_is_still_stopping_is_shown_whole_and_never_with_negative_times():
+    async with House("a", resident=("a",)) as house:
+        await sleep_until(1.0)
+        ticket = house.submit("a", caller="gone")
+        await sleep_until(1.5)
+        house.worker.cancel(ticket.sequence)
+        shown = status_of(house)["current_request"]
+        assert (shown["caller"], shown["waited_s"], shown["running_s"], shown["model"]) == ("gone", 0.0, 0.5, "a:latest")
+        await settle()
+        assert status_of(house)["current_request"] is None
+
+
+@in_virtual_time
+async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end():
+    async with House("a", "b", resident=("a",)) as house:
+        first, second = house.submit("a", caller="me"), house.submit("b")
+        assert house.state_of(first.sequence) == "accepted"
+        await settle()
+        assert (house.state_of(first.sequence), house.state_of(second.sequence)) == ("running", "waiting")
+        await body_of(second)
+        await settle()
+        item = house.worker.get_item(first.sequence) or {}
+        assert (item["state"], item["caller"], item["attempts"], item["model"]) == ("completed", "me", 1, "a:latest")
+        assert house.worker.get_item(99) is None
+
+
+@in_virtual_time
+async def test_no_prompt_shows_up_anywhere():
+    async with House("a", resident=("a",)) as house:
+        future = house.worker.enqueue_internal("the secret word", "a")
+        await settle()
+        shown = repr(status_of(house)) + repr(house.worker.get_item(1))
+        await future
+        await settle()
+        shown += repr(house.worker.get_item(1)) + repr(house.events.all)
+        assert "secret" not in shown
+
+
+@in_virtual_time
+async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest():
+    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": REMEMBERED + 2})) as house:
+        tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
+        for ticket in tickets:
+            house.worker.cancel(ticket.sequence)
+        await settle()
+        assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [True, True, False]
+        assert house.worker.cancel_request(tickets[0].request_id, caller=None) is None
+        assert house.worker.cancel_request(tickets[2].request_id, caller=None) is True
+
+
+@in_virtual_time
+async def test_the_last_day_is_counted_by_lane_and_ending():
+    async with House("a", resident=("a",)) as house:
+        await body_of(house.submit("a"))
+        house.worker.cancel(house.internal("a").sequence)
+        await settle()
+        counted = status_of(house)["stats_24h"]
+        assert (counted["external_completed"], counted["internal_cancelled"], counted["external_failed"]) == (1, 1, 0)
+        await asyncio.sleep(86_400)
+        assert set(status_of(house)["stats_24h"].values()) == {0}
+
+
+@in_virtual_time
+async def test_swap_overhead_is_swap_time_over_swap_and_execution_time():
+    async with House("a", "b", resident=("a",)) as house:
+        await body_of(house.submit("a", service_s=1.5))
+        await body_of(house.submit("b", service_s=1.0))
+        await settle()
+        gpu = status_of(house)["gpu"]
+        # 0.5 s out and 2 s in, beside 1.5 s and 1 s of work
+        assert (gpu["swap_overhead_pct_1h"], gpu["swaps_this_hour"], gpu["last_swap_ms"]) == (50.0, 1, 2500.0)
+
+
+async def numbers_of(worker: LLMQueueWorker, seen: list[int]) -> None:
+    async for number in worker.changes():
+        seen.append(number)
+
+
+@in_virtual_time
+async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker():
+    seen: list[int] = []
+    async with House("a", resident=("a",)) as house:
+        watching = asyncio.create_task(numbers_of(house.worker, seen))
+        await settle()
+        assert len(seen) == 1
+        ticket = house.submit("a")
+        await settle()
+        queued = len(seen)
+        assert queued > 1
+        await body_of(ticket)
+        await settle()
+        assert len(seen) > queued
+        await house.gateway.stop(0.0)
+        await asyncio.wait_for(watching, 1)
+    assert seen == sorted(set(seen))
+
+
+@in_virtual_time
+async def test_one_who_watches_slowly_sees_the_latest_number_and_not_a_backlog():
+    async with House("a", resident=("a",)) as house:
+        changes = house.worker.changes()
+        first = await anext(changes)
+        for _ in range(10):
+            await body_of(house.submit("a"))
+        await settle()
+        latest = await anext(changes)
+        assert latest > first + 10
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(changes), 4.0)
