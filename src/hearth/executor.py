@@ -15,7 +15,16 @@ from hearth.clock import Clock
 from hearth.config.settings import Settings
 from hearth.dialects.framing import StreamTail, whole_usage
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
-from hearth.errors import BackendError, BackendGone, BackendTimeout, BackendUnreachable, CallerGone, FirstByteTimeout, HearthError
+from hearth.errors import (
+    BackendError,
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+    CallerGone,
+    FirstByteTimeout,
+    HearthError,
+)
 from hearth.ports import Exchange, GenerationBackend
 from hearth.reply import ReplyHead
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, FirstByte, Input, Started, Stopped
@@ -138,9 +147,10 @@ class Executor:
 
     async def _whole(self, work: Work, exchange: Exchange, route: Route) -> None:
         """Hand over a complete answer, so that an attempt that breaks off before can be redone without the caller noticing."""
-        parts = [chunk async for chunk in exchange.chunks()]
+        body = b"".join([chunk async for chunk in exchange.chunks()])
+        if exchange.status < 400 and not body:
+            raise BackendProtocolError("the model server sent an empty answer")
         self._report_first_byte(work, forwarded=True)
-        body = b"".join(parts)
         if exchange.status < 400:
             work.usage = whole_usage(route, body)
         work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))

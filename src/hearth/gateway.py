@@ -18,7 +18,6 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.rendering import differences
 from hearth.errors import BackendError, ConfigError, ModelNotFound
 from hearth.events import ConfigRejected, ConfigReloaded, GatewayStarted, GatewayStopped, GatewayStopping
-from hearth.gpu_tracker import GpuTracker
 from hearth.observability.fanout import EventFanout
 from hearth.observability.windows import Stats24h
 from hearth.ports import GenerationBackend, ModelControl
@@ -72,7 +71,6 @@ class Gateway:
             control=control,
             clock=clock,
             events=events,
-            tracker=GpuTracker(config.settings.gpu.home_model, config.settings.gpu.alerts),
             name_of=self._name_of,
             extra_status=self._extra_status,
         )

@@ -1,4 +1,5 @@
-"""What comes in through the door: a request as it is submitted, the ticket for it, and the item that the scheduler will know it by."""
+"""What comes in through the door: a request as it is submitted, the ticket for it, the item that the scheduler
+will know it by, and the count of those on their way there."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hearth.reply import Reply
-from hearth.types import BackendCall, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind
+from hearth.types import BackendCall, Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,30 @@ class Ticket:
     request_id: RequestId
     position: int
     reply: Reply
+
+
+class Arriving:
+    """How many accepted items no decision has seen yet: they count for depths and positions as if they waited already."""
+
+    def __init__(self) -> None:
+        self._by_band: dict[Band, int] = dict.fromkeys(Band, 0)
+
+    def add(self, band: Band) -> None:
+        """An item was accepted into this band."""
+        self._by_band[band] += 1
+
+    def remove(self, band: Band) -> None:
+        """A decision has seen it."""
+        self._by_band[band] -= 1
+
+    def up_to(self, band: Band) -> int:
+        """Those of this band and of more urgent ones."""
+        return sum(count for other, count in self._by_band.items() if other <= band)
+
+    def of(self, lane: Lane) -> int:
+        """Those of a lane; whoever arrives enters the external band or an internal one."""
+        external = self._by_band[Band.EXTERNAL]
+        return external if lane is Lane.EXTERNAL else sum(self._by_band.values()) - external
 
 
 def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> QueueItem:

@@ -21,7 +21,7 @@ from hearth.events import ModeChanged, TaskAnnounced
 from hearth.executor import Executor
 from hearth.gpu_tracker import GpuTracker
 from hearth.in_process import Asked, Futures, complete
-from hearth.intake import NewItem, Ticket, item_of
+from hearth.intake import Arriving, NewItem, Ticket, item_of
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.register import Register
 from hearth.reply import Reply
@@ -31,7 +31,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.swapper import Swapper
-from hearth.types import BackendCall, Band, Completion, Lane, Outcome, Priority, RequestId, Sequence, canonical_model
+from hearth.types import BackendCall, Completion, Lane, Outcome, Priority, RequestId, Sequence, canonical_model
 from hearth.work import Work
 
 __all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
@@ -68,7 +68,7 @@ class LLMQueueWorker:
         self._config = config
         self._clock = clock
         self._events = events
-        self.tracker = tracker or tracker_for(config)
+        self.tracker = tracker or GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)
         self._register = Register()
         settings = lambda: self._config.settings  # noqa: E731 - always the configuration in force
@@ -89,7 +89,7 @@ class LLMQueueWorker:
         self._on_decision = on_decision
         self._futures = Futures()
         self._mailbox: deque[tuple[Input, float]] = deque()
-        self._arriving: dict[Band, int] = dict.fromkeys(Band, 0)
+        self._arriving = Arriving()
         self._mail = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
@@ -117,9 +117,9 @@ class LLMQueueWorker:
         fixed = new.call
         call_on = (lambda _: fixed) if isinstance(fixed, BackendCall) else fixed
         work = Work(item=item, call_on=call_on, reply=reply)
-        position = self.scheduler.state.waiting.ahead_of(item.band) + self._arriving_up_to(item.band)
+        position = self.scheduler.state.waiting.ahead_of(item.band) + self._arriving.up_to(item.band)
         self._register.add(work)
-        self._arriving[item.band] += 1
+        self._arriving.add(item.band)
         self._dispatching.chronicle.queued(work, position, item.arrived_at)
         self.post(inputs.Arrived(item=item))
         return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, reply=reply)
@@ -270,7 +270,7 @@ class LLMQueueWorker:
         if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
             self._read_mode(now)
         if isinstance(fact, inputs.Arrived):
-            self._arriving[fact.item.band] -= 1
+            self._arriving.remove(fact.item.band)
         self._apply(fact, now)
 
     def _read_mode(self, now: float) -> None:
@@ -337,14 +337,9 @@ class LLMQueueWorker:
     def _check_depth(self, lane: Lane) -> None:
         limits = self._config.settings.queue
         allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
-        arriving = sum(self._arriving[band] for band in Band if (band is Band.EXTERNAL) == (lane is Lane.EXTERNAL))
-        waiting = self.scheduler.state.waiting.count(lane) + arriving
+        waiting = self.scheduler.state.waiting.count(lane) + self._arriving.of(lane)
         if waiting >= allowed:
             raise QueueFull(f"the queue is full: {waiting} {lane.value} requests are waiting", retry_after_s=self._next_free_s())
-
-    def _arriving_up_to(self, band: Band) -> int:
-        """Accepted items of this band or a more urgent one that no decision has seen yet."""
-        return sum(self._arriving[other] for other in Band if other <= band)
 
     def _next_free_s(self) -> float:
         """Expected seconds until something that runs now has ended: when a place in the queue comes free."""

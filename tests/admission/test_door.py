@@ -143,6 +143,12 @@ def test_only_binary_addresses_take_octets():
         check_media("POST", octets)
 
 
+def test_a_post_without_a_body_may_be_called_octets_as_aiohttp_does():
+    check_media("POST", headers((b"content-type", b"application/octet-stream"), (b"content-length", b"0")))
+    with pytest.raises(UnsupportedMedia):
+        check_media("POST", headers((b"content-type", b"application/octet-stream"), (b"content-length", b"2")))
+
+
 @pytest.mark.parametrize("encoding", [b"gzip", b"br", b"zstd", b"deflate", b"gzip, gzip", b"identity, gzip"])
 def test_compressed_bodies_are_refused(encoding):
     with pytest.raises(UnsupportedMedia):

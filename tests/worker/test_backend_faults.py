@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hearth.errors import BackendGone, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
+from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
 from hearth.events import BackendCameUp, BackendWentDown, ItemEnded, ItemResent, ResidencyDrifted
 from hearth.types import Outcome
 from tests.support.fake_ollama import CallFault, FakeModel
@@ -109,6 +109,16 @@ async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_
         assert text_of(seen).startswith(" alpha beta")
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.reason, len(house.ollama.calls)) == (Outcome.FAILED, "backend_gone", 1)
+
+
+@in_virtual_time
+async def test_a_whole_answer_without_a_body_is_no_answer_and_is_asked_for_again():
+    async with House("a", resident=("a",)) as house:
+        house.ollama.next_calls(CallFault.NO_DONE, None, CallFault.NO_DONE, CallFault.NO_DONE)
+        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+        with pytest.raises(BackendProtocolError):
+            await body_of(house.submit("a"))
+        assert len(house.ollama.calls) == 4
 
 
 @in_virtual_time

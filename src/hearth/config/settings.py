@@ -186,7 +186,8 @@ class ModelSettings:
     parallel: int | None = None
     """Requests it serves at once; unset is `gpu.parallel`. hot"""
     num_ctx: int | None = None
-    """Context length it is loaded and called with; unset is Ollama's own. hot, from the next load"""
+    """Context length it is loaded with and every native request is sent with; unset is the model's own. The OpenAI and Anthropic routes
+    cannot carry one and use the model's own, so give their callers a tag made with `PARAMETER num_ctx`. hot, from the next load"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,141 @@
+"""What the tests of the store share: a clock that stands still, an opened writer, a disk that fails on command."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from hearth.storage.connections import Connect, connect_writer
+from hearth.storage.database import Database
+from hearth.storage.writer import StorageHealth, Upkeep, Writer
+
+WALL = 1_767_571_200.0
+"""Monday, 2026-01-05 00:00:00 UTC."""
+
+
+class StoppedClock:
+    """Both readings move only when a test moves them."""
+
+    def __init__(self, *, monotonic_s: float = 1000.0, wall_s: float = WALL) -> None:
+        self.monotonic_s = monotonic_s
+        self.wall_s = wall_s
+
+    def monotonic(self) -> float:
+        return self.monotonic_s
+
+    def wall(self) -> float:
+        return self.wall_s
+
+    def advance(self, seconds: float) -> None:
+        self.monotonic_s += seconds
+        self.wall_s += seconds
+
+
+class NoUpkeep:
+    def step(self, connection: sqlite3.Connection) -> bool:
+        return False
+
+
+class Fuse:
+    """Counts the operations of the connections that burn it, and fails the Nth one, before or after it took effect."""
+
+    def __init__(self, code: int = sqlite3.SQLITE_IOERR, *, after: bool = False) -> None:
+        self.code = code
+        self.after = after
+        self.left: int | None = None
+        self.lasting = False
+        self.fired = 0
+
+    def arm(self, operation: int, *, lasting: bool = False) -> None:
+        self.left = operation
+        self.lasting = lasting
+
+    def repair(self) -> None:
+        self.left = None
+
+    def burn(self) -> None:
+        if self.left is None:
+            return
+        self.left -= 1
+        if self.left == 0 or (self.lasting and self.left < 0):
+            self.fired += 1
+            raise disk_error(self.code)
+
+    def connect(self, path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+        fuse = self
+
+        class Burning(sqlite3.Connection):
+            def execute(self, *arguments: Any) -> sqlite3.Cursor:
+                if not fuse.after:
+                    fuse.burn()
+                cursor = super().execute(*arguments)
+                if fuse.after:
+                    fuse.burn()
+                return cursor
+
+        return connect_writer(path, busy_timeout_s, Burning)
+
+
+def disk_error(code: int) -> sqlite3.OperationalError:
+    """An error as the sqlite3 module raises it."""
+    error = sqlite3.OperationalError(f"made to fail with {code}")
+    error.sqlite_errorcode = code
+    return error
+
+
+def open_database(path: Path, *, connect: Connect = connect_writer, reserve_mib: float = 0.0, busy_timeout_s: float = 0.02) -> Database:
+    return Database.open(path, reserve_mib=reserve_mib, clock=StoppedClock(), busy_timeout_s=busy_timeout_s, connect=connect)
+
+
+@asynccontextmanager
+async def writing(
+    path: Path,
+    *,
+    connect: Connect = connect_writer,
+    reserve_mib: float = 0.0,
+    upkeep: Upkeep | None = None,
+    listener: Callable[[StorageHealth], None] | None = None,
+    clock: StoppedClock | None = None,
+    capacity: int = 10_000,
+    retry_s: float = 30.0,
+) -> AsyncIterator[Writer]:
+    """A writer on a database with the table `note (id, text)`."""
+    database = open_database(path, connect=connect, reserve_mib=reserve_mib)
+    connection = database.connection()
+    connection.execute("CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, text TEXT)")
+    writer = Writer(
+        database,
+        clock=clock or StoppedClock(),
+        upkeep=upkeep or NoUpkeep(),
+        listener=listener or (lambda health: None),
+        capacity=capacity,
+        retry_s=retry_s,
+    )
+    writer.start()
+    try:
+        yield writer
+    finally:
+        await writer.close(5.0)
+
+
+def note(number: int, text: str = "") -> Callable[[sqlite3.Connection], int]:
+    """Insert a note; fails where its number is taken."""
+    return lambda connection: connection.execute("INSERT INTO note VALUES (?, ?)", (number, text)).rowcount
+
+
+def same_note(number: int) -> Callable[[sqlite3.Connection], int]:
+    """Insert a note where its number is free: idempotent, as everything that is posted."""
+    return lambda connection: connection.execute("INSERT OR IGNORE INTO note VALUES (?, '')", (number,)).rowcount
+
+
+def notes(path: Path) -> list[int]:
+    """The numbers that another program sees in the file."""
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return [row[0] for row in connection.execute("SELECT id FROM note ORDER BY id")]
+    finally:
+        connection.close()

@@ -1,0 +1,291 @@
+"""A disk that is full, locked, failing, read-only, gone: nothing acknowledged is lost, nothing lost is acknowledged, and it ends well."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hearth.storage.connections import connect_writer
+from hearth.storage.errors import Fault, StorageUnavailable
+from hearth.storage.writer import StorageHealth, Writer
+from tests.storage.house import Fuse, NoUpkeep, disk_error, note, notes, same_note, writing
+
+
+async def outcome(writer: Writer, number: int) -> bool:
+    """Whether a durable row was acknowledged."""
+    try:
+        await writer.submit(note(number))
+    except StorageUnavailable as error:
+        assert (error.status, error.retryable) == (503, True)
+        return False
+    return True
+
+
+async def test_another_programs_lock_refuses_what_must_be_durable_and_keeps_the_rest(tmp_path):
+    path = tmp_path / "hearth.db"
+    async with writing(path) as writer:
+        with closing(sqlite3.connect(path)) as shell:
+            shell.execute("BEGIN EXCLUSIVE")
+            writer.post(same_note(1))
+            with pytest.raises(StorageUnavailable) as refused:
+                await writer.submit(note(2))
+            assert refused.value.fault is Fault.LOCKED
+            assert writer.health.waiting >= 1
+            shell.rollback()
+        await writer.submit(note(3))
+    assert notes(path) == [1, 3]
+
+
+async def test_what_nobody_waits_for_is_tried_again_without_being_asked(tmp_path):
+    path = tmp_path / "hearth.db"
+    well = asyncio.Event()
+
+    def hear(health: StorageHealth) -> None:
+        if health.fault is None:
+            well.set()
+
+    async with writing(path, retry_s=0.01, listener=hear) as writer:
+        with closing(sqlite3.connect(path)) as shell:
+            shell.execute("BEGIN EXCLUSIVE")
+            assert not await outcome(writer, 1)
+            writer.post(same_note(2))
+            shell.rollback()
+        await asyncio.wait_for(well.wait(), 5.0)
+        assert notes(path) in ([], [2])
+    assert notes(path) == [2]
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY])
+async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
+    fuse = Fuse(code)
+    reports: list[StorageHealth] = []
+    async with writing(tmp_path / "hearth.db", connect=fuse.connect, listener=reports.append) as writer:
+        await writer.submit(note(0))
+        fuse.arm(1, lasting=True)
+        for number in range(1, 5):
+            assert not await outcome(writer, number)
+        fuse.repair()
+        assert await outcome(writer, 5)
+        assert await outcome(writer, 6)
+        await asyncio.sleep(0)
+        assert [report.fault is None for report in reports] == [False, True]
+        assert reports[0].detail
+    assert notes(tmp_path / "hearth.db") == [0, 5, 6]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CORRUPT])
+async def test_a_disk_that_fails_at_any_operation_loses_no_acknowledged_row_and_doubles_none(tmp_path, code, after):
+    for operation in range(1, 100):
+        path = tmp_path / f"{operation}.db"
+        fuse = Fuse(code, after=after)
+        async with writing(path, connect=fuse.connect) as writer:
+            await writer.submit(note(0))
+            fuse.arm(operation)
+            writer.post(same_note(1))
+            acknowledged = [number for number in (2, 3, 4) if await outcome(writer, number)]
+            fuse.repair()
+            await writer.submit(note(5))
+        assert {0, 1, 5, *acknowledged} <= set(notes(path))
+        assert set(notes(path)) <= set(range(6))
+        if not fuse.fired:
+            assert acknowledged == [2, 3, 4]
+            break
+    else:
+        pytest.fail("the fuse fired in every round")
+    assert operation > 6
+
+
+async def test_after_a_failed_sync_the_connection_is_opened_anew_and_the_database_checked(tmp_path):
+    fuse = Fuse(sqlite3.SQLITE_IOERR_FSYNC)
+    statements: list[str] = []
+    opened: list[sqlite3.Connection] = []
+
+    def connect(path: Path, timeout: float) -> sqlite3.Connection:
+        connection = fuse.connect(path, timeout)
+        connection.set_trace_callback(statements.append)
+        opened.append(connection)
+        return connection
+
+    async with writing(tmp_path / "hearth.db", connect=connect) as writer:
+        await writer.submit(note(0))
+        before = len(opened)
+        del statements[:]
+        fuse.arm(5)  # BEGIN, SAVEPOINT, INSERT, RELEASE, COMMIT
+        assert not await outcome(writer, 1)
+        assert await outcome(writer, 2)
+        assert len(opened) == before + 1
+        assert any("quick_check" in statement for statement in statements)
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            opened[before - 1].execute("SELECT 1")
+
+
+async def test_a_connection_that_is_well_is_kept_through_a_lock(tmp_path):
+    fuse = Fuse(sqlite3.SQLITE_BUSY)
+    opened: list[Path] = []
+
+    def connect(path: Path, timeout: float) -> sqlite3.Connection:
+        opened.append(path)
+        return fuse.connect(path, timeout)
+
+    async with writing(tmp_path / "hearth.db", connect=connect) as writer:
+        await writer.submit(note(0))
+        before = len(opened)
+        fuse.arm(1)
+        assert not await outcome(writer, 1)
+        assert await outcome(writer, 2)
+        assert len(opened) == before
+
+
+def with_room_for(pages: int):
+    """A disk that holds so many pages of the database: SQLite itself says SQLITE_FULL."""
+
+    def connect(path: Path, timeout: float) -> sqlite3.Connection:
+        connection = connect_writer(path, timeout)
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    return connect
+
+
+class DropEverything(NoUpkeep):
+    def step(self, connection: sqlite3.Connection) -> bool:
+        return connection.execute("DELETE FROM note").rowcount > 0
+
+
+@pytest.mark.parametrize("spare_pages", range(1, 9))
+async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(tmp_path, spare_pages):
+    path = tmp_path / "hearth.db"
+    async with writing(path):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    acknowledged = []
+    async with writing(path, connect=with_room_for(pages + spare_pages)) as writer:
+        for number in range(60):
+            try:
+                await writer.submit(note(number, "x" * 900))
+            except StorageUnavailable as error:
+                assert error.fault is Fault.FULL
+                break
+            acknowledged.append(number)
+        else:
+            pytest.fail("the disk never filled up")
+        assert not await writer.submit(lambda connection: connection.in_transaction is False)
+    assert notes(path) == acknowledged
+
+
+async def test_on_a_full_disk_the_reserve_is_given_up_once_so_that_pruning_can_run(tmp_path):
+    fuse = Fuse(sqlite3.SQLITE_FULL)
+    reports: list[StorageHealth] = []
+    upkeep = DropEverything()
+    async with writing(tmp_path / "hearth.db", connect=fuse.connect, reserve_mib=1, upkeep=upkeep, listener=reports.append) as writer:
+        reserve = tmp_path / "hearth.db.reserve"
+        assert reserve.stat().st_size == 1 << 20
+        await writer.submit(note(1))
+        fuse.arm(1)
+        assert await outcome(writer, 2)
+        await writer.submit(lambda connection: None)
+        assert [report.reserve_held for report in reports][:1] == [False]
+        assert notes(tmp_path / "hearth.db") == []
+    assert reserve.exists(), "the disk has room again"
+
+
+async def test_without_its_reserve_a_full_disk_refuses(tmp_path):
+    fuse = Fuse(sqlite3.SQLITE_FULL)
+    async with writing(tmp_path / "hearth.db", connect=fuse.connect, reserve_mib=1) as writer:
+        await writer.submit(note(1))
+        fuse.arm(1, lasting=True)
+        assert not await outcome(writer, 2)
+        assert not (tmp_path / "hearth.db.reserve").exists()
+        assert writer.health.fault is Fault.FULL
+        assert not writer.health.reserve_held
+
+
+async def test_a_file_that_was_moved_away_is_not_written_to_in_secret(tmp_path):
+    path, elsewhere = tmp_path / "hearth.db", tmp_path / "elsewhere.db"
+    async with writing(path) as writer:
+        await writer.submit(note(1))
+        path.rename(elsewhere)
+        with pytest.raises(StorageUnavailable, match="moved or deleted") as refused:
+            await writer.submit(note(2))
+        assert refused.value.fault is Fault.MOVED
+        elsewhere.rename(path)
+        await writer.submit(note(3))
+    assert notes(path) == [1, 3]
+
+
+async def test_a_file_that_was_replaced_is_left_alone(tmp_path):
+    path = tmp_path / "hearth.db"
+    async with writing(path) as writer:
+        await writer.submit(note(1))
+        (tmp_path / "other").write_bytes(b"somebody else's")
+        (tmp_path / "other").rename(path)
+        assert not await outcome(writer, 2)
+    assert path.read_bytes() == b"somebody else's"
+
+
+async def test_a_disk_that_fails_at_the_end_is_admitted(tmp_path):
+    fuse = Fuse()
+    async with writing(tmp_path / "hearth.db", connect=fuse.connect) as writer:
+        await writer.submit(note(1))
+        fuse.arm(1, lasting=True)
+        writer.post(same_note(2))
+        assert not await writer.close(5.0)
+        fuse.repair()
+    assert notes(tmp_path / "hearth.db") == [1]
+
+
+async def test_upkeep_that_meets_a_bad_disk_ends_and_is_reported(tmp_path):
+    class Unlucky(NoUpkeep):
+        def step(self, connection: sqlite3.Connection) -> bool:
+            raise disk_error(sqlite3.SQLITE_IOERR_READ)
+
+    reported = asyncio.Event()
+    async with writing(tmp_path / "hearth.db", upkeep=Unlucky(), listener=lambda health: reported.set()) as writer:
+        await asyncio.wait_for(reported.wait(), 5.0)
+        assert await outcome(writer, 1)
+        assert writer.health.fault is None
+
+
+SMALL_DISK = """
+import asyncio, resource, sys
+from pathlib import Path
+from tests.storage.house import note, writing
+from tests.storage.test_faults import outcome
+
+async def main(path):
+    async with writing(path) as writer:
+        await writer.submit(note(0))
+        unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+        acknowledged = [0]
+        for spare in range(0, 9000, 700):
+            size = (path.parent / (path.name + "-wal")).stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + spare, unlimited[1]))
+            for number in range(len(acknowledged) * 100, len(acknowledged) * 100 + 4):
+                if await outcome(writer, number):
+                    acknowledged.append(number)
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+            assert await outcome(writer, len(acknowledged) * 100 + 50)
+            acknowledged.append(len(acknowledged) * 100 + 50)
+    print(*acknowledged)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_a_real_write_that_fails_halfway_loses_no_acknowledged_row(tmp_path):
+    path = tmp_path / "hearth.db"
+    ran = subprocess.run([sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, timeout=30, check=False)
+    assert ran.returncode == 0, ran.stderr
+    acknowledged = {int(word) for word in ran.stdout.split()}
+    assert acknowledged <= set(notes(path))
+    assert len(acknowledged) >= 14
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.getrlimit(resource.RLIMIT_FSIZE)[1]
