@@ -14,6 +14,7 @@ from hearth.errors import (
     CallerError,
     CallerGone,
     HearthError,
+    Interrupted,
     ModelNotFound,
     NeverFits,
     WaitExpired,
@@ -21,7 +22,7 @@ from hearth.errors import (
 from hearth.executor import Executor
 from hearth.register import Register
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Dispatch, Expire, Fail, Load, Preempt, Refusal, Unload, WakeAt
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Refusal, Unload, WakeAt
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import protected
 from hearth.scheduling.state import State
@@ -82,7 +83,7 @@ class Dispatching:
                 self._dispatch(action, now)
             case Preempt(sequence=sequence):
                 self._executor.preempt(sequence)
-            case Abort(sequence=sequence):
+            case Cut(sequence=sequence) | Abort(sequence=sequence):
                 self._executor.abort(sequence)
             case Load(model=model):
                 self.chronicle.load_begins(action, now)
@@ -174,6 +175,8 @@ class Dispatching:
                 return NeverFits(f"model '{model}' needs {residency.need_mib(model):.0f} MiB, the GPU has {residency.capacity_mib:.0f}")
             case Refusal.BACKEND_DOWN:
                 return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
+            case Refusal.INTERRUPTED:
+                return Interrupted(retry_after_s=1.0)
             case Refusal.ATTEMPTS_EXHAUSTED:
                 return work.error or BackendError()
 

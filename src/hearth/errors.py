@@ -17,7 +17,8 @@
     ├── CapacityError            nobody's fault: come back later
     │   ├── QueueFull 503
     │   ├── ShuttingDown 503
-    │   └── WaitExpired 503
+    │   ├── WaitExpired 503
+    │   └── Interrupted 503      made room for more urgent work, and could not be resumed
     └── BackendError             the machine behind us
         ├── BackendUnreachable 503
         ├── BackendGone 502      the connection ended before the answer did
@@ -166,6 +167,12 @@ class WaitExpired(CapacityError):
     """The request waited longer than `queue.max_wait_s`."""
 
     reason = "wait_expired"
+
+
+class Interrupted(CapacityError):
+    """The answer was interrupted for more urgent work. Ask again."""
+
+    reason = "interrupted"
 
 
 class BackendError(HearthError):

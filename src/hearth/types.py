@@ -81,6 +81,7 @@ class QueueItem:
         streaming: True when bytes reach the caller before the generation ends.
         prompt_tokens: estimated size of the prompt.
         max_tokens: the caller's own output limit, None where it gave none.
+        replayable: a stream of it that was interrupted can be resumed by verified replay.
         expires_at: the instant after which a still waiting item is given up, None for never.
     """
 
@@ -95,6 +96,7 @@ class QueueItem:
     kind: WorkKind = WorkKind.GENERATE
     dialect: Dialect = Dialect.OLLAMA
     streaming: bool = False
+    replayable: bool = False
     prompt_tokens: int = 0
     max_tokens: int | None = None
     expires_at: float | None = None

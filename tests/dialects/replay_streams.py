@@ -27,7 +27,7 @@ TEXT_ONLY = frozenset({"/api/generate", "/v1/completions"})
 Part = tuple[str, str]
 """`thinking` or `content` with its text; `call` with `[name, arguments]` as JSON."""
 
-_LETTERS = "ab é😀ß中\u2028\u0085\x00\x1f\"\\<&>\n\r\t{}[]:, \u00a0\ufffd�\x7f\b\f"
+_LETTERS = 'ab é😀ß中\u2028\u0085\x00\x1f"\\<&>\n\r\t{}[]:, \u00a0\ufffd�\x7f\b\f'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,10 @@ def some_text(rng: random.Random, longest: int) -> str:
     return "".join(rng.choice(_LETTERS) for _ in range(rng.randrange(1, longest)))
 
 
+def some_call(rng: random.Random) -> str:
+    return json.dumps([some_text(rng, 5), {some_text(rng, 4): some_text(rng, 8), "id": rng.randrange(9)}])
+
+
 def some_answer(rng: random.Random, path: str, *, longest: int = 12) -> Answer:
     parts: list[Part] = []
     if path != "/v1/completions" and rng.random() < 0.4:
@@ -75,8 +79,7 @@ def some_answer(rng: random.Random, path: str, *, longest: int = 12) -> Answer:
     if rng.random() < 0.9 or not parts:
         parts.append(("content", some_text(rng, longest)))
     if path not in TEXT_ONLY:
-        for _ in range(rng.choice((0, 0, 1, 2))):
-            parts.append(("call", json.dumps([some_text(rng, 5), {some_text(rng, 4): some_text(rng, 8), "id": rng.randrange(9)}])))
+        parts.extend(("call", some_call(rng)) for _ in range(rng.choice((0, 0, 1, 2))))
     return Answer(parts=tuple(parts), reason=rng.choice(("stop", "length")))
 
 
@@ -367,7 +370,8 @@ def _events(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _read_anthropic(reader: Told, events: Iterator[dict[str, Any]]) -> None:
-    expected, index, block, arguments = "message_start", -1, {}, ""
+    expected, index, arguments = "message_start", -1, ""
+    block: dict[str, Any] = {}
     for event in events:
         need(not reader.ended, "something after the end")
         kind = event["type"]

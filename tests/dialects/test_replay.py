@@ -18,9 +18,9 @@ from tests.dialects.captured import captured
 from tests.dialects.replay_streams import ROUTES, Answer, Run, route, some_answer, stream, told
 
 LIMIT_BYTES = 1_000_000
-SHARDS = range(16)
-STREAMS_PER_SHARD = 105
-"""10,080 random streams over six routes and sixteen shards."""
+SHARDS = range(24)
+STREAMS_PER_SHARD = 70
+"""10,080 random streams over six routes and 24 shards."""
 
 
 def chunked(data: bytes, rng: random.Random) -> list[bytes]:
@@ -91,11 +91,12 @@ def test_any_unicode_text_survives_any_interruption(path: str, content: str, see
     assert told(path, interrupted(path, answer, random.Random(seed))).answer == expected(path, answer)
 
 
+@pytest.mark.parametrize("offset", range(1, 6))
 @pytest.mark.parametrize("path", ROUTES)
-def test_every_single_byte_is_a_place_to_go_on_from(path: str) -> None:
+def test_every_single_byte_is_a_place_to_go_on_from(path: str, offset: int) -> None:
     answer = Answer(parts=(("content", "é\n😀"),))
     first, second = (b"".join(stream(path, answer, Run(rng=random.Random(seed)))) for seed in (1, 2))
-    for cut in range(1, len(first) + 1):
+    for cut in range(offset, len(first) + 1, 5):
         replay = Replay(route(path), sent_of(path, first[:cut]))
         seen = first[:cut] + replay.feed(second) + replay.finish()
         assert told(path, seen).answer == expected(path, answer), cut
@@ -145,7 +146,7 @@ def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path
 @pytest.mark.parametrize("path", ROUTES)
 def test_what_the_caller_has_of_a_letter_must_be_the_beginning_of_the_second_runs_letter(path: str) -> None:
     first = b"".join(stream(path, Answer(parts=(("content", "ab😀"),)), Run(rng=random.Random(1))))
-    cut = first.index("😀".encode()) + 2
+    cut = first.index("😀".encode()) + 3
     for letter, goes_on in (("😀", True), ("🤖", False), ("c", False)):
         again = b"".join(stream(path, Answer(parts=(("content", f"ab{letter}cd"),)), Run(rng=random.Random(2))))
         replay = Replay(route(path), sent_of(path, first[:cut]))
@@ -173,7 +174,7 @@ def test_the_first_different_letter_ends_the_comparison_wherever_it_is(path: str
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: str) -> None:
     long, short = Answer(parts=(("content", "abcdef"),)), Answer(parts=(("content", "abc"),))
-    sent = sent_of(path, b"".join(stream(path, long, Run(rng=random.Random(1)))[:-3]))
+    sent = sent_of(path, b"".join(stream(path, long, Run(rng=random.Random(1)))[:-1]))
     with pytest.raises(StreamDiverged):
         go_on(path, sent, b"".join(stream(path, short, Run(rng=random.Random(2)))), random.Random(1))
 
@@ -191,7 +192,7 @@ def test_a_run_that_stops_while_catching_up_has_shown_nothing_and_is_refused(pat
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_stream_that_lacks_only_its_end_gets_only_its_end(path: str) -> None:
-    answer = Answer(parts=(("content", "abcdef"),))
+    answer = Answer(parts=(("content", "abcdefg"),))
     first, second = (stream(path, answer, Run(rng=random.Random(seed))) for seed in (1, 2))
     replay = Replay(route(path), sent_of(path, b"".join(first[:-1])))
     assert replay.feed(b"".join(second)).count(frame_end(route(path))) == 1
@@ -234,10 +235,9 @@ def test_an_error_after_half_a_frame_stands_in_a_frame_of_its_own(path: str) -> 
 def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
     sent = Sent(route("/api/chat"), limit_bytes=10)
     sent.feed(b"0123456789")
-    assert sent.replayable
+    assert (sent.replayable, sent.data) == (True, b"0123456789")
     sent.feed(b"x")
-    assert not sent.replayable
-    assert sent.data == b""
+    assert (sent.replayable, sent.data) == (False, b"")
     with pytest.raises(StreamDiverged):
         Replay(route("/api/chat"), sent)
 
@@ -315,8 +315,41 @@ def test_whole_frames_come_out_as_the_very_chunks_that_went_in() -> None:
     assert frames.rest == b'{"c"'
 
 
-@given(data=st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"bc", b"\r"])), path=st.sampled_from(ROUTES))
+@given(data=st.lists(st.sampled_from([b"a", b"bc", b"\r", b"d\n", b"e\n\n"])), path=st.sampled_from(ROUTES))
 def test_frames_are_the_same_however_the_bytes_arrive(data: list[bytes], path: str) -> None:
     whole, pieces = WholeFrames(route(path)), WholeFrames(route(path))
-    assert b"".join(whole.split(b"".join(data))) == b"".join(pieces.feed(piece) for piece in data)
+    assert whole.split(b"".join(data)) == [frame for piece in data for frame in pieces.split(piece)]
     assert whole.rest == pieces.rest
+
+
+@given(data=st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"bc", b"\r"])), path=st.sampled_from(ROUTES))
+def test_no_byte_is_lost_between_frames(data: list[bytes], path: str) -> None:
+    frames = WholeFrames(route(path))
+    assert b"".join(frame for piece in data for frame in frames.split(piece)) + frames.rest == b"".join(data)
+
+
+def native(done: bool = False, **said: str) -> bytes:
+    return json.dumps({"model": "m", "message": {"role": "assistant", "content": "", **said}, "done": done}).encode() + b"\n"
+
+
+def test_thinking_and_content_in_one_frame_equal_the_same_in_two() -> None:
+    together, apart = native(thinking="a", content="b"), native(thinking="a") + native(content="b")
+    for sent, again in ((together, apart), (apart, together)):
+        assert Replay(route("/api/chat"), sent_of("/api/chat", sent)).feed(again + native(done=True)) == native(done=True)
+
+
+def test_of_a_frame_with_thinking_and_content_only_the_content_is_new() -> None:
+    replay = Replay(route("/api/chat"), sent_of("/api/chat", native(thinking="a")))
+    assert json.loads(replay.feed(native(thinking="a", content="b")))["message"] == {"role": "assistant", "content": "b"}
+
+
+def test_the_same_letters_in_another_channel_are_another_answer() -> None:
+    replay = Replay(route("/api/chat"), sent_of("/api/chat", native(thinking="abc")))
+    with pytest.raises(StreamDiverged):
+        replay.feed(native(content="abc"))
+
+
+def test_thinking_that_goes_on_where_the_first_run_began_to_answer_is_another_answer() -> None:
+    replay = Replay(route("/api/chat"), sent_of("/api/chat", native(thinking="a") + native(content="b")))
+    with pytest.raises(StreamDiverged):
+        replay.feed(native(thinking="ab"))

@@ -79,7 +79,8 @@ class House(RuleBasedStateMachine):
     @rule(model=MODEL, lane=st.sampled_from(Lane), priority=st.sampled_from(Priority), wait=st.sampled_from((None, None, None, 15.0)))
     def arrive(self, model: str | None, lane: Lane, priority: Priority, wait: float | None) -> None:
         self.accepted += 1
-        self.house.arrive(model, lane=lane, priority=priority, max_wait_s=wait, max_tokens=60 if self.accepted % 3 else None)
+        limit, replayable = (60 if self.accepted % 3 else None), self.accepted % 2 == 0
+        self.house.arrive(model, lane=lane, priority=priority, max_wait_s=wait, max_tokens=limit, replayable=replayable)
 
     @rule(models=st.lists(MODEL, min_size=2, max_size=5), internal=st.booleans())
     def several_arrive(self, models: list[str | None], internal: bool) -> None:
@@ -109,6 +110,12 @@ class House(RuleBasedStateMachine):
     @rule(pick=PICK, forwarded=st.booleans())
     def a_first_byte_comes(self, pick: int, forwarded: bool) -> None:
         self.house.first_byte(self._open()[pick % len(self.house.running)], forwarded=forwarded)
+
+    @precondition(lambda self: self.house.running)
+    @rule(pick=PICK)
+    def a_stream_outgrows_what_is_kept(self, pick: int) -> None:
+        sequence = self._open()[pick % len(self.house.running)]
+        self.house.tell(inputs.Outgrown(sequence=Sequence(sequence), attempt=self.house.running[sequence]))
 
     @precondition(lambda self: self.house.running)
     @rule(pick=PICK)

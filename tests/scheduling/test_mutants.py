@@ -16,7 +16,13 @@ MUTANTS = (
         old="(self.rank, self.item.sequence)",
         new="(self.rank, -self.item.sequence)",
     ),
-    Mutant(what="a seen stream is stopped", module="preemption", old="and not entry.forwarded ", new=""),
+    Mutant(what="a seen stream is stopped", module="preemption", old="and (not entry.forwarded or resumable(state, entry))", new=""),
+    Mutant(
+        what="every stream counts as resumable", module="preemption", old="return replaying and entry.item.replayable and", new="return"
+    ),
+    Mutant(what="an outgrown stream is stopped", module="preemption", old=" and not entry.outgrown", new=""),
+    Mutant(what="a stream is cut without waiting", module="preemption", old="return now >= until", new="return True"),
+    Mutant(what="a cut item is put back", module="facts", old="entry.cancelled or entry.cut:", new="entry.cancelled:"),
     Mutant(what="protection comes one late", module="preemption", old="entry.interrupts >=", new="entry.interrupts >"),
     Mutant(what="a wrong estimate protects for ever", module="preemption", old="0 < remaining_s <=", new="remaining_s <="),
     Mutant(what="the oldest victim is chosen", module="preemption", old="reverse=True", new="reverse=False"),
@@ -38,8 +44,8 @@ MUTANTS = (
     Mutant(
         what="a cancelled item is put back",
         module="facts",
-        old="if entry.cancelled:\n        state.leave(entry)\n        return []\n    entry.interrupts",
-        new="entry.interrupts",
+        old="if entry.cancelled or entry.cut:\n",
+        new="if entry.cut:\n",
     ),
     Mutant(what="late reports count", module="facts", old=" or entry.attempts != attempt", new=""),
     Mutant(

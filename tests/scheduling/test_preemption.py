@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from hearth.config.settings import QueueSettings
+import pytest
+
+from hearth.config.settings import QueueSettings, SchedulingSettings, StartedStreams, UnreplayableStreams
 from hearth.scheduling import inputs
+from hearth.scheduling.waiting import Place
 from hearth.types import Band, Priority, Sequence, Usage
 from tests.support.shell import Shell, house_settings
 
@@ -27,6 +30,96 @@ def test_an_item_whose_caller_has_seen_bytes_is_never_stopped():
     house = busy(streamed=True)
     house.internal("a")
     assert house.said == []
+
+
+def stream(scheduling: SchedulingSettings | None = None, *, replayable: bool) -> Shell:
+    """One external stream runs on a, and its caller has seen bytes."""
+    house = Shell(house_settings(scheduling=scheduling), resident=("a",))
+    first = house.arrive("a", replayable=replayable)
+    house.first_byte(first, forwarded=True)
+    return house
+
+
+def test_a_stream_that_can_be_resumed_is_stopped_though_its_caller_has_seen_bytes():
+    house = stream(replayable=True)
+    urgent = house.internal("a")
+    assert house.said == ["preempt 1"]
+    assert house.stop(1) == [f"start {urgent} on a"]
+    assert house.finish(urgent) == ["start 1 on a"]
+
+
+def test_a_resumed_stream_can_be_stopped_again_before_and_after_it_has_caught_up():
+    house = stream(replayable=True)
+    for seen in (False, True):
+        urgent = house.internal("a")
+        house.stop(1)
+        house.finish(urgent)
+        if seen:
+            house.first_byte(1, forwarded=True)
+    house.internal("a")
+    assert house.said == ["preempt 1"]
+
+
+def test_a_stream_that_has_outgrown_what_is_kept_is_not_stopped_any_more():
+    house = stream(replayable=True)
+    house.tell(inputs.Outgrown(sequence=Sequence(1), attempt=1))
+    house.internal("a")
+    assert house.said == []
+
+
+def test_outgrowing_while_the_order_to_stop_is_on_its_way_lets_the_stream_go_on():
+    house = stream(replayable=True)
+    urgent = house.internal("a")
+    house.tell(inputs.Outgrown(sequence=Sequence(1), attempt=1))
+    assert house.state.entries[Sequence(1)].place is Place.RUNNING
+    assert house.finish(1) == [f"start {urgent} on a"]
+
+
+def test_with_finish_a_started_stream_ends_first():
+    house = stream(SchedulingSettings(started_streams=StartedStreams.FINISH), replayable=True)
+    house.internal("a")
+    assert house.said == []
+
+
+@pytest.mark.parametrize("elsewhere", ["a", "b"])
+def test_internal_work_waits_for_a_stream_no_longer_than_the_bound(elsewhere):
+    house = stream(SchedulingSettings(preempt_finish_bound_s=40.0), replayable=False)
+    house.at(100.0)
+    urgent = house.internal(elsewhere)
+    house.at(139.9)
+    assert not house.stopping
+    house.at(140.0)
+    assert house.stopping == {1}
+    assert house.stop(1)[0] == "fail 1 interrupted"
+    assert urgent in house.running or house.unloading == ["a"]
+
+
+def test_with_error_a_stream_that_cannot_be_resumed_is_cut_at_once():
+    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR), replayable=False)
+    urgent = house.internal("a")
+    assert house.said == ["cut 1"]
+    assert house.stop(1) == ["fail 1 interrupted", f"start {urgent} on a"]
+
+
+def test_a_cut_stream_that_ends_by_itself_first_has_ended_well():
+    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR), replayable=False)
+    urgent = house.internal("a")
+    assert house.finish(1) == [f"start {urgent} on a"]
+
+
+def test_a_stream_is_never_cut_for_external_work():
+    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR), replayable=False)
+    house.arrive("b")
+    assert house.said == []
+
+
+def test_a_protected_stream_is_neither_stopped_nor_cut():
+    house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=0)), resident=("a",))
+    first = house.arrive("a")
+    house.first_byte(first, forwarded=True)
+    house.internal("a")
+    house.at(10_000.0)
+    assert not house.stopping
 
 
 def test_an_item_whose_first_byte_was_held_back_is_stopped():

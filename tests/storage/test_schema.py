@@ -49,7 +49,9 @@ def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_pa
     assert schema(path) == schema(fresh)
 
 
-@pytest.mark.parametrize("sql", ["CREATE TABLE a (x); INSERT INTO nowhere VALUES (1)", "DROP TABLE swaps; CREATE TABLE process (x)", "NOT SQL"])
+@pytest.mark.parametrize(
+    "sql", ["CREATE TABLE a (x); INSERT INTO nowhere VALUES (1)", "DROP TABLE swaps; CREATE TABLE process (x)", "NOT SQL"]
+)
 def test_a_step_that_fails_leaves_the_database_as_it_was(tmp_path, sql):
     path = tmp_path / "hearth.db"
     open_database(path).close()

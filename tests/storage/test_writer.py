@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 import threading
 import time
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 
 from hearth.storage.connections import connect_reader, connect_writer
 from hearth.storage.errors import Fault, StorageUnavailable
+from hearth.storage.writer import StorageHealth
 from tests.storage.house import NoUpkeep, StoppedClock, note, notes, same_note, writing
 
 
@@ -25,6 +27,10 @@ class Gate:
     def __call__(self, connection: sqlite3.Connection) -> None:
         self.reached.set()
         assert self.open.wait(10.0)
+
+
+def seeing(number: int, seen: list[int]):
+    return lambda connection: seen.append(number)
 
 
 def counting_commits(commits: list[str]):
@@ -73,8 +79,8 @@ async def test_functions_run_in_the_order_in_which_they_came(tmp_path):
     seen: list[int] = []
     async with writing(tmp_path / "hearth.db") as writer:
         for number in range(0, 600, 2):
-            writer.post(lambda connection, number=number: seen.append(number))
-            last = writer.submit(lambda connection, number=number: seen.append(number + 1))
+            writer.post(seeing(number, seen))
+            last = writer.submit(seeing(number + 1, seen))
         await last
     assert seen == list(range(600))
 
@@ -97,7 +103,7 @@ async def test_a_failing_function_fails_alone_and_leaves_nothing_behind(tmp_path
 
 
 async def test_a_failing_posted_function_is_counted_and_reported_once(tmp_path):
-    reports = []
+    reports: list[StorageHealth] = []
     async with writing(tmp_path / "hearth.db", listener=reports.append) as writer:
         for _ in range(3):
             writer.post(lambda connection: 1 / 0)
@@ -130,7 +136,7 @@ async def test_cancelling_who_waits_leaves_the_statement_to_finish(tmp_path):
 
 
 async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path):
-    reports = []
+    reports: list[StorageHealth] = []
     async with writing(tmp_path / "hearth.db", capacity=5, listener=reports.append) as writer:
         gate = Gate()
         slow = writer.submit(gate)
@@ -258,5 +264,5 @@ async def test_many_who_wait_share_syncs_and_so_commit_faster_than_one_alone(tmp
         began, before = time.perf_counter(), len(commits)
         await asyncio.gather(*(caller(1000 * index) for index in range(50)))
         took_s = time.perf_counter() - began
-        print(f"durable 2 KB rows with 50 waiters: {2000 / took_s:,.0f} per second, {len(commits) - before} commits")
+        sys.stdout.write(f"durable 2 KB rows with 50 waiters: {2000 / took_s:,.0f} per second, {len(commits) - before} commits\n")
         assert len(commits) - before < 500

@@ -16,7 +16,7 @@ from math import inf
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Dispatch, Expire, Fail, Load, Preempt, Unload, WakeAt
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.invariants import DecisionChecker
@@ -62,6 +62,8 @@ def words(action: Action) -> str:
             return f"unload {model}"
         case Preempt(sequence=sequence):
             return f"preempt {sequence}"
+        case Cut(sequence=sequence):
+            return f"cut {sequence}"
         case Abort(sequence=sequence):
             return f"abort {sequence}"
         case Fail(sequence=sequence, why=why):
@@ -123,7 +125,7 @@ class Shell:
             case Dispatch(sequence=sequence, attempt=attempt):
                 assert sequence not in self.running, f"{sequence} is started twice"
                 self.running[sequence] = attempt
-            case Preempt(sequence=sequence) | Abort(sequence=sequence):
+            case Preempt(sequence=sequence) | Cut(sequence=sequence) | Abort(sequence=sequence):
                 self.stopping.add(sequence)
             case Load():
                 assert not self.loading, "two loads at once"
@@ -170,6 +172,7 @@ class Shell:
         max_wait_s: float | None = None,
         prompt_tokens: int = 0,
         max_tokens: int | None = None,
+        replayable: bool = False,
     ) -> Sequence:
         """An item is accepted now."""
         self._arrivals += 1
@@ -183,6 +186,7 @@ class Shell:
             arrived_at=self.now,
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
+            replayable=replayable,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,
         )
         self.tell(inputs.Arrived(item=item))

@@ -101,6 +101,12 @@ async def body_of(ticket: Ticket) -> bytes:
     return await ticket.reply.body()
 
 
+async def read_into(parts: list[bytes], ticket: Ticket) -> None:
+    """Collect the chunks of an answer as they come, to its end. Raises HearthError where it breaks off; `parts` keeps what came."""
+    while chunks := await ticket.reply.take():
+        parts.extend(chunks)
+
+
 def text_of(body: bytes) -> str:
     """What a native answer says, streamed or whole."""
     return "".join(json.loads(line)["response"] for line in body.splitlines())

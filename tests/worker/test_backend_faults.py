@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
-from hearth.events import BackendCameUp, BackendWentDown, ItemEnded, ItemResent, ResidencyDrifted
+from hearth.events import BackendCameUp, BackendWentDown, ItemResent, ResidencyDrifted
 from hearth.types import Outcome
 from tests.support.fake_ollama import CallFault, FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, text_of
 
 
 @in_virtual_time
@@ -101,12 +99,10 @@ async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_
     async with House("a", resident=("a",)) as house:
         house.ollama.next_calls(fault)
         ticket = house.submit("a", stream=True)
-        await ticket.reply.head()
-        seen = b""
+        seen: list[bytes] = []
         with pytest.raises(BackendGone):
-            while chunks := await ticket.reply.take():
-                seen += b"".join(chunks)
-        assert text_of(seen).startswith(" alpha beta")
+            await read_into(seen, ticket)
+        assert text_of(b"".join(seen)).startswith(" alpha beta")
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.reason, len(house.ollama.calls)) == (Outcome.FAILED, "backend_gone", 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 
 import pytest
@@ -79,7 +80,7 @@ async def test_a_restore_that_fails_is_tried_ever_later_and_then_left_alone():
         house.ollama.next_loads(*[LoadFault.FAIL] * 20)
         await sleep_until(20_000.0)
         instants = loads_at(house)
-        gaps = [later - earlier for earlier, later in zip(instants, instants[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(instants)]
         assert len(instants) == 5
         assert gaps == sorted(gaps)
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from hearth.events import ItemDispatched
-from hearth.queue import LLMQueueWorker
 from hearth.register import REMEMBERED
 from hearth.types import Priority
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -142,28 +141,20 @@ async def test_swap_overhead_is_swap_time_over_swap_and_execution_time():
         assert (gpu["swap_overhead_pct_1h"], gpu["swaps_this_hour"], gpu["last_swap_ms"]) == (50.0, 1, 2500.0)
 
 
-async def numbers_of(worker: LLMQueueWorker, seen: list[int]) -> None:
-    async for number in worker.changes():
-        seen.append(number)
-
-
 @in_virtual_time
 async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker():
-    seen: list[int] = []
     async with House("a", resident=("a",)) as house:
-        watching = asyncio.create_task(numbers_of(house.worker, seen))
-        await settle()
-        assert len(seen) == 1
+        changes = house.worker.changes()
+        seen = [await anext(changes)]
         ticket = house.submit("a")
-        await settle()
-        queued = len(seen)
-        assert queued > 1
+        seen.append(await anext(changes))
+        assert house.state_of(ticket.sequence) == "running"
         await body_of(ticket)
-        await settle()
-        assert len(seen) > queued
+        seen.append(await anext(changes))
+        assert house.state_of(ticket.sequence) == "completed"
         await house.gateway.stop(0.0)
-        await asyncio.wait_for(watching, 1)
-    assert seen == sorted(set(seen))
+        assert seen == sorted(set(seen))
+        assert len([number async for number in changes]) <= 1
 
 
 @in_virtual_time

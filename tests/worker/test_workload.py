@@ -13,7 +13,7 @@ from hearth.intake import Ticket
 from hearth.types import Outcome, Priority
 from tests.support.fake_ollama import CallFault, LoadFault
 from tests.support.virtual_time import run_virtual
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
+from tests.worker.house import FULL_TEXT, House, settings_with, text_of
 
 ITEMS = 120
 LEFT = "its caller left"
@@ -58,7 +58,7 @@ async def workload(seed: int, *, with_faults: bool) -> House:
                 house.worker.preempt_external()
             await asyncio.sleep(dice.choice((0.0, 0.0, 0.5, 1.0, 2.0)))
         texts = {ticket.sequence: await reading for ticket, reading in callers}
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(100.0)
         for end in house.events.of(ItemEnded):
             text = texts[end.sequence]
             assert text == LEFT or (text == FULL_TEXT) == (end.outcome is Outcome.COMPLETED), end

@@ -46,9 +46,12 @@ class WholeFrames:
         return whole
 
     def split(self, chunk: bytes) -> list[bytes]:
-        """As `feed`, one element per frame, each with its end."""
-        frames = self.feed(chunk).split(self._end)
-        return [frame + self._end for frame in frames[:-1]]
+        """As `feed`, one element per frame, each with its end; an empty line too many belongs to the frame before it."""
+        *frames, extra = self.feed(chunk).split(self._end)
+        whole = [frame + self._end for frame in frames]
+        if extra:
+            whole[-1] += extra
+        return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

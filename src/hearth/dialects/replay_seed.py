@@ -25,7 +25,9 @@ _SEEDS = 2**32
 """llama.cpp keeps 32 bits of a seed, so 4294967295 is RANDOM_SEED too."""
 
 _SPACE = " \t\r\n"
-_GAP = re.compile(r"[ \t\r\n,:]*")
+_OPENING = re.compile(r"\{[ \t\r\n]*(\}?)")
+_COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
+_NEXT = re.compile(r"[ \t\r\n]*(?:,[ \t\r\n]*|(\}))")
 _SEEDED = frozenset({Endpoint.CHAT, Endpoint.GENERATE, Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS})
 
 
@@ -123,23 +125,19 @@ def _with_member(text: str, holder: _Object, name: str, value: str, keys: list[s
 
 def _object_at(text: str, start: int) -> _Object | None:
     """The object that begins at `start`; None where none does, or where it is broken."""
-    if text[start : start + 1] != "{":
-        return None
+    found = _OPENING.match(text, start)
     members: JsonObject = {}
     starts: dict[str, int] = {}
-    decoder, place = json.JSONDecoder(), _after_gap(text, start + 1)
+    decoder = json.JSONDecoder()
     try:
-        while text[place : place + 1] != "}":
-            key, place = decoder.raw_decode(text, place)
-            place = _after_gap(text, place)
-            starts[key] = place
-            members[key], place = decoder.raw_decode(text, place)
-            place = _after_gap(text, place)
+        while found is not None and not found.group(1):
+            key, place = decoder.raw_decode(text, found.end())
+            colon = _COLON.match(text, place)
+            if colon is None or not isinstance(key, str):
+                return None
+            starts[key] = colon.end()
+            members[key], place = decoder.raw_decode(text, colon.end())
+            found = _NEXT.match(text, place)
     except (ValueError, RecursionError):
         return None
-    return _Object(inside=start + 1, members=members, starts=starts)
-
-
-def _after_gap(text: str, place: int) -> int:
-    found = _GAP.match(text, place)
-    return place if found is None else found.end()
+    return None if found is None else _Object(inside=start + 1, members=members, starts=starts)

@@ -28,6 +28,7 @@ class Refusal(StrEnum):
     NEVER_FITS = "never_fits"
     BACKEND_DOWN = "backend_down"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,14 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Stop the attempt for good: its caller has seen bytes and cannot be resumed; answer as to `Preempt`."""
+
+    sequence: Sequence
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """Give the item up and tell its caller."""
 
@@ -94,4 +103,4 @@ class WakeAt:
     at: float | None
 
 
-Action = Dispatch | Load | Unload | Preempt | Abort | Fail | Expire | WakeAt
+Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Fail | Expire | WakeAt

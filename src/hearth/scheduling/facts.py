@@ -11,7 +11,7 @@ import heapq
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, SwapReason
 from hearth.scheduling.inputs import Fault, Input
-from hearth.scheduling.preemption import interruptible
+from hearth.scheduling.preemption import interruptible, resumable
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Band, Sequence
@@ -31,6 +31,8 @@ def fold(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, 
             return _started(state, sequence, attempt, now)
         case inputs.FirstByte():
             return _first_byte(state, fact, now)
+        case inputs.Outgrown(sequence=sequence, attempt=attempt):
+            return _outgrown(state, sequence, attempt)
         case inputs.Finished():
             return _finished(state, fact, now)
         case inputs.Failed():
@@ -77,12 +79,13 @@ def fold(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, 
 def is_idle_news(state: State, fact: Input, now: float) -> bool:
     """Can this fact make nothing possible, and nothing due, that was not so before?
 
-    True for a first byte (it only takes options away), a start at the instant of its dispatch (expected then), and an external item that
-    comes to stand behind another of its own line: together most of all facts where there is much to do.
+    True for a first byte of an attempt that is not told to stop (it only takes options away), a start at the instant of its dispatch
+    (expected then), and an external item that comes to stand behind another of its own line: together most facts of a busy day.
     """
     match fact:
-        case inputs.FirstByte():
-            return True
+        case inputs.FirstByte(sequence=sequence):
+            entry = state.entries.get(sequence)
+            return entry is None or entry.place is Place.RUNNING
         case inputs.Started(sequence=sequence):
             entry = state.entries.get(sequence)
             return entry is None or now <= entry.dispatched_at
@@ -126,9 +129,23 @@ def _first_byte(state: State, fact: inputs.FirstByte, now: float) -> list[Action
     if entry is not None:
         entry.first_byte_at = now
         entry.forwarded = fact.forwarded
-        if fact.forwarded and entry.place is Place.STOPPING and not entry.cancelled:
-            entry.place = Place.RUNNING
+        if fact.forwarded and not resumable(state, entry):
+            _go_on(entry)
     return []
+
+
+def _outgrown(state: State, sequence: Sequence, attempt: int) -> list[Action]:
+    """A `Preempt` on its way comes too late, as after a first byte."""
+    entry = _attempt(state, sequence, attempt)
+    if entry is not None:
+        entry.outgrown = True
+        _go_on(entry)
+    return []
+
+
+def _go_on(entry: Entry) -> None:
+    if entry.place is Place.STOPPING and not entry.cancelled and not entry.cut:
+        entry.place = Place.RUNNING
 
 
 def _finished(state: State, fact: inputs.Finished, now: float) -> list[Action]:
@@ -164,9 +181,9 @@ def _stopped(state: State, sequence: Sequence, attempt: int, now: float) -> list
     if entry is None:
         return []
     state.release(entry, now)
-    if entry.cancelled:
+    if entry.cancelled or entry.cut:
         state.leave(entry)
-        return []
+        return [] if entry.cancelled else [Fail(sequence=sequence, why=Refusal.INTERRUPTED)]
     entry.interrupts += 1
     state.interruptions += 1
     entry.band, entry.rank = Band.INTERRUPTED, -state.interruptions

@@ -50,6 +50,14 @@ class FirstByte:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outgrown:
+    """More of the item's stream has been sent than is kept to compare a replay with: it cannot be resumed any more."""
+
+    sequence: Sequence
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The attempt produced its whole answer."""
 
@@ -69,7 +77,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The attempt was stopped because a `Preempt` asked for it; its connection is closed."""
+    """The attempt was stopped because a `Preempt`, `Cut` or `Abort` asked for it; its connection is closed."""
 
     sequence: Sequence
     attempt: int
@@ -170,6 +178,7 @@ Input = (
     Arrived
     | Started
     | FirstByte
+    | Outgrown
     | Finished
     | Failed
     | Stopped

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from math import inf
 
-from hearth.scheduling.actions import Abort, Action, Dispatch, Expire, Fail, Load, Preempt, Unload
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Unload
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
+from hearth.scheduling.preemption import resumable
 from hearth.scheduling.residency import Phase
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
@@ -103,7 +104,7 @@ class DecisionChecker:
                 self._attempts[sequence] = attempt
                 resident = state.residency.residents[model]
                 _require(len(resident.running) <= state.settings.parallel(model), f"{model} runs more than it has slots")
-            case Preempt(sequence=sequence) | Abort(sequence=sequence):
+            case Preempt(sequence=sequence) | Cut(sequence=sequence) | Abort(sequence=sequence):
                 self._judge_stop(action, state.entries[sequence])
             case Load(model=model):
                 self._judge_load(model)
@@ -115,11 +116,15 @@ class DecisionChecker:
             case _:
                 pass
 
-    def _judge_stop(self, action: Preempt | Abort, entry: Entry) -> None:
+    def _judge_stop(self, action: Preempt | Cut | Abort, entry: Entry) -> None:
         _require(entry.place is Place.STOPPING, f"item {action.sequence} is told to stop but not marked so")
         if isinstance(action, Preempt):
             _require(entry.external, f"internal item {action.sequence} is preempted")
-            _require(not entry.forwarded, f"item {action.sequence} is preempted though its caller has seen bytes")
+            unnoticed = not entry.forwarded or resumable(self.state, entry)
+            _require(unnoticed, f"item {action.sequence} is preempted though its caller has seen bytes")
+        if isinstance(action, Cut):
+            _require(entry.external and entry.forwarded, f"item {action.sequence} is cut though it could be put back")
+        if not isinstance(action, Abort):
             _require(entry.interrupts < self.state.settings.queue.max_interrupt_count, f"protected item {action.sequence} is preempted")
 
     def _judge_load(self, model: str) -> None:

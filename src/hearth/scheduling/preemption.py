@@ -1,15 +1,19 @@
 """Who must yield so that the house's own work can run.
 
 External work yields to internal work, and nothing else yields to anything: equal or lower rank never interrupts. Only within active
-hours. Never what its caller has already seen bytes of, never what has been interrupted often enough to be protected, never what is
-estimated to end within `preempt_min_remaining_s` (an estimate that turns out wrong loses that protection when its time is up).
+hours. Never what has been interrupted often enough to be protected, never what is estimated to end within `preempt_min_remaining_s` (an
+estimate that turns out wrong loses that protection when its time is up).
+
+A stream whose caller has seen bytes yields only if it can be resumed by verified replay. Otherwise it finishes first, but no internal
+item waits longer than `preempt_finish_bound_s` for that (not at all with `unreplayable_streams: error`): then the stream is cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hearth.scheduling.actions import Action, Preempt
+from hearth.config.settings import StartedStreams, UnreplayableStreams
+from hearth.scheduling.actions import Action, Cut, Preempt
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
@@ -18,7 +22,13 @@ from hearth.types import Band
 
 def interruptible(state: State, entry: Entry) -> bool:
     """May this running entry be stopped and put back without its caller noticing?"""
-    return entry.external and entry.place is Place.RUNNING and not entry.forwarded and not protected(state, entry)
+    return _may_yield(state, entry) and (not entry.forwarded or resumable(state, entry))
+
+
+def resumable(state: State, entry: Entry) -> bool:
+    """Could a stream of this entry go on after an interruption?"""
+    replaying = state.settings.scheduling.started_streams is StartedStreams.REPLAY
+    return replaying and entry.item.replayable and not entry.outgrown
 
 
 def protected(state: State, entry: Entry) -> bool:
@@ -38,9 +48,9 @@ def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], band
         staying = [entry for entry in resident.running.values() if not _leaving(state, entry, now)]
         spoken_for = state.waiting.up_to(band, resident.model) if waiter.item.model is None else 0
         wanted -= max(0, len(resident.running) - len(staying) - spoken_for)
-        victims += [entry for entry in staying if interruptible(state, entry)]
+        victims += [entry for entry in staying if _yields_to(state, entry, waiter, now)]
     victims.sort(key=lambda entry: (entry.dispatched_at, entry.item.sequence), reverse=True)
-    return [_preempt(entry) for entry in victims[: max(0, wanted)]]
+    return [_stop(state, entry) for entry in victims[: max(0, wanted)]]
 
 
 def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) -> list[Action]:
@@ -48,9 +58,26 @@ def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) 
     if waiter.external or not state.active:
         return []
     staying = [entry for entry in running if not _leaving(state, entry, now)]
-    if not all(interruptible(state, entry) for entry in staying):
-        return []
-    return [_preempt(entry) for entry in staying]
+    yielding = [entry for entry in staying if _yields_to(state, entry, waiter, now)]
+    return [_stop(state, entry) for entry in staying] if len(yielding) == len(staying) else []
+
+
+def _may_yield(state: State, entry: Entry) -> bool:
+    return entry.external and entry.place is Place.RUNNING and not protected(state, entry)
+
+
+def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
+    """Does this running entry have to go for this waiter now? Asks to be woken when it will."""
+    if interruptible(state, entry):
+        return True
+    if not _may_yield(state, entry):
+        return False
+    scheduling = state.settings.scheduling
+    at_once = scheduling.unreplayable_streams is UnreplayableStreams.ERROR and scheduling.started_streams is StartedStreams.REPLAY
+    until = waiter.item.arrived_at + (0.0 if at_once else scheduling.preempt_finish_bound_s)
+    if now < until:
+        state.wake_at(until)
+    return now >= until
 
 
 def _leaving(state: State, entry: Entry, now: float) -> bool:
@@ -64,6 +91,7 @@ def _leaving(state: State, entry: Entry, now: float) -> bool:
     return False
 
 
-def _preempt(entry: Entry) -> Action:
+def _stop(state: State, entry: Entry) -> Action:
+    entry.cut = not interruptible(state, entry)
     entry.place = Place.STOPPING
-    return Preempt(sequence=entry.item.sequence, attempt=entry.attempts)
+    return (Cut if entry.cut else Preempt)(sequence=entry.item.sequence, attempt=entry.attempts)

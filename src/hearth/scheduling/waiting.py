@@ -35,6 +35,8 @@ class Entry:
         attempts: dispatches so far; the number of the current attempt while it runs.
         resends: attempts that a backend fault undid before anything was forwarded.
         forwarded: its caller has seen bytes of the current attempt.
+        outgrown: more has been sent to its caller than is kept, so that no replay can be verified.
+        cut: it ends when its attempt has stopped, because its caller cannot be resumed.
         expected_end_at: estimate made at dispatch.
         cancelled: its caller is gone; it leaves as soon as its attempt has stopped.
     """
@@ -51,6 +53,8 @@ class Entry:
     expected_end_at: float = 0.0
     first_byte_at: float | None = None
     forwarded: bool = False
+    outgrown: bool = False
+    cut: bool = False
     cancelled: bool = False
 
     @property

@@ -173,12 +173,12 @@ class Writer:
             results = self._commit(jobs)
         except StorageUnavailable as error:
             waiting = self._backlog.put_back(jobs)
-            self._deliver([(job, error.again()) for job in waiting])
             self._note(error)
+            self._deliver([(job, error.again()) for job in waiting])
             return False
         self._count_failures(jobs, results)
-        self._deliver([(job, result) for job, result in zip(jobs, results, strict=True) if job.future is not None])
         self._note(None)
+        self._deliver([(job, result) for job, result in zip(jobs, results, strict=True) if job.future is not None])
         return True
 
     def _commit(self, jobs: list[Job]) -> list[object]:

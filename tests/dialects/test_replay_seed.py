@@ -1,0 +1,118 @@
+"""A request is made repeatable where it can be, and nothing else in it changes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hearth.dialects.replay_seed import Seeded, can_seed, seeded
+from hearth.dialects.routes import INFERENCE_ROUTES
+
+NATIVE = ["/api/chat", "/api/generate"]
+OPENAI = ["/v1/chat/completions", "/v1/completions"]
+SEEDLESS = ["/v1/messages", "/v1/responses"]
+
+
+def seeding(path: str, body: bytes) -> Seeded:
+    return seeded(INFERENCE_ROUTES[path], body, 4711)
+
+
+def test_only_routes_that_have_a_field_for_it_take_a_seed() -> None:
+    assert [path for path, route in INFERENCE_ROUTES.items() if can_seed(route)] == [*NATIVE, *OPENAI]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/api/chat", b' {"model": "m", "n": 1.0}', b' {"options":{"seed":4711},"model": "m", "n": 1.0}'),
+        ("/api/chat", b'{"options": {"num_ctx": 1e3}, "x": "\xff"}', b'{"options": {"seed":4711,"num_ctx": 1e3}, "x": "\xff"}'),
+        ("/api/generate", b'{"OPTIONS":{}}', b'{"OPTIONS":{"seed":4711}}'),
+        ("/api/generate", b'{"options":{"temperature":0}}', b'{"options":{"seed":4711,"temperature":0}}'),
+        ("/api/generate", b'{"a":1,"options": null}', b'{"a":1,"options": {"seed":4711}}'),
+        ("/api/chat", b'{"options":{"a":1,"seed": null }}', b'{"options":{"a":1,"seed": 4711 }}'),
+        ("/api/chat", b'{"options":{"Seed":5}}', b'{"options":{"seed":4711,"Seed":5}}'),
+        ("/api/chat", b'{"seed":5}', b'{"options":{"seed":4711},"seed":5}'),
+        ("/api/chat", b'{"tools":[{"options":{"seed":5}}]}', b'{"options":{"seed":4711},"tools":[{"options":{"seed":5}}]}'),
+        ("/v1/chat/completions", b'{"model":"m"} trailing', b'{"seed":4711,"model":"m"} trailing'),
+        ("/v1/completions", b'{"model":"m","Seed":null}', b'{"model":"m","Seed":4711}'),
+        ("/v1/completions", b"{}", b'{"seed":4711}'),
+    ],
+)
+def test_a_seed_is_put_in_where_none_was_given(path: str, body: bytes, expected: bytes) -> None:
+    assert seeding(path, body) == Seeded(body=expected, seed=4711, repeatable=True)
+
+
+@pytest.mark.parametrize(
+    ("given_seed", "seed", "repeatable"),
+    [("0", 0, True), ("7", 7, True), ("-2", -2, True), ("-1", -1, False), ("4294967295", 4294967295, False), ("5.0", 5, True)],
+)
+@pytest.mark.parametrize("path", [*NATIVE, *OPENAI])
+def test_the_callers_own_seed_stays_and_minus_one_means_another_answer_every_time(
+    path: str, given_seed: str, seed: int, *, repeatable: bool
+) -> None:
+    body = ('{"options":{"seed":%s}}' if path in NATIVE else '{"seed":%s}') % given_seed
+    assert seeding(path, body.encode()) == Seeded(body=body.encode(), seed=seed, repeatable=repeatable)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", b'{"options":{"temperature":0,"seed":-1}}'),
+        ("/v1/completions", b'{"temperature":0.0,"seed":-1}'),
+        ("/v1/messages", b'{"temperature":0}'),
+        ("/v1/responses", b'{"Temperature":0}'),
+    ],
+)
+def test_at_temperature_zero_a_request_repeats_itself_without_a_seed(path: str, body: bytes) -> None:
+    answer = seeding(path, body)
+    assert answer.body is body
+    assert answer.repeatable
+
+
+@pytest.mark.parametrize("path", SEEDLESS)
+@pytest.mark.parametrize("body", [b'{"temperature":0.1}', b'{"temperature":false}', b'{"seed":5}', b"{}"])
+def test_routes_without_a_seed_do_not_repeat_themselves(path: str, body: bytes) -> None:
+    assert seeding(path, body) == Seeded(body=body, seed=None, repeatable=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", b""),
+        ("/api/chat", b"[1]"),
+        ("/api/chat", b'{"model":'),
+        ("/api/chat", b'{"a" 1}x'),
+        ("/api/chat", b'{"options":[]}'),
+        ("/api/chat", b'{"options":{"a":1},"Options":{"seed":1}}'),
+        ("/api/chat", b'{"options":{"seed":"7"}}'),
+        ("/api/chat", b'{"options":{"seed":true}}'),
+        ("/api/chat", b'{"options":{"seed":1e999}}'),
+        ("/v1/chat/completions", b'{"a":' + b"[" * 200_000),
+        ("/api/embed", b'{"model":"m"}'),
+    ],
+)
+def test_what_cannot_be_understood_is_left_as_it_is_and_not_repeated(path: str, body: bytes) -> None:
+    assert seeding(path, body) == Seeded(body=body, seed=None, repeatable=False)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    fields=st.dictionaries(st.text(max_size=6).filter(lambda key: key.lower() not in ("seed", "options")), VALUES),
+    indent=st.none() | st.just(1),
+)
+def test_no_other_field_and_no_order_changes(fields: dict[str, object], indent: int | None) -> None:
+    body = json.dumps(fields, indent=indent).encode()
+    again = json.loads(seeding("/v1/completions", body).body)
+    assert list(again.items()) == [("seed", 4711), *fields.items()]
+    nested = json.dumps({"options": fields, **fields}, indent=indent).encode()
+    options = json.loads(seeding("/api/chat", nested).body)["options"]
+    assert list(options.items()) == [("seed", 4711), *fields.items()]

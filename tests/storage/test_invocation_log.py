@@ -1,0 +1,113 @@
+"""One row per finished item, and the questions that are asked about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hearth.events import BackendWentDown
+from hearth.storage.invocation_log import InvocationFilter
+from hearth.types import Lane, Outcome
+from tests.storage.conftest import written
+from tests.storage.house import WALL
+from tests.storage.samples import ended
+
+
+async def test_a_row_says_what_the_event_said_with_calendar_instants(store):
+    event = ended(
+        7, at=998.0, task_type="summary", outcome=Outcome.FAILED, reason="backend_gone", interrupt_count=2, attempts=3, status=502
+    )
+    store.invocations.emit(event)
+    await written(store)
+    (row,) = await store.invocations.find(InvocationFilter())
+    for name in (
+        "sequence",
+        "request_id",
+        "lane",
+        "caller",
+        "task_type",
+        "model",
+        "queue_s",
+        "swap_s",
+        "first_byte_s",
+        "backend_s",
+        "total_s",
+    ):
+        assert getattr(row, name) == getattr(event, name)
+    for name in ("prompt_tokens", "output_tokens", "attempts", "interrupt_count", "outcome", "reason", "status"):
+        assert getattr(row, name) == getattr(event, name)
+    assert (row.accepted_wall_s, row.ended_wall_s) == (WALL - 12.0, WALL - 2.0)
+    assert (row.epoch, row.chain_id, row.cost_usd) == (store.epoch, None, None)
+
+
+async def test_an_event_that_is_written_twice_is_one_row(store):
+    store.invocations.emit(ended(1))
+    store.invocations.emit(ended(1, caller="other"))
+    await written(store)
+    assert [row.caller for row in await store.invocations.find(InvocationFilter())] == ["webui"]
+
+
+async def test_other_events_leave_no_row(store):
+    store.invocations.emit(BackendWentDown(at=0.0, reason="refused"))
+    await written(store)
+    assert await store.invocations.find(InvocationFilter()) == ()
+
+
+async def test_text_that_no_database_takes_is_escaped_instead_of_lost(store):
+    store.invocations.emit(ended(1, model="bad\ud800name\0'; DROP TABLE swaps"))
+    await written(store)
+    (row,) = await store.invocations.find(InvocationFilter())
+    assert row.model == "bad\\ud800name\0'; DROP TABLE swaps"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sequences"),
+    [
+        (InvocationFilter(), [5, 4, 3, 2, 1]),
+        (InvocationFilter(limit=2), [5, 4]),
+        (InvocationFilter(limit=-1), []),
+        (InvocationFilter(caller="n8n"), [4, 2]),
+        (InvocationFilter(model="b"), [5, 4]),
+        (InvocationFilter(outcome=Outcome.CANCELLED), [3]),
+        (InvocationFilter(caller="n8n", model="b"), [4]),
+        (InvocationFilter(since_wall_s=WALL - 40.0), [5, 4, 3, 2]),
+        (InvocationFilter(caller="nobody' OR 1=1 --"), []),
+    ],
+)
+async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(store, wanted, sequences):
+    store.invocations.emit(ended(1, at=950.0))
+    store.invocations.emit(ended(2, at=960.0, caller="n8n"))
+    store.invocations.emit(ended(3, at=970.0, outcome=Outcome.CANCELLED))
+    store.invocations.emit(ended(4, at=980.0, caller="n8n", model="b"))
+    store.invocations.emit(ended(5, at=990.0, model="b"))
+    await written(store)
+    assert [row.sequence for row in await store.invocations.find(wanted)] == sequences
+
+
+async def test_a_clock_that_was_set_back_does_not_change_the_order(store, clock):
+    store.invocations.emit(ended(1))
+    clock.wall_s -= 86_400.0
+    store.invocations.emit(ended(2))
+    await written(store)
+    assert [row.sequence for row in await store.invocations.find(InvocationFilter())] == [2, 1]
+
+
+async def test_counts_are_by_lane_and_outcome_since_an_instant(store):
+    store.invocations.emit(ended(1, at=100.0))
+    store.invocations.emit(ended(2, interrupt_count=2))
+    store.invocations.emit(ended(3, interrupt_count=1, outcome=Outcome.FAILED))
+    store.invocations.emit(ended(4, lane=Lane.INTERNAL))
+    await written(store)
+    counts = await store.invocations.counts_since(WALL - 60.0)
+    assert counts[Lane.EXTERNAL].ended == {Outcome.COMPLETED: 1, Outcome.FAILED: 1, Outcome.CANCELLED: 0, Outcome.EXPIRED: 0}
+    assert counts[Lane.EXTERNAL].interrupted == 2
+    assert counts[Lane.INTERNAL].ended[Outcome.COMPLETED] == 1
+    assert counts[Lane.INTERNAL].interrupted == 0
+
+
+async def test_admissions_are_those_that_the_rate_limits_count(store):
+    store.invocations.emit(ended(1, at=900.0, caller="late", total_s=5.0))
+    store.invocations.emit(ended(2, at=890.0, caller="early", total_s=5.0, outcome=Outcome.CANCELLED))
+    store.invocations.emit(ended(3, at=990.0, caller="old", total_s=500.0))
+    store.invocations.emit(ended(4, caller="router", lane=Lane.INTERNAL))
+    await written(store)
+    assert await store.invocations.admissions_since(WALL - 115.0) == (("early", WALL - 115.0), ("late", WALL - 105.0))

@@ -1,0 +1,116 @@
+"""Forgetting, by age and by size, a little at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from hearth.storage.retention import ROWS_PER_STEP, SLACK_PAGES, Retention
+from tests.storage.conftest import written
+from tests.storage.house import WALL, StoppedClock, open_database
+from tests.storage.samples import ended
+
+DAY_S = 86_400.0
+SEED = """
+WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :rows)
+INSERT INTO invocation_log (
+  epoch, sequence, request_id, caller, lane, model, accepted_wall_s, ended_wall_s, queue_s, swap_s, total_s, attempts, interrupt_count,
+  outcome, reason
+)
+SELECT 0, :first + i, 'req_' || hex(zeroblob(16)), :caller, 'external', 'llama3.1:8b', :at, :at, 0.0, 0.0, 1.0, 1, 0, 'completed', :reason
+FROM n
+"""
+
+
+@pytest.fixture
+def connection(tmp_path) -> Iterator[sqlite3.Connection]:
+    database = open_database(tmp_path / "hearth.db")
+    yield database.connection()
+    database.close()
+
+
+def seed(connection: sqlite3.Connection, *, rows: int, days_old: float, first: int = 0, caller: str = "webui", reason: str = "") -> None:
+    connection.execute(SEED, {"rows": rows, "first": first, "at": WALL - days_old * DAY_S, "caller": caller, "reason": reason})
+
+
+def count(connection: sqlite3.Connection, table: str = "invocation_log") -> int:
+    return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+def pages(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA page_count").fetchone()[0])
+
+
+def run(connection: sqlite3.Connection, *, retention_days: float = 90.0, max_mib: float = 512.0) -> int:
+    """Steps until there is nothing more to do."""
+    retention = Retention(retention_days=retention_days, max_mib=max_mib, clock=StoppedClock())
+    steps, before = 0, count(connection)
+    while retention.step(connection):
+        assert not connection.in_transaction
+        assert before - count(connection) <= ROWS_PER_STEP
+        steps, before = steps + 1, count(connection)
+    return steps
+
+
+def test_rows_go_when_they_are_too_old_and_not_before(connection):
+    seed(connection, rows=3, days_old=91, first=0)
+    seed(connection, rows=4, days_old=89, first=10)
+    run(connection)
+    assert count(connection) == 4
+
+
+def test_many_old_rows_go_in_many_small_steps(connection):
+    seed(connection, rows=20_000, days_old=100)
+    assert run(connection) >= 20_000 // ROWS_PER_STEP
+    assert count(connection) == 0
+
+
+def test_the_file_shrinks_when_much_is_forgotten(connection, tmp_path):
+    seed(connection, rows=2_500, days_old=100, reason="x" * 4000)
+    before = pages(connection)
+    assert before > 2 * SLACK_PAGES
+    run(connection)
+    assert pages(connection) <= SLACK_PAGES + 100
+
+
+def test_beyond_its_size_the_oldest_rows_go_first(connection):
+    seed(connection, rows=3_000, days_old=2, caller="old")
+    seed(connection, rows=9_000, days_old=1, first=10_000, caller="new")
+    run(connection, max_mib=1.0)
+    used = connection.execute(
+        "SELECT (p.page_count - f.freelist_count) * 4096 FROM pragma_page_count p, pragma_freelist_count f"
+    ).fetchone()[0]
+    assert used <= 1 << 20
+    left = dict(connection.execute("SELECT caller, COUNT(*) FROM invocation_log GROUP BY caller").fetchall())
+    assert left["new"] > 4_000
+    assert "old" not in left
+
+
+def test_a_size_that_cannot_be_met_ends_when_nothing_is_left(connection):
+    seed(connection, rows=10, days_old=1)
+    run(connection, max_mib=0.0)
+    assert count(connection) == 0
+
+
+def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(connection):
+    old = WALL - 100 * DAY_S
+    connection.execute("INSERT INTO swaps VALUES (1, 1, 1, ?, '[]', 'a', 1.0, NULL, NULL, 0, '')", (old,))
+    for name, state in (("open", "reserved"), ("paid", "settled"), ("free", "released")):
+        connection.execute("INSERT INTO ledger VALUES (?, 1, 'webui', 'claude', 1.0, NULL, ?, ?, NULL)", (name, state, old))
+    run(connection)
+    assert count(connection, "swaps") == 0
+    assert connection.execute("SELECT id FROM ledger").fetchall() == [("open",)]
+
+
+async def test_an_open_store_forgets_by_itself(store, clock, tmp_path):
+    store.invocations.emit(ended(1, at=clock.monotonic() - 91 * DAY_S))
+    store.invocations.emit(ended(2))
+    await written(store)
+    clock.advance(301.0)
+    await written(store)
+    await written(store)
+    with closing(sqlite3.connect(tmp_path / "hearth.db")) as reader:
+        assert reader.execute("SELECT sequence FROM invocation_log").fetchall() == [(2,)]

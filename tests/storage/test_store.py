@@ -1,0 +1,82 @@
+"""The store as a whole: open, back up, close, open again."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+from contextlib import closing
+
+import pytest
+
+from hearth.storage.errors import Fault, StorageRefused, StorageUnavailable
+from hearth.storage.invocation_log import InvocationFilter
+from hearth.storage.store import Store, StoreSettings
+from tests.storage.conftest import written
+from tests.storage.house import Fuse, StoppedClock, open_database
+from tests.storage.samples import ended
+
+
+async def test_what_was_emitted_is_there_after_a_restart_under_its_own_epoch(tmp_path, clock):
+    settings = StoreSettings(path=tmp_path / "hearth.db", reserve_mib=0)
+    for _ in range(2):
+        store = await Store.open(settings, clock=clock, listener=lambda health: None)
+        store.invocations.emit(ended(1))
+        assert await store.close(5.0)
+    store = await Store.open(settings, clock=clock, listener=lambda health: None)
+    assert [(row.epoch, row.sequence) for row in await store.invocations.find(InvocationFilter())] == [(2, 1), (1, 1)]
+    await store.close(5.0)
+
+
+async def test_a_backup_of_a_live_store_is_whole_and_private(store, tmp_path):
+    for sequence in range(20):
+        store.invocations.emit(ended(sequence))
+    await written(store)
+    target = tmp_path / "backup.db"
+    await store.back_up(target)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    copy = open_database(target)
+    assert copy.connection().execute("SELECT COUNT(*) FROM invocation_log").fetchone() == (20,)
+    copy.close()
+
+
+async def test_a_backup_overwrites_nothing(store, tmp_path):
+    target = tmp_path / "precious.txt"
+    target.write_text("precious")
+    with pytest.raises(FileExistsError):
+        await store.back_up(target)
+    assert target.read_text() == "precious"
+
+
+async def test_an_owner_who_looks_in_with_a_shell_disturbs_nobody(store, tmp_path):
+    store.invocations.emit(ended(1))
+    await written(store)
+    with closing(sqlite3.connect(tmp_path / "hearth.db")) as shell:
+        shell.execute("BEGIN")
+        assert shell.execute("SELECT COUNT(*) FROM invocation_log").fetchone() == (1,)
+        store.invocations.emit(ended(2))
+        await written(store)
+    assert len(await store.invocations.find(InvocationFilter())) == 2
+
+
+async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path):
+    (tmp_path / "hearth.db").rename(tmp_path / "elsewhere.db")
+    with pytest.raises(StorageUnavailable) as refused:
+        await store.invocations.find(InvocationFilter())
+    assert refused.value.fault is Fault.CANNOT_OPEN
+    (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
+
+
+@pytest.mark.parametrize("operation", range(1, 60, 4))
+async def test_a_start_on_a_disk_that_fails_for_good_ends_with_the_lock_given_back(tmp_path, operation):
+    settings = StoreSettings(path=tmp_path / "hearth.db", reserve_mib=0)
+    fuse = Fuse()
+    fuse.arm(operation, lasting=True)
+    opening = Store.open(settings, clock=StoppedClock(), listener=lambda health: None, busy_timeout_s=1.0, connect=fuse.connect)
+    (result,) = await asyncio.gather(opening, return_exceptions=True)
+    assert isinstance(result, StorageRefused | StorageUnavailable) is bool(fuse.fired)
+    fuse.repair()
+    if isinstance(result, Store):
+        await result.close(5.0)
+    store = await Store.open(settings, clock=StoppedClock(), listener=lambda health: None)
+    assert await store.close(5.0)
