@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 
 from hearth.clock import Clock
-from hearth.config.settings import Settings
+from hearth.config.settings import Settings, load_options
 from hearth.errors import BackendError
 from hearth.events import BackendCameUp, BackendWentDown, ResidencyDrifted
 from hearth.ports import EventSink, ModelControl
 from hearth.scheduling.inputs import BackendDown, BackendUp, Input, Loaded, Unloaded
 from hearth.scheduling.state import State
-from hearth.types import ResidentModel, canonical_model
+from hearth.types import InstalledModel, ResidentModel, canonical_model
 
 DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
@@ -41,7 +41,8 @@ class BackendWatch:
         self._state = state
         self._post = post
         self._events = events
-        self._installed: dict[str, str] | None = None
+        self._installed: dict[str, InstalledModel] | None = None
+        self._one_of: dict[str, str] = {}
         self._resident: tuple[ResidentModel, ...] = ()
         self._up: bool | None = None
         self._down_since = 0.0
@@ -66,12 +67,26 @@ class BackendWatch:
     @property
     def installed(self) -> tuple[str, ...]:
         """Models on its disk at the last look, as it lists them."""
-        return tuple((self._installed or {}).values())
+        return tuple(canonical_model(model.name) for model in (self._installed or {}).values())
 
     def name_of(self, model: str) -> str | None:
-        """The installed name for what a caller wrote; None where it is not installed, the canonical form where nothing is known yet."""
+        """The one name of the model that a caller means, whatever its spelling or tag.
+
+        Names with one digest are one model to Ollama: it keeps it in memory once, under the name that was loaded first.
+
+        Returns:
+            None where it is not installed, the canonical form where nothing is known yet.
+        """
         canonical = canonical_model(model)
-        return canonical if self._installed is None else self._installed.get(canonical.lower())
+        if self._installed is None:
+            return canonical
+        known = self._installed.get(canonical.lower())
+        return None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
+
+    def fingerprint_of(self, model: str) -> str:
+        """What decides the text of a seeded generation: the model's digest and how it is loaded."""
+        known = (self._installed or {}).get(canonical_model(model).lower())
+        return f"{'' if known is None else known.digest} {load_options(self._settings(), model).num_ctx}"
 
     def poke(self) -> None:
         """Look again now."""
@@ -95,19 +110,20 @@ class BackendWatch:
         try:
             version = await self._control.version()
             await self.refresh_installed()
-            moving_before = self._state.residency.swap
+            begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
             self._resident = await self._control.resident()
         except BackendError as error:
             self._went_down(error)
             return
-        if moving_before is None and self._state.residency.swap is None:
+        if moving is None and self._state.residency.swaps_begun == begun_before:
             self._reconcile()
         self._came_up(version)
 
     async def refresh_installed(self) -> None:
         """Read the list of installed models. Raises BackendError."""
-        names = await self._control.installed()
-        self._installed = {canonical_model(name).lower(): canonical_model(name) for name in names}
+        models = await self._control.installed()
+        self._installed = {canonical_model(model.name).lower(): model for model in models}
+        self._one_of = _one_name_each(models, preferred=_named_in(self._settings()))
 
     def _went_down(self, error: BackendError) -> None:
         if self._up is not False:
@@ -128,7 +144,7 @@ class BackendWatch:
     def _reconcile(self) -> None:
         """Tell the scheduler what is really in memory. A model that work runs on is left to that work to find gone."""
         residents = self._state.residency.residents
-        seen = {canonical_model(model.name): model for model in self._resident}
+        seen = {self.name_of(model.name) or canonical_model(model.name): model for model in self._resident}
         appeared = tuple(name for name in seen if name not in residents)
         vanished = tuple(name for name, resident in residents.items() if name not in seen and not resident.running)
         for name in appeared:
@@ -137,3 +153,16 @@ class BackendWatch:
             self._post(Unloaded(model=name))
         if (appeared or vanished) and self._up:
             self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished))
+
+
+def _named_in(settings: Settings) -> frozenset[str]:
+    return frozenset(canonical_model(name) for name in (settings.gpu.home_model, *settings.models) if name)
+
+
+def _one_name_each(models: tuple[InstalledModel, ...], preferred: frozenset[str]) -> dict[str, str]:
+    """By digest the name that stands for the model: one that the owner uses, else the first in the alphabet."""
+    names: dict[str, list[str]] = {}
+    for model in models:
+        if model.digest:
+            names.setdefault(model.digest, []).append(canonical_model(model.name))
+    return {digest: min(same, key=lambda name: (name not in preferred, name)) for digest, same in names.items()}

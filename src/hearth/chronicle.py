@@ -12,11 +12,13 @@ from hearth.errors import HearthError
 from hearth.events import (
     InternalFault,
     ItemDispatched,
+    ItemDiverged,
     ItemEnded,
     ItemInterrupted,
     ItemProtected,
     ItemQueued,
     ItemResent,
+    ItemResumed,
     ItemStreaming,
     SwapCompleted,
     SwapFailed,
@@ -72,6 +74,16 @@ class Chronicle:
         """The backend has begun to answer."""
         since = work.dispatched_at if work.dispatched_at is not None else at
         self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **_identity(work)))
+
+    def resumed(self, work: Work, at: float) -> None:
+        """A replay has caught up with what its caller had."""
+        since = work.dispatched_at if work.dispatched_at is not None else at
+        verified = work.verified_chars or 0
+        self._events.emit(ItemResumed(at=at, attempt=work.attempt, verified_chars=verified, catch_up_s=at - since, **_identity(work)))
+
+    def diverged(self, work: Work, at: float) -> None:
+        """A replay gave another answer."""
+        self._events.emit(ItemDiverged(at=at, attempt=work.attempt, **_identity(work)))
 
     def interrupted(self, work: Work, at: float, *, protected: bool) -> None:
         """The attempt was stopped for more urgent work."""

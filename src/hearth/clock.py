@@ -32,6 +32,11 @@ def new_api_key() -> str:
     return f"hearth_{secrets.token_urlsafe(32)}"
 
 
+def new_seed() -> int:
+    """A seed for a generation: 31 random bits."""
+    return secrets.randbelow(2**31)
+
+
 def new_request_id() -> str:
     """`req_` and 128 random bits in hex."""
     return f"req_{secrets.token_hex(16)}"

@@ -17,6 +17,7 @@ from hearth.errors import (
     Interrupted,
     ModelNotFound,
     NeverFits,
+    StreamDiverged,
     WaitExpired,
 )
 from hearth.executor import Executor
@@ -128,8 +129,12 @@ class Dispatching:
 
     def _first_byte(self, sequence: Sequence, now: float) -> None:
         work = self._register.live(sequence)
-        if work is not None:
+        if work is None:
+            return
+        if work.verified_chars is None:
             self.chronicle.first_byte(work, now)
+        else:
+            self.chronicle.resumed(work, now)
 
     def _finished(self, sequence: Sequence, now: float) -> None:
         work = self._register.live(sequence)
@@ -157,6 +162,8 @@ class Dispatching:
         work = self._register.live(sequence)
         if work is not None:
             error = self._error_of(work, why)
+            if isinstance(error, StreamDiverged):
+                self.chronicle.diverged(work, now)
             self._give_up(sequence, Outcome.CANCELLED if isinstance(error, CallerGone) else Outcome.FAILED, now, error)
 
     def _give_up(self, sequence: Sequence, outcome: Outcome, now: float, error: HearthError) -> None:

@@ -22,6 +22,7 @@
     └── BackendError             the machine behind us
         ├── BackendUnreachable 503
         ├── BackendGone 502      the connection ended before the answer did
+        ├── BackendBusy 503
         ├── BackendTimeout 504
         │   └── FirstByteTimeout 504
         ├── BackendProtocolError 502
@@ -194,6 +195,13 @@ class BackendGone(BackendError):
     """The model server closed the connection before the answer was complete."""
 
     reason = "backend_gone"
+
+
+class BackendBusy(BackendError):
+    """The model server is busy."""
+
+    status = 503
+    reason = "backend_busy"
 
 
 class BackendTimeout(BackendError):

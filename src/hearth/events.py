@@ -126,6 +126,22 @@ class ItemProtected(ItemEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResumed(ItemEvent):
+    """A replay has reproduced what an interrupted stream's caller had, and goes on from there. `catch_up_s` spans dispatch to there."""
+
+    attempt: int
+    verified_chars: int
+    catch_up_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemDiverged(ItemEvent):
+    """A replay gave another answer; the stream ended with a retryable error, and nothing of the other answer was sent."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemResent(ItemEvent):
     """An attempt failed before anything was forwarded; the item runs once more."""
 

@@ -13,31 +13,24 @@ from contextlib import suppress
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
-from hearth.dialects.framing import StreamTail, whole_usage
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
-from hearth.errors import (
-    BackendError,
-    BackendGone,
-    BackendProtocolError,
-    BackendTimeout,
-    BackendUnreachable,
-    CallerGone,
-    FirstByteTimeout,
-    HearthError,
-)
+from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
+from hearth.forwarding import Forwarding, Pace
 from hearth.ports import Exchange, GenerationBackend
-from hearth.reply import ReplyHead
-from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, FirstByte, Input, Started, Stopped
+from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped
 from hearth.types import Sequence
 from hearth.work import Work
 
 MIN_TIMEOUT_S = 30.0
 """No attempt is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
-MIB = 1024 * 1024
 
 
 class Executor:
-    """Owns the attempts that are under way."""
+    """Owns the attempts that are under way.
+
+    Args:
+        fault: told of defects; fingerprint_of: what decides the text of a seeded run on a model, besides the request.
+    """
 
     def __init__(
         self,
@@ -47,12 +40,15 @@ class Executor:
         settings: Callable[[], Settings],
         post: Callable[[Input], None],
         fault: Callable[[str, BaseException], None],
+        fingerprint_of: Callable[[str], str],
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._settings = settings
         self._post = post
         self._fault = fault
+        self._fingerprint_of = fingerprint_of
+        self._forwarding = Forwarding(clock=clock, settings=settings, post=post)
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._works: dict[Sequence, Work] = {}
 
@@ -84,9 +80,9 @@ class Executor:
             self._post(Failed(sequence=sequence, attempt=attempt, fault=Fault.FATAL))
 
     def preempt(self, sequence: Sequence) -> None:
-        """Stop the attempt, unless its caller is there and has been given bytes since that was decided: then it goes on."""
+        """Stop the attempt, unless its caller has been given bytes and could not be resumed: then it goes on."""
         work = self._works.get(sequence)
-        if work is not None and (work.outcome is not None or not work.forwarded):
+        if work is not None and (work.outcome is not None or not work.forwarded or work.resumable):
             self.abort(sequence)
 
     def abort(self, sequence: Sequence) -> None:
@@ -124,6 +120,7 @@ class Executor:
         began_at = asyncio.get_running_loop().time()
         end_at = began_at + max(MIN_TIMEOUT_S, 2 * limit_s)
         quiet_s = self._settings().ollama.first_byte_timeout_s + 2 * prompt_s
+        self._check_ground(work)
         call = work.call_on(work.model or "")
         try:
             async with asyncio.timeout_at(began_at + quiet_s if work.item.streaming else end_at):
@@ -140,56 +137,25 @@ class Executor:
 
     async def _forward(self, work: Work, exchange: Exchange, route: Route, limit: asyncio.Timeout) -> None:
         work.status = exchange.status
-        if work.item.streaming and exchange.status < 400:
-            await self._stream(work, exchange, route, limit)
-        else:
-            await self._whole(work, exchange, route)
-
-    async def _whole(self, work: Work, exchange: Exchange, route: Route) -> None:
-        """Hand over a complete answer, so that an attempt that breaks off before can be redone without the caller noticing."""
-        body = b"".join([chunk async for chunk in exchange.chunks()])
-        if exchange.status < 400 and not body:
-            raise BackendProtocolError("the model server sent an empty answer")
-        self._report_first_byte(work, forwarded=True)
-        if exchange.status < 400:
-            work.usage = whole_usage(route, body)
-        work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
-        work.reply.push(body)
-        work.reply.finish()
-
-    async def _stream(self, work: Work, exchange: Exchange, route: Route, limit: asyncio.Timeout) -> None:
-        """Pass chunks on as they come. An end without the dialect's own terminator is a truncation, whatever the framing says."""
-        tail, reply, pace = StreamTail(route), work.reply, _Pace(limit, self._settings().ollama.idle_timeout_s)
-        reserve = self._settings().server.write_buffer_mib * MIB
+        if not work.item.streaming or exchange.status >= 400:
+            await self._forwarding.whole(work, exchange, route)
+            return
+        pace = Pace(limit, self._settings().ollama.idle_timeout_s)
         try:
-            async for chunk in exchange.chunks():
-                pace.progressed = True
-                if not work.forwarded:
-                    self._report_first_byte(work, forwarded=True)
-                    reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
-                tail.feed(chunk)
-                reply.push(chunk)
-                if reply.unread_bytes >= reserve:
-                    await self._reader_catches_up(work)
+            if work.reply.started:
+                await self._forwarding.replay(work, exchange, route, pace)
+            else:
+                await self._forwarding.stream(work, exchange, route, pace)
         finally:
             pace.stop()
-        work.usage = tail.usage()
-        if not tail.complete and not tail.reported_error:
-            raise BackendGone
-        reply.finish()
 
-    def _report_first_byte(self, work: Work, *, forwarded: bool) -> None:
-        work.forwarded = forwarded
-        work.first_byte_at = self._clock.monotonic()
-        self._post(FirstByte(sequence=work.item.sequence, attempt=work.attempt, forwarded=forwarded))
-
-    async def _reader_catches_up(self, work: Work) -> None:
-        """Hold the backend back for a reader that is far behind, but not for long."""
-        try:
-            async with asyncio.timeout(self._settings().server.write_deadline_s):
-                await work.reply.writable()
-        except TimeoutError as error:
-            raise CallerGone("the caller stopped reading") from error
+    def _check_ground(self, work: Work) -> None:
+        """A seeded run repeats itself on the same model, loaded in the same way, and on nothing else."""
+        fingerprint = self._fingerprint_of(work.model or "")
+        if not work.reply.started:
+            work.fingerprint = fingerprint
+        elif work.fingerprint != fingerprint:
+            raise StreamDiverged("the model was changed while the answer was interrupted")
 
     async def aclose(self) -> None:
         """Stop everything and wait until it has stopped."""
@@ -201,30 +167,9 @@ class Executor:
                 await task
 
 
-class _Pace:
-    """Ends an exchange that sends nothing for too long; looks now and then instead of setting a timer per chunk."""
-
-    def __init__(self, limit: asyncio.Timeout, idle_timeout_s: float) -> None:
-        self.progressed = True
-        self._limit = limit
-        self._idle_timeout_s = idle_timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(idle_timeout_s, self._look)
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self.progressed:
-            self.progressed = False
-            self._timer = self._loop.call_later(self._idle_timeout_s, self._look)
-        else:
-            self._limit.reschedule(self._loop.time())
-
-
 def _fault_of(error: HearthError) -> Fault:
     if isinstance(error, FirstByteTimeout):
         return Fault.FIRST_BYTE_TIMEOUT
-    if isinstance(error, BackendError) and not isinstance(error, BackendTimeout):
+    if isinstance(error, BackendError) and not isinstance(error, BackendTimeout | StreamDiverged):
         return Fault.BACKEND_GONE
     return Fault.FATAL

@@ -72,6 +72,7 @@ class Gateway:
             clock=clock,
             events=events,
             name_of=self._name_of,
+            fingerprint_of=self._fingerprint_of,
             extra_status=self._extra_status,
         )
         self._identity = identity
@@ -239,6 +240,9 @@ class Gateway:
 
     def _name_of(self, model: str) -> str | None:
         return self._watch.name_of(model)
+
+    def _fingerprint_of(self, model: str) -> str:
+        return self._watch.fingerprint_of(model)
 
     def _backend_status(self) -> dict[str, object]:
         return {

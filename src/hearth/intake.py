@@ -24,6 +24,7 @@ class NewItem:
     kind: WorkKind = WorkKind.GENERATE
     dialect: Dialect = Dialect.OLLAMA
     streaming: bool = False
+    replayable: bool = False
     prompt_tokens: int = 0
     max_tokens: int | None = None
 
@@ -76,6 +77,7 @@ def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> 
         kind=new.kind,
         dialect=new.dialect,
         streaming=new.streaming,
+        replayable=new.replayable,
         prompt_tokens=new.prompt_tokens,
         max_tokens=new.max_tokens,
         expires_at=now + max_wait_s if max_wait_s > 0 else None,

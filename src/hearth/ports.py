@@ -10,7 +10,7 @@ from typing import Protocol
 
 from hearth.clock import Clock
 from hearth.events import Event
-from hearth.types import BackendCall, Headers, LoadOptions, ResidentModel
+from hearth.types import BackendCall, Headers, InstalledModel, LoadOptions, ResidentModel
 
 __all__ = ["Clock", "EventSink", "Exchange", "GenerationBackend", "ModelControl"]
 
@@ -62,14 +62,17 @@ class ModelControl(Protocol):
     async def version(self) -> str:
         """Raises BackendUnreachable when nothing answers."""
 
-    async def installed(self) -> tuple[str, ...]:
-        """Names of the models on disk, as the backend lists them."""
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        """The models on disk, as the backend lists them."""
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         """What is in memory now."""
 
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
-        """Ask for `model` to be loaded and kept; returns when the backend says so. Raises ModelNotFound, SwapTimedOut, SwapFailed."""
+        """Ask for `model` to be loaded and kept; returns when the backend says so.
+
+        Raises ModelNotFound, SwapTimedOut, SwapFailed, BackendUnreachable.
+        """
 
     async def unload(self, model: str) -> None:
-        """Ask for `model` to be dropped; it may still be listed for a while afterwards."""
+        """Ask for `model` to be dropped; it may still be listed for a while afterwards. Raises SwapFailed, BackendUnreachable."""

@@ -48,6 +48,7 @@ class LLMQueueWorker:
 
     Args:
         name_of: the installed name of a model as callers write it, None where it is not installed.
+        fingerprint_of: what decides the text of a seeded run on a model, besides the request.
         extra_status: what `get_status` shows beside the queue and the GPU.
         on_decision: called after each decision with the instant and the actions, for tests and recordings.
     """
@@ -62,6 +63,7 @@ class LLMQueueWorker:
         events: EventSink,
         tracker: GpuTracker | None = None,
         name_of: Callable[[str], str | None] = canonical_model,
+        fingerprint_of: Callable[[str], str] = canonical_model,
         extra_status: Callable[[], dict[str, object]] = dict,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
@@ -74,12 +76,20 @@ class LLMQueueWorker:
         settings = lambda: self._config.settings  # noqa: E731 - always the configuration in force
         chronicle = Chronicle(events=events, tracker=self.tracker)
         fault = lambda where, error: chronicle.fault(where, error, clock.monotonic())  # noqa: E731 - a `Chronicle.fault` that knows the time
-        self._executor = Executor(backend=backend, clock=clock, settings=settings, post=self.post, fault=fault)
+        self._executor = Executor(
+            backend=backend, clock=clock, settings=settings, post=self.post, fault=fault, fingerprint_of=fingerprint_of
+        )
         self._dispatching = Dispatching(
             state=self.scheduler.state,
             register=self._register,
             executor=self._executor,
-            swapper=Swapper(control=control, settings=settings, post=self.post, fault=fault),
+            swapper=Swapper(
+                control=control,
+                settings=settings,
+                post=self.post,
+                fault=fault,
+                name_of=lambda name: name_of(name) or canonical_model(name),
+            ),
             chronicle=chronicle,
             arm=self._arm,
             post=self.post,

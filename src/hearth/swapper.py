@@ -15,7 +15,7 @@ from hearth.config.settings import Settings, load_options
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.ports import ModelControl
 from hearth.scheduling.inputs import BackendDown, Input, Loaded, LoadFailed, Unloaded, UnloadFailed
-from hearth.types import ResidentModel, canonical_model
+from hearth.types import ResidentModel
 
 UNLOAD_TIMEOUT_S = 15.0
 """Ollama waits up to 5 s for VRAM to come back; past three times that the model is stuck."""
@@ -33,18 +33,21 @@ class Swapper:
         settings: Callable[[], Settings],
         post: Callable[[Input], None],
         fault: Callable[[str, BaseException], None],
+        name_of: Callable[[str], str],
     ) -> None:
         self._control = control
         self._settings = settings
         self._post = post
         self._fault = fault
+        self._name_of = name_of
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: dict[str, HearthError] = {}
+        self._stuck: HearthError | None = None
         self._offloaded: dict[str, bool] = {}
 
     def error_of(self, model: str) -> HearthError:
         """Why the model is not there."""
-        return self._errors.get(model) or SwapFailed(f"model '{model}' could not be loaded")
+        return self._errors.get(model) or self._stuck or SwapFailed(f"model '{model}' could not be loaded")
 
     def offloaded(self, model: str) -> bool:
         """Part of the model was left in main memory when it was last loaded."""
@@ -97,7 +100,7 @@ class Swapper:
             await self._control.unload(model)
             while await self._find(model) is not None:
                 if asyncio.get_running_loop().time() >= deadline:
-                    self._errors[model] = SwapFailed(f"model '{model}' does not leave the GPU")
+                    self._errors[model] = self._stuck = SwapFailed(f"model '{model}' does not leave the GPU")
                     self._post(UnloadFailed(model=model))
                     return
                 await asyncio.sleep(POLL_S)
@@ -111,7 +114,8 @@ class Swapper:
 
     async def _find(self, model: str) -> ResidentModel | None:
         resident = await self._control.resident()
-        return next((found for found in resident if canonical_model(found.name) == canonical_model(model)), None)
+        wanted = self._name_of(model)
+        return next((found for found in resident if self._name_of(found.name) == wanted), None)
 
     async def aclose(self) -> None:
         """Forget what is under way; the model server finishes it or not, and the next start asks what is there."""

@@ -143,6 +143,14 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledModel:
+    """A model on the backend's disk. Names with the same digest are one model; an empty digest is like no other."""
+
+    name: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentModel:
     """A model as the backend reports it in memory.
 

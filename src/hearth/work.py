@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hearth.dialects.replay import Sent
 from hearth.errors import HearthError
 from hearth.reply import Reply
 from hearth.types import BackendCall, Outcome, QueueItem, Usage
@@ -22,6 +23,9 @@ class Work:
         attempt: the current or last attempt, 0 before the first.
         dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
         forwarded: the caller has been given bytes of the current attempt.
+        sent: what the caller has been given of a stream that may be interrupted, over all attempts; None for others.
+        verified_chars: characters that a replay has reproduced before it went on; None without one.
+        fingerprint: what the first attempt ran on; a replay on anything else would prove nothing.
         swap_s: seconds of its wait spent bringing in its model.
         status: HTTP status of the backend's answer.
         error: why the last attempt failed.
@@ -38,10 +42,18 @@ class Work:
     first_byte_at: float | None = None
     swap_s: float = 0.0
     forwarded: bool = False
+    sent: Sent | None = None
+    fingerprint: str = ""
+    verified_chars: int | None = None
     status: int | None = None
     usage: Usage = field(default_factory=Usage)
     error: HearthError | None = None
     outcome: Outcome | None = None
+
+    @property
+    def resumable(self) -> bool:
+        """Its stream can go on after an interruption."""
+        return self.sent is not None and self.sent.replayable
 
     def begin_attempt(self, attempt: int, model: str, now: float) -> None:
         """A new attempt starts; what the last one left is forgotten."""
@@ -49,6 +61,8 @@ class Work:
         self.model = model
         self.dispatched_at = now
         self.first_byte_at = None
+        self.forwarded = False
+        self.verified_chars = None
         self.status = None
         self.error = None
         self.usage = Usage()
@@ -57,6 +71,8 @@ class Work:
         """The attempt is over and the item waits again."""
         self.dispatched_at = None
         self.first_byte_at = None
+        self.forwarded = False
+        self.verified_chars = None
 
     def end(self, outcome: Outcome) -> bool:
         """Set the terminal state; False when it had one already."""

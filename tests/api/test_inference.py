@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.settings import ModelSettings, ServerSettings
+from hearth.config.settings import ModelSettings, SchedulingSettings, ServerSettings, StartedStreams
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
 from hearth.queue import NewItem
@@ -32,7 +32,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_every_inference_route_goes_through_the_queue_with_its_bytes_untouched(path, gateway, app):
-    body = json.dumps(BODIES[path], indent=1).encode()
+    body = json.dumps({**BODIES[path], "stream": False}, indent=1).encode()
     got = await ask(app, "POST", path, body, content_type="application/json")
     assert got.status == 200
     (call,) = gateway.worker.calls
@@ -54,7 +54,33 @@ async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(gate
     assert got.headers["date"] == "Sat, 21 Nov 2026 02:09:14 GMT"
     assert got.headers["x-queue-position"] == "0"
     assert got.headers["x-request-id"] == gateway.worker.submitted[0].request_id
+    assert got.headers["x-hearth-rewrote"] == "seed"
+
+
+@pytest.mark.parametrize(("path", "place"), [("/api/chat", "options"), ("/api/generate", "options"), ("/v1/chat/completions", "")])
+async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed(path, place, gateway, app):
+    for _ in range(2):
+        got = await ask(app, "POST", path, {**BODIES[path], "stream": True})
+        assert got.headers["x-hearth-rewrote"] == "seed"
+    bodies = [json.loads(call.body) for call in gateway.worker.calls]
+    seeds = {(body[place] if place else body)["seed"] for body in bodies}
+    assert len(seeds) == 2
+    assert all(new.replayable for new in gateway.worker.submitted)
+
+
+async def test_a_seed_of_the_callers_own_is_left_alone(gateway, app):
+    body = json.dumps({**CHAT, "options": {"seed": 0}}).encode()
+    got = await ask(app, "POST", "/api/chat", body, content_type="application/json")
+    assert gateway.worker.calls[0].body == body
     assert "x-hearth-rewrote" not in got.headers
+    assert gateway.worker.submitted[0].replayable
+
+
+async def test_streams_that_are_to_finish_are_given_no_seed():
+    gateway = FakeGateway(scheduling=SchedulingSettings(started_streams=StartedStreams.FINISH))
+    got = await ask(gateway.app(), "POST", "/api/chat", CHAT)
+    assert "x-hearth-rewrote" not in got.headers
+    assert not gateway.worker.submitted[0].replayable
 
 
 async def test_chunks_that_pile_up_for_a_slow_caller_are_not_joined(gateway, app):
@@ -111,7 +137,7 @@ async def test_what_was_rewritten_is_said(gateway, app):
 async def test_a_pinned_context_length_goes_into_native_requests_whatever_the_spelling_of_the_name():
     gateway = FakeGateway(models={"llama3": ModelSettings(num_ctx=4096)})
     for name in ("llama3", "llama3:latest", "registry.ollama.ai/library/llama3"):
-        await ask(gateway.app(), "POST", "/api/chat", {**CHAT, "model": name})
+        await ask(gateway.app(), "POST", "/api/chat", {**CHAT, "model": name, "stream": False})
         assert json.loads(gateway.worker.calls[-1].body)["options"] == {"num_ctx": 4096}
 
 

@@ -122,7 +122,7 @@ async def test_it_says_its_version(bench: Bench) -> None:
 
 
 async def test_it_lists_what_is_installed(bench: Bench) -> None:
-    assert await bench.control.installed() == ("a", "emb")
+    assert [(model.name, model.digest) for model in await bench.control.installed()] == [("a", "digest of a"), ("emb", "digest of emb")]
 
 
 async def test_nothing_is_resident_at_first(bench: Bench) -> None:

@@ -144,15 +144,15 @@ async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_
     house = await build("slot-leak")
     await house.leave_in_mid_stream()
     assert house.emulator.leaked_slots == {"a:latest": 1}
-    began_at = time.monotonic()
+    loads, resent, began_at = len(house.emulator.loads), len(house.recorder.seen(ItemResent)), time.monotonic()
 
     status, body = await house.stream("/api/chat")
 
     assert status == 200
     assert json.loads(body.splitlines()[-1])["done"] is True
     assert FIRST_BYTE_TIMEOUT_S <= time.monotonic() - began_at < FIRST_BYTE_TIMEOUT_S + SWAP_TIMEOUT_S + 1.0
-    assert loaded_names(house.emulator) == ["a", "a"]
-    assert len(house.recorder.seen(ItemResent)) == 1
+    assert len(house.emulator.loads) == loads + 1
+    assert len(house.recorder.seen(ItemResent)) == resent + 1
     assert house.emulator.leaked_slots == {}
 
 

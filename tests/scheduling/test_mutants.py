@@ -55,7 +55,7 @@ MUTANTS = (
         new="swap = state.residency.loaded(model, now, None)",
     ),
     Mutant(what="a load is tried for ever", module="facts", old="not permanent and state.failures[model] < 2", new="not permanent"),
-    Mutant(what="a resend is free", module="facts", old="entry.resends += 1", new="entry.resends += 0"),
+    Mutant(what="a resend is free", module="facts", old="entry.resends += not is_down", new="entry.resends += 0"),
     Mutant(
         what="a fired timer is never armed again",
         module="core",

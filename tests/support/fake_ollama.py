@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any
 
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
-from hearth.types import BackendCall, LoadOptions, ResidentModel
+from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
 from tests.support.fake_gpu import FakeGpu, FakeModel, Place
@@ -206,7 +206,7 @@ class FakeOllama:
     def _refusal(self, path: str, model: str | None, fault: CallFault | None) -> wire.Answer | None:
         """What needs no GPU: listings and errors."""
         if not wire.needs_model(path):
-            return wire.listing(path, tuple(self.gpu.models), self.gpu.resident())
+            return wire.listing(path, self._listed(), self.gpu.resident())
         if model is not None and model not in self.gpu.models:
             return wire.error(path, 404, f"model '{model}' not found")
         if model is not None and self.gpu.models[model].embedding_only and not wire.is_embedding(path):
@@ -221,9 +221,12 @@ class FakeOllama:
         await self._reach()
         return "0.33.0"
 
-    async def installed(self) -> tuple[str, ...]:
+    async def installed(self) -> tuple[InstalledModel, ...]:
         await self._reach()
-        return tuple(self.gpu.models)
+        return self._listed()
+
+    def _listed(self) -> tuple[InstalledModel, ...]:
+        return tuple(InstalledModel(name=name, digest=f"digest of {name}") for name in self.gpu.models)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         await self._reach()

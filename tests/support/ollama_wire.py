@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hearth.types import Headers, ResidentModel
+from hearth.types import Headers, InstalledModel, ResidentModel
 from tests.support.virtual_time import WALL_AT_START
 
 NATIVE_JSON = b"application/json; charset=utf-8"
@@ -61,14 +61,16 @@ def is_embedding(path: str) -> bool:
     return path.partition("?")[0] in EMBED_PATHS
 
 
-def listing(path: str, installed: tuple[str, ...], resident: tuple[ResidentModel, ...]) -> Answer:
+def listing(path: str, installed: tuple[InstalledModel, ...], resident: tuple[ResidentModel, ...]) -> Answer:
     """The routes that compute nothing; 404 for those that do not exist."""
     known: dict[str, dict[str, Any]] = {
         "/api/version": {"version": VERSION},
-        "/api/tags": {"models": [{"name": name, "model": name, "size": 1, "digest": "0", "details": {}} for name in installed]},
+        "/api/tags": {
+            "models": [{"name": one.name, "model": one.name, "size": 1, "digest": one.digest, "details": {}} for one in installed]
+        },
         "/api/ps": {"models": [_listed(model) for model in resident]},
         "/api/show": {"modelfile": "", "details": {}, "model_info": {}, "capabilities": ["completion"]},
-        "/v1/models": {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "library"} for name in installed]},
+        "/v1/models": {"object": "list", "data": [{"id": one.name, "object": "model", "owned_by": "library"} for one in installed]},
     }
     route = path.partition("?")[0]
     if route in known:

@@ -89,6 +89,13 @@ async def test_a_cron_entry_holds_external_work_like_an_announcement():
         assert dispatched.at == pytest.approx(300.0)
 
 
+@in_virtual_time
+async def test_all_that_is_due_soon_is_announced_at_one_look():
+    soon = tuple(Announcement(task_type=f"task {minute}", cron=f"{minute} * * * *") for minute in (1, 2, 50))
+    async with House("a", settings=settings_with(scheduling={"announcements": soon})) as house:
+        assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["task 1", "task 2"]
+
+
 class JumpyClock(LoopClock):
     """Its wall clock is set by somebody else."""
 

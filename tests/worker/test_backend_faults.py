@@ -70,6 +70,9 @@ async def test_an_attempt_that_breaks_before_its_first_byte_is_sent_once_more(st
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.attempts) == (Outcome.COMPLETED, 2)
         assert [event.reason for event in house.events.of(ItemResent)] == ["backend_gone"]
+        gpu = house.worker.get_status()["gpu"]
+        assert isinstance(gpu, dict)
+        assert gpu["executions_1h"] == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -167,7 +170,7 @@ async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_
         assert len(house.ollama.calls) == 3
 
 
-@pytest.mark.parametrize(("max_tokens", "limit_s"), [(1, 30.0), (500, 200.0)])
+@pytest.mark.parametrize(("max_tokens", "limit_s"), [(1, 30.0), (500, 100.0)])
 @in_virtual_time
 async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_but_no_less_than_30_s(max_tokens: int, limit_s: float):
     async with House("a", resident=("a",)) as house:
@@ -207,6 +210,18 @@ async def test_a_restart_that_emptied_the_memory_is_noticed_within_the_check_int
         assert (drift.appeared, drift.vanished) == ((), ("a:latest",))
         await body_of(house.submit("a"))
         assert house.now == 6.0 + 2.0 + 1.0
+
+
+@in_virtual_time
+async def test_a_model_that_vanishes_under_running_work_is_missed_only_when_that_work_has_ended():
+    async with House("a", resident=("a",)) as house:
+        ticket = house.submit("a", stream=True, service_s=12.0)
+        await sleep_until(1.0)
+        house.ollama.vanish("a:latest")
+        await body_of(ticket)
+        assert house.events.of(ResidencyDrifted) == []
+        await sleep_until(12.0 + 5.0)
+        assert [event.vanished for event in house.events.of(ResidencyDrifted)] == [("a:latest",)]
 
 
 @in_virtual_time

@@ -7,17 +7,19 @@ so that nobody else waits for them. Must never touch the bytes of a body or of a
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from dataclasses import replace
 from functools import partial
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
-from hearth.api.relay import Exchange, Relay
+from hearth.api.relay import Exchange, Relay, wire_time
 from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Visit
-from hearth.config.settings import Settings, load_options
+from hearth.clock import new_seed
+from hearth.config.settings import Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.ollama import unload_reply
+from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.gateway import Gateway
 from hearth.queue import Ticket
@@ -41,29 +43,40 @@ class Inference:
         """
         route = INFERENCE_ROUTES[visit.path]
         settings = self._gateway.config.settings
-        envelope = await _parse(route, await visit.body(settings.server), settings)
+        envelope, replayable = await _parse(route, await visit.body(settings.server), settings)
         if envelope.kind is WorkKind.UNLOAD:
             check_model(identity, envelope.model)
             await self._answer_unload(visit, route, envelope)
             return
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
-        ticket = await submit(self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call))
+        ticket = await submit(
+            self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call, replayable=replayable)
+        )
         headers = _answer_headers(ticket, envelope)
         exchange = Exchange(route=route, model=envelope.model, streaming=envelope.streaming, headers=headers)
         await Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, exchange).run()
 
     async def _answer_unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
         """Residency is the scheduler's business: the caller hears what Ollama would say, and nothing is unloaded."""
-        created_at = datetime.fromtimestamp(self._gateway.clock.wall(), UTC).isoformat().replace("+00:00", "Z")
-        body = unload_reply(route, envelope.model, created_at)
+        body = unload_reply(route, envelope.model, wire_time(self._gateway.clock))
         await visit.answer.whole(200, (_NATIVE_JSON, (b"x-request-id", visit.request_id.encode("ascii"))), body)
 
 
-async def _parse(route: Route, body: bytes, settings: Settings) -> Envelope:
-    options = partial(load_options, settings)
+async def _parse(route: Route, body: bytes, settings: Settings) -> tuple[Envelope, bool]:
     if len(body) > _THREAD_FROM_BYTES:
-        return await asyncio.to_thread(read_envelope, route, body, options)
-    return read_envelope(route, body, options)
+        return await asyncio.to_thread(_read, route, body, settings, new_seed())
+    return _read(route, body, settings, new_seed())
+
+
+def _read(route: Route, body: bytes, settings: Settings, seed: int) -> tuple[Envelope, bool]:
+    """The envelope, and whether an interrupted stream of it can be resumed: that takes a request that repeats itself."""
+    envelope = read_envelope(route, body, partial(load_options, settings))
+    if not envelope.streaming or settings.scheduling.started_streams is not StartedStreams.REPLAY:
+        return envelope, False
+    known = seeded(route, envelope.body, seed)
+    if known.body is not envelope.body:
+        envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
+    return envelope, known.repeatable
 
 
 def _answer_headers(ticket: Ticket, envelope: Envelope) -> Headers:

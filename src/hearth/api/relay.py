@@ -121,8 +121,7 @@ class Relay:
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._of.route), *self._of.headers))
-        created_at = datetime.fromtimestamp(self._clock.wall(), UTC).isoformat().replace("+00:00", "Z")
-        await answer.chunk(keep_alive(self._of.route, self._of.model, created_at))
+        await answer.chunk(keep_alive(self._of.route, self._of.model, wire_time(self._clock)))
 
     async def _fail(self, error: HearthError, head: ReplyHead | None) -> None:
         """Refuse with a status code while there still is one to choose.
@@ -158,6 +157,11 @@ class _Quiet:
 
     def stop(self) -> None:
         self._task.cancel()
+
+
+def wire_time(clock: Clock) -> str:
+    """Now as Ollama writes it: RFC 3339 in UTC."""
+    return datetime.fromtimestamp(clock.wall(), UTC).isoformat().replace("+00:00", "Z")
 
 
 def _has_length(head: ReplyHead | None) -> bool:

@@ -31,12 +31,14 @@ class Wanted:
         envelope: what is known of its body.
         model: as the caller wrote it; None runs on whatever is resident.
         call: the backend call, or what makes it once the model is chosen.
+        replayable: asked twice, it gives the same text.
         task_type: from the body, where the route has the field.
     """
 
     envelope: Envelope
     model: str | None
     call: BackendCall | Callable[[str], BackendCall]
+    replayable: bool = False
     task_type: str | None = None
 
 
@@ -61,6 +63,7 @@ async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wan
             kind=envelope.kind,
             dialect=envelope.dialect,
             streaming=envelope.streaming,
+            replayable=wanted.replayable,
             prompt_tokens=envelope.prompt_tokens,
             max_tokens=envelope.max_tokens,
             request_id=visit.request_id,

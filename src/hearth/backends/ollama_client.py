@@ -27,7 +27,7 @@ from hearth.errors import (
     SwapFailed,
     SwapTimedOut,
 )
-from hearth.types import LoadOptions, ResidentModel
+from hearth.types import InstalledModel, LoadOptions, ResidentModel
 
 T = TypeVar("T")
 Body = Mapping[str, object]
@@ -76,10 +76,10 @@ class ControlClient(ollama.AsyncClient):
         said = (await self._send("GET", "/api/version")).json()
         return str(said.get("version") or "")
 
-    async def installed(self) -> tuple[str, ...]:
-        """Names of the models on disk, tags included."""
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        """The models on disk, tags included."""
         listed = await self._read(self.list())
-        return tuple(model.model for model in listed.models if model.model)
+        return tuple(InstalledModel(name=model.model, digest=model.digest or "") for model in listed.models if model.model)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         """What is in memory; a model without sizes counts as 0 MiB."""

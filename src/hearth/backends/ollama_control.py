@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hearth.errors import BackendGone
-from hearth.types import LoadOptions, ResidentModel
+from hearth.types import InstalledModel, LoadOptions, ResidentModel
 
 if TYPE_CHECKING:
     from hearth.backends.ollama_client import ControlClient
@@ -39,7 +39,7 @@ class OllamaControl:
         """Raises BackendUnreachable, BackendGone, BackendProtocolError (not an Ollama)."""
         return await self._owned(self._client().server_version())
 
-    async def installed(self) -> tuple[str, ...]:
+    async def installed(self) -> tuple[InstalledModel, ...]:
         """Raises BackendUnreachable, BackendGone, BackendProtocolError."""
         return await self._owned(self._client().installed())
 

@@ -44,6 +44,13 @@ class StartedStreams(StrEnum):
     FINISH = "finish"
 
 
+class BackgroundTasks(StrEnum):
+    """Which model answers what a chat client asks for on its own account."""
+
+    RESIDENT = "resident"
+    AS_ASKED = "as_asked"
+
+
 class UnreplayableStreams(StrEnum):
     """The same for a stream that cannot be replayed."""
 
@@ -227,6 +234,17 @@ class KeepaliveSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Habits of well-known clients, and what is done about them."""
+
+    background_tasks: BackgroundTasks = BackgroundTasks.RESIDENT
+    """Open WebUI's titles, tags and follow-ups: answered by whatever model is `resident`, so that they never cause a swap, or by the model
+    `as_asked`. hot"""
+    strip_attribution: bool = True
+    """Take Claude Code's changing attribution line out of its system prompt, which else spoils the prompt cache on every turn. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Hearth's own door."""
 
@@ -290,6 +308,7 @@ class Settings:
     backend: BackendSettings = BackendSettings()
     ollama: OllamaSettings = OllamaSettings()
     keepalive: KeepaliveSettings = KeepaliveSettings()
+    clients: ClientSettings = ClientSettings()
     server: ServerSettings = ServerSettings()
     auth: AuthSettings = AuthSettings()
 

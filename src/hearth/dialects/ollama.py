@@ -51,12 +51,14 @@ def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
 
 
 def error_text(body: bytes) -> str:
-    """What a native error answer says, shortened; "no reason given" where it says nothing readable."""
+    """What an error answer of any dialect says, shortened; "no reason given" where it says nothing readable."""
     try:
         said = decode(body)
     except GoJsonError:
         return "no reason given"
     reason = said.get("error") if isinstance(said, dict) else None
+    if isinstance(reason, dict):
+        reason = reason.get("message")
     return reason[:_QUOTED_CHARS] if isinstance(reason, str) else "no reason given"
 
 

@@ -8,6 +8,8 @@ stream that may be interrupted, `Replay` for each later run. The rule: an answer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.replay_frames import Frame, WholeFrames, frame_end, frame_of
 from hearth.dialects.replay_open import OpenFrame
@@ -57,7 +59,7 @@ class Replay:
     """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes out is for the caller."""
 
     def __init__(self, route: Route, sent: Sent) -> None:
-        """Read what was sent.
+        """Begin to compare with what `sent` holds now.
 
         Raises:
             StreamDiverged: `sent` is no longer replayable.
@@ -66,21 +68,23 @@ class Replay:
             raise StreamDiverged
         self._route = route
         self._frames = WholeFrames(route)
-        self._told = Transcript()
         self._known: JsonObject = {}
         self._own: JsonObject = {}
         self._names: dict[str | int, JsonValue] = {}
         self._next_number = 0
         self._failed = False
         begun = WholeFrames(route)
-        for raw in begun.split(sent.data):
-            frame = frame_of(route, raw)
-            self._told.add(read(route, frame))
-            self._note(frame)
+        whole = begun.split(sent.data)
         self._open = OpenFrame(route, begun.rest) if begun.rest else None
-        if self._open is not None:
-            self._told.add_texts(self._open.slots)
-        self._told.close()
+        self._told = Transcript(self._first_telling(whole, self._open))
+
+    def _first_telling(self, whole: list[bytes], begun: OpenFrame | None) -> Iterator[Reading]:
+        for raw in whole:
+            frame = frame_of(self._route, raw)
+            self._note(frame)
+            yield read(self._route, frame)
+        if begun is not None:
+            yield Reading(slots=begun.slots)
 
     @property
     def caught_up(self) -> bool:

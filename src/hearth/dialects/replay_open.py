@@ -11,7 +11,7 @@ from copy import deepcopy
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.replay_frames import Frame, frame_of, object_in
-from hearth.dialects.replay_reading import ROLE, VERBATIM, VOLATILE, Path, Slot, at, read
+from hearth.dialects.replay_reading import ROLE, VOLATILE, Path, Slot, at, read
 from hearth.dialects.routes import Route
 
 _TOKEN = re.compile(rb'"(?:[^"\\]+|\\u[0-9a-fA-F]{4}|\\[^u])*("?)|[{}\[\],:]|[^\s"{}\[\],:]+')
@@ -65,7 +65,10 @@ class OpenFrame:
 
 
 class _Fit:
-    """Writes a frame, leaving out what is already given and giving up where the given bytes say otherwise."""
+    """Writes a frame, leaving out what is already given and giving up where the given bytes say otherwise.
+
+    Lenient by key alone, so what comes out must still be read again and compared.
+    """
 
     def __init__(self, given: bytes) -> None:
         self._given = given
@@ -101,8 +104,7 @@ class _Fit:
     def _object(self, wanted: JsonObject, *, volatile: bool) -> bool:
         lead = b"{"
         for key, value in wanted.items():
-            inside = key not in VERBATIM and (volatile or key in VOLATILE)
-            if not (self.literal(lead + encode(key) + b":") and self._value(value, volatile=inside)):
+            if not (self.literal(lead + encode(key) + b":") and self._value(value, volatile=volatile or key in VOLATILE)):
                 return False
             lead = b","
         return self.literal(b"}" if wanted else b"{}")
@@ -125,8 +127,6 @@ class _Fit:
             return True
         part = found.group()
         self._at = len(self._given)
-        if part[:1] == b'"' and wanted[:1] != b'"':
-            return False
         self._out += _continued(self._given[found.start() :], wanted)
         return True
 

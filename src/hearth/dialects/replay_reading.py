@@ -39,7 +39,7 @@ VOLATILE = frozenset(
 )
 """Keys whose values may differ between two runs that say the same."""
 
-VERBATIM = frozenset({"input", "arguments", "metadata", "tools"})
+_VERBATIM = frozenset({"input", "arguments", "metadata", "tools"})
 """Keys whose values are the model's or the caller's own words: nothing inside them is volatile, whatever its key."""
 
 _NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at"})
@@ -171,7 +171,7 @@ def _lasting(value: JsonValue) -> JsonValue:
         return [_lasting(one) for one in value]
     if not isinstance(value, dict):
         return value
-    return {key: one if key in VERBATIM else _lasting(one) for key, one in value.items() if key not in VOLATILE}
+    return {key: one if key in _VERBATIM else _lasting(one) for key, one in value.items() if key not in VOLATILE}
 
 
 def at(value: JsonValue, path: Path) -> JsonValue:
@@ -191,6 +191,8 @@ def shortened(frame: Frame, reading: Reading, texts: Sequence[str], marks: int) 
 
     Log probabilities belong to whole tokens, so they go where a text is not the frame's own.
     """
+    if marks == len(reading.marks) and all(text == slot.text for slot, text in zip(reading.slots, texts, strict=True)):
+        return frame
     fields = deepcopy(frame.fields)
     for slot, text in zip(reading.slots, texts, strict=True):
         _put(fields, slot, text)
@@ -250,7 +252,4 @@ def renamed(value: JsonValue, names: Mapping[str | int, JsonValue]) -> JsonValue
         return [renamed(one, names) for one in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: names.get(one, one) if key in _NAMES and isinstance(one, str | int) else one if key in VERBATIM else renamed(one, names)
-        for key, one in value.items()
-    }
+    return {key: names.get(one, one) if key in _NAMES and isinstance(one, str | int) else renamed(one, names) for key, one in value.items()}

@@ -7,7 +7,7 @@ simulator's ground truth.
 
 from __future__ import annotations
 
-from hearth.types import QueueItem, Usage
+from hearth.types import QueueItem, Usage, WorkKind
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
@@ -16,8 +16,9 @@ PRIOR_PROMPT_TOKENS_PER_S = 1000.0
 PRIOR_OUTPUT_TOKENS = 200.0
 UNBOUNDED_OUTPUT_TOKENS = 8192.0
 """What an answer without a limit is taken to reach at most, when it is decided that it takes too long."""
-PESSIMISTIC_TOKENS_PER_S = 5.0
-"""Speed of a model that was never measured, for the same purpose: a large one split with the CPU."""
+PESSIMISTIC_TOKENS_PER_S = 10.0
+"""Speed of a model that was never measured, for the same purpose: twice that of a large one split with the CPU, since the executor
+doubles the limit."""
 MAX_CALLERS = 4096
 """Output lengths are kept for this many (caller, model) pairs; the oldest pair goes first."""
 
@@ -73,9 +74,13 @@ class Estimates:
         output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
         if item.max_tokens is not None:
             output = min(output, item.max_tokens)
+        if item.kind is not WorkKind.GENERATE:
+            output = 0.0
         return self.prompt_s(item, model) + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
     def limit_s(self, item: QueueItem, model: str) -> float:
         """The most seconds that a healthy answer can be expected to take: its output limit at the model's learned speed."""
         output = UNBOUNDED_OUTPUT_TOKENS if item.max_tokens is None else item.max_tokens
+        if item.kind is not WorkKind.GENERATE:
+            output = 0.0
         return self.prompt_s(item, model) + output / self._decode_tps.get(model, PESSIMISTIC_TOKENS_PER_S)

@@ -168,10 +168,11 @@ def _failed(state: State, fact: inputs.Failed, now: float) -> list[Action]:
     if entry.cancelled:
         state.leave(entry)
         return []
-    if fact.fault is Fault.FATAL or entry.forwarded or entry.resends >= RESENDS:
+    is_down = state.down_since is not None
+    if fact.fault is Fault.FATAL or entry.forwarded or (entry.resends >= RESENDS and not is_down):
         state.leave(entry)
         return [Fail(sequence=entry.item.sequence, why=Refusal.ATTEMPTS_EXHAUSTED)]
-    entry.resends += 1
+    entry.resends += not is_down
     state.enqueue(entry)
     return []
 
@@ -221,6 +222,8 @@ def _load_failed(state: State, model: str, now: float, *, permanent: bool) -> li
         return []
     if swap.why is SwapReason.HOME:
         state.home_failures += 1
+    if state.down_since is not None and not permanent:
+        return []
     state.failures[model] = state.failures.get(model, 0) + 1
     if not permanent and state.failures[model] < 2:
         state.not_before[model] = now + LOAD_RETRY_S

@@ -73,6 +73,7 @@ class Residency:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.residents: dict[str, Resident] = {}
         self.swap: Swap | None = None
+        self.swaps_begun = 0
         self._vacated: tuple[str, ...] = ()
         self._cleared_s = 0.0
         self._settings = settings
@@ -156,6 +157,7 @@ class Residency:
 
     def begin_load(self, model: str, now: float, why: SwapReason) -> tuple[str, ...]:
         """Reserve for `model` and mark it loading. Returns what was unloaded for it."""
+        self.swaps_begun += 1
         replaced = self._vacated
         self.swap = Swap(why=why, started_at=now, target=model, replaced=replaced, cleared_s=self._cleared_s)
         self.residents[model] = Resident(model=model, phase=Phase.LOADING, reserved_mib=self.need_mib(model))
@@ -164,6 +166,7 @@ class Residency:
 
     def begin_unload(self, models: tuple[str, ...], now: float, why: SwapReason) -> None:
         """Mark models unloading."""
+        self.swaps_begun += 1
         self.swap = Swap(why=why, started_at=now, pending=set(models))
         for model in models:
             self.residents[model].phase = Phase.UNLOADING

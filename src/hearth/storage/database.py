@@ -79,7 +79,7 @@ class Database:
         try:
             self._prepare(migrations, clock)
         except sqlite3.Error as error:
-            if not (unavailable(error).needs_space and self.reserve.spend()):
+            if not (unavailable(error).needs_space and self.make_room()):
                 raise
             self.discard()
             self._prepare(migrations, clock)
@@ -133,6 +133,19 @@ class Database:
             _abandon(connection)
             raise StorageUnavailable(Fault.CORRUPT, found)
         return connection
+
+    def make_room(self) -> bool:
+        """On a full disk: give up the reserve, and use it to fold the write-ahead log into the database; True where that freed space."""
+        spent = self.reserve.spend()
+        before = self._log_bytes()
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return spent or self._log_bytes() < before
+
+    def _log_bytes(self) -> int:
+        log = self.path.with_name(self.path.name + "-wal")
+        return log.stat().st_size if log.exists() else 0
 
     def discard(self) -> None:
         """Give up a connection that the disk has failed: what it believes to be written may not be (a failed sync is not repeated)."""

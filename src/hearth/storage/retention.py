@@ -54,10 +54,11 @@ def _used_bytes(connection: sqlite3.Connection) -> int:
 
 
 def _give_back(connection: sqlite3.Connection) -> bool:
+    """The vacuum runs as a script: it yields one empty row per page, and `execute` would stop after the first."""
     free = _number(connection, "freelist_count")
     if free <= SLACK_PAGES:
         return False
-    connection.execute(f"PRAGMA incremental_vacuum({min(PAGES_PER_STEP, free - SLACK_PAGES)})").fetchall()
+    connection.executescript(f"PRAGMA incremental_vacuum({min(PAGES_PER_STEP, free - SLACK_PAGES)})")
     return _number(connection, "freelist_count") < free
 
 

@@ -182,13 +182,16 @@ class Writer:
         return True
 
     def _commit(self, jobs: list[Job]) -> list[object]:
+        """A second attempt follows only where SQLite has certainly rolled the first one back: a full disk, on the same connection."""
         try:
             return self._attempt(jobs)
         except StorageUnavailable as error:
-            if not (error.needs_space and self._database.reserve.spend()):
+            if not (error.needs_space and self._database.make_room()):
                 raise
             self._upkeep_at = self._clock.monotonic()
             self._reserve_changed()
+            if error.fault is not Fault.FULL:
+                raise
             return self._attempt(jobs)
 
     def _attempt(self, jobs: list[Job]) -> list[object]:

@@ -1,0 +1,145 @@
+"""An Ollama that does nothing, as fast as Python can: what every gateway is measured against. Run as `python -m benchmarks.stub PORT`.
+
+Plain asyncio protocol, answers prepared beforehand. The last message of a chat says how it is answered: `hold` never, `pause` after
+`PAUSE_S`, anything else at once; `"stream":true` gets `CHUNKS` chunks, written one by one. `GET /bench/log` gives, and forgets, what
+happened to chats: `[kind, instant]` with kind `arrived`, `ended` or `closed` (the gateway closed before an answer), instants of CLOCK_MONOTONIC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from functools import partial
+from time import monotonic
+
+MODEL = "bench:latest"
+CHUNKS = 200
+PAUSE_S = 0.004
+BACKLOG = 2048
+_TIMES = '"total_duration":5000000,"load_duration":1000000,"prompt_eval_count":26,"prompt_eval_duration":1000000'
+_DONE = f'"done_reason":"stop","done":true,{_TIMES},"eval_count":{CHUNKS},"eval_duration":3000000'
+_HEAD = f'{{"model":"{MODEL}","created_at":"2026-11-01T12:00:00.000000Z","message":{{"role":"assistant","content":'
+_LISTED = {"name": MODEL, "model": MODEL, "digest": "0" * 64, "size": 1 << 30, "size_vram": 1 << 30, "context_length": 4096, "details": {}}
+
+
+def _whole(body: bytes, status: bytes = b"200 OK") -> bytes:
+    head = b"HTTP/1.1 %b\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n\r\n"
+    return head % (status, len(body)) + body
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+CHAT = _whole(f'{_HEAD}"{"four words of answer " * 8}"}},{_DONE}}}'.encode())
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM = (
+    *[_chunk(f'{_HEAD}" word"}},"done":false}}\n'.encode())] * (CHUNKS - 1),
+    _chunk(f'{_HEAD}""}},{_DONE}}}\n'.encode()) + b"0\r\n\r\n",
+)
+PAGES = {
+    b"GET /api/version": _whole(b'{"version":"0.99.0"}'),
+    b"GET /api/tags": _whole(json.dumps({"models": [_LISTED]}).encode()),
+    b"GET /api/ps": _whole(json.dumps({"models": [_LISTED]}).encode()),
+    b"POST /api/generate": _whole(f'{{"model":"{MODEL}","response":"","done":true,"done_reason":"load"}}'.encode()),
+}
+NOT_FOUND = _whole(b'{"error":"not found"}', b"404 Not Found")
+
+
+class Log:
+    """What happened to chats, until it is asked for."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[str, float]] = []
+
+    def note(self, kind: str) -> None:
+        """Something happened now."""
+        self._entries.append((kind, monotonic()))
+
+    def take(self) -> bytes:
+        """All entries as JSON; they are forgotten."""
+        entries, self._entries = self._entries, []
+        return json.dumps(entries).encode()
+
+
+class StubConnection(asyncio.Protocol):
+    """One connection; a request is answered as soon as its body is complete. No pipelining."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._received = b""
+        self._unanswered = False
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio says."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
+        """As asyncio says."""
+        if self._unanswered:
+            self._log.note("closed")
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio says."""
+        self._received += data
+        head, found, body = self._received.partition(b"\r\n\r\n")
+        if found and len(body) >= _declared_bytes(head):
+            self._received = b""
+            self._answer(head, body)
+
+    def _answer(self, head: bytes, body: bytes) -> None:
+        request = head[: head.index(b" HTTP/")]
+        if request == b"POST /api/chat":
+            self._chat(body)
+        elif request == b"GET /bench/log":
+            self._transport.write(_whole(self._log.take()))
+        else:
+            self._transport.write(PAGES.get(request, NOT_FOUND))
+
+    def _chat(self, body: bytes) -> None:
+        self._log.note("arrived")
+        self._unanswered = True
+        answer = self._stream if b'"stream":true' in body else self._reply
+        if b'"hold"' in body:
+            return
+        if b'"pause"' in body:
+            asyncio.get_running_loop().call_later(PAUSE_S, answer)
+        else:
+            answer()
+
+    def _reply(self) -> None:
+        self._ended()
+        self._transport.write(CHAT)
+
+    def _stream(self) -> None:
+        self._ended()
+        self._transport.write(STREAM_HEAD)
+        for chunk in STREAM:
+            self._transport.write(chunk)
+
+    def _ended(self) -> None:
+        self._unanswered = False
+        self._log.note("ended")
+
+
+def _declared_bytes(head: bytes) -> int:
+    _, found, rest = head.lower().partition(b"content-length:")
+    return int(rest.partition(b"\r\n")[0]) if found else 0
+
+
+async def serve(port: int) -> asyncio.Server:
+    """Listen on loopback; port 0 takes a free one."""
+    log = Log()
+    return await asyncio.get_running_loop().create_server(partial(StubConnection, log), "127.0.0.1", port, backlog=BACKLOG)
+
+
+async def main(port: int) -> None:
+    """Serve until ended."""
+    await (await serve(port)).serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))

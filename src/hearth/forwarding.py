@@ -1,0 +1,159 @@
+"""Passes one backend answer on to its reply: as a whole, as a stream, or as the continuation of a stream that was interrupted.
+
+Bytes go through as they came. What a caller of an interruptible stream has been given is remembered, so that a later run of the same
+request can be compared with it before it goes on (`dialects.replay`). Called by the executor, within its time limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+
+from hearth.clock import Clock
+from hearth.config.settings import Settings
+from hearth.dialects.framing import StreamTail, is_whole, whole_usage
+from hearth.dialects.ollama import error_text
+from hearth.dialects.replay import Replay, Sent
+from hearth.dialects.routes import Route
+from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtocolError, CallerGone, StreamDiverged
+from hearth.ports import Exchange
+from hearth.reply import ReplyHead
+from hearth.scheduling.inputs import FirstByte, Input, Outgrown
+from hearth.work import Work
+
+MIB = 1024 * 1024
+
+
+class Forwarding:
+    """The way from a backend to a reply."""
+
+    def __init__(self, *, clock: Clock, settings: Callable[[], Settings], post: Callable[[Input], None]) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._post = post
+
+    async def whole(self, work: Work, exchange: Exchange, route: Route) -> None:
+        """Hand over a complete answer, so that an attempt that breaks off before can be redone without the caller noticing.
+
+        Raises:
+            BackendBusy: it has no room now, which passes.
+            BackendProtocolError: it is empty.
+            BackendGone: it does not say that it is complete.
+            BackendError: an error, where the caller has the beginning of a stream already.
+        """
+        body = b"".join([chunk async for chunk in exchange.chunks()])
+        if exchange.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise BackendBusy(error_text(body))
+        if exchange.status >= 400 and work.reply.started:
+            raise BackendError(f"the model server answered {exchange.status}: {error_text(body)}")
+        if exchange.status < 400:
+            if not body:
+                raise BackendProtocolError("the model server sent an empty answer")
+            if not is_whole(route, body):
+                raise BackendGone
+            work.usage = whole_usage(route, body)
+        self._first_byte(work, forwarded=True)
+        work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
+        work.reply.push(body)
+        work.reply.finish()
+
+    async def stream(self, work: Work, exchange: Exchange, route: Route, pace: Pace) -> None:
+        """Pass chunks on as they come. An end without the dialect's own terminator is a truncation, whatever the framing says.
+
+        Raises:
+            BackendGone: truncated.
+            CallerGone: the caller has stopped reading.
+        """
+        tail = StreamTail(route)
+        if work.item.replayable:
+            work.sent = Sent(route, limit_bytes=int(self._settings().scheduling.replay_limit_mib * MIB))
+        async for chunk in exchange.chunks():
+            pace.progressed = True
+            tail.feed(chunk)
+            if not work.forwarded:
+                self._first_byte(work, forwarded=True)
+                work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
+            await self._pass_on(work, chunk)
+        self._finish(work, tail)
+
+    async def replay(self, work: Work, exchange: Exchange, route: Route, pace: Pace) -> None:
+        """Pass on what follows after this run has reproduced everything that its caller has; nothing before.
+
+        Raises:
+            StreamDiverged: it is another answer.
+            BackendGone, CallerGone: as for `stream`.
+        """
+        if work.sent is None:
+            raise StreamDiverged
+        tail, replay, seen = StreamTail(route), Replay(route, work.sent), False
+        async for chunk in exchange.chunks():
+            pace.progressed = True
+            tail.feed(chunk)
+            if not seen:
+                seen = True
+                self._first_byte(work, forwarded=False)
+            await self._continue(work, replay, replay.feed(chunk))
+        if tail.complete:
+            await self._continue(work, replay, replay.finish())
+        self._finish(work, tail)
+
+    async def _continue(self, work: Work, replay: Replay, chunk: bytes) -> None:
+        if not chunk:
+            return
+        if not work.forwarded:
+            work.verified_chars = replay.verified_chars
+            self._first_byte(work, forwarded=True)
+        await self._pass_on(work, chunk)
+
+    async def _pass_on(self, work: Work, chunk: bytes) -> None:
+        work.reply.push(chunk)
+        if work.sent is not None:
+            was_resumable = work.sent.replayable
+            work.sent.feed(chunk)
+            if was_resumable and not work.sent.replayable:
+                self._post(Outgrown(sequence=work.item.sequence, attempt=work.attempt))
+        if work.reply.unread_bytes >= self._settings().server.write_buffer_mib * MIB:
+            await self._reader_catches_up(work)
+
+    def _finish(self, work: Work, tail: StreamTail) -> None:
+        work.usage = tail.usage()
+        if not tail.complete and not tail.reported_error:
+            raise BackendGone
+        work.reply.finish()
+
+    def _first_byte(self, work: Work, *, forwarded: bool) -> None:
+        work.forwarded = forwarded
+        if work.first_byte_at is None:
+            work.first_byte_at = self._clock.monotonic()
+        self._post(FirstByte(sequence=work.item.sequence, attempt=work.attempt, forwarded=forwarded))
+
+    async def _reader_catches_up(self, work: Work) -> None:
+        """Hold the backend back for a reader that is far behind, but not for long."""
+        try:
+            async with asyncio.timeout(self._settings().server.write_deadline_s):
+                await work.reply.writable()
+        except TimeoutError as error:
+            raise CallerGone("the caller stopped reading") from error
+
+
+class Pace:
+    """Ends an exchange that sends nothing for too long; looks now and then instead of setting a timer per chunk."""
+
+    def __init__(self, limit: asyncio.Timeout, idle_timeout_s: float) -> None:
+        self.progressed = True
+        self._limit = limit
+        self._idle_timeout_s = idle_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(idle_timeout_s, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self.progressed:
+            self.progressed = False
+            self._timer = self._loop.call_later(self._idle_timeout_s, self._look)
+        else:
+            self._limit.reschedule(self._loop.time())

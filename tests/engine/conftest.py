@@ -1,0 +1,106 @@
+"""A real engine for the whole session, and for each test a gateway in front of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from hearth.bootstrap import running_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import (
+    BackendMode,
+    CallerLimits,
+    GpuSettings,
+    RateLimitSettings,
+    SchedulingSettings,
+    ServerSettings,
+    Settings,
+    Window,
+)
+from hearth.events import Event
+from hearth.gateway import Gateway
+from tests.engine.front import MODEL, Front, open_front
+from tests.engine.gguf import write_model
+
+STOP_WITHIN_S = 10.0
+SETTINGS = Settings(
+    scheduling=SchedulingSettings(active_hours=Window(start_minute=0, end_minute=0), preempt_min_remaining_s=0),
+    rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),
+    gpu=GpuSettings(home_model=MODEL),
+    server=ServerSettings(shutdown_grace_s=0),
+)
+"""The house's work always interrupts, and nothing is refused."""
+
+
+class Events:
+    """Everything that happened, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event)
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.seen if type(event) is kind]
+
+
+@dataclass
+class Bench:
+    """Engine, front and gateway; `client` is the official OpenAI client on the gateway."""
+
+    front: Front
+    gateway: Gateway
+    events: Events
+    client: openai.AsyncOpenAI
+
+
+@pytest.fixture(scope="session")
+def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A llama.cpp server with a tiny model; its log is beside the model."""
+    folder = tmp_path_factory.mktemp("engine")
+    model = folder / "tiny.gguf"
+    write_model(model)
+    with (folder / "engine.log").open("wb") as log:
+        command = [sys.executable, "-m", "tests.engine.serving", str(model), MODEL]
+        root = Path(__file__).parents[2]
+        process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().decode().strip()
+            assert url, f"the engine did not start: {(folder / 'engine.log').read_text()}"
+            yield url
+        finally:
+            process.stdin.close()
+            process.wait(STOP_WITHIN_S)
+            process.stdout.close()
+
+
+@pytest.fixture
+async def bench(engine_url: str) -> AsyncIterator[Bench]:
+    """A gateway whose only model server is the engine."""
+    async with open_bench(engine_url) as bench:
+        yield bench
+
+
+@asynccontextmanager
+async def open_bench(engine_url: str) -> AsyncIterator[Bench]:
+    events = Events()
+    config = GatewayConfig(settings=SETTINGS)
+    async with (
+        open_front(engine_url) as (front, front_url),
+        running_gateway(
+            config, host="127.0.0.1", port=0, backend_mode=BackendMode.OLLAMA, ollama_url=front_url, sinks=(events,)
+        ) as (gateway, url),
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        yield Bench(front=front, gateway=gateway, events=events, client=client)

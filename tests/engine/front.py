@@ -1,0 +1,103 @@
+"""The thin layer of Ollama that a bare llama.cpp server lacks: version, tags, ps, load and unload of its one model; `/v1` goes through.
+
+What it proxies it neither reads nor changes, apart from keeping the request bodies for the tests to look at. A caller that leaves takes
+its call to the engine with it. Source of the shapes: Ollama's `docs/api.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+MODEL = "tiny:latest"
+
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "server", "content-length"})
+_LISTED = {
+    "name": MODEL,
+    "model": MODEL,
+    "modified_at": "2026-11-01T00:00:00Z",
+    "size": 500_000,
+    "digest": "0" * 64,
+    "details": {"format": "gguf", "family": "llama", "families": ["llama"], "parameter_size": "125K", "quantization_level": "F32"},
+}
+
+
+class Front:
+    """Speaks Ollama's control routes for the engine at `engine_url`."""
+
+    def __init__(self, engine_url: str, session: aiohttp.ClientSession) -> None:
+        self._engine_url = engine_url
+        self._session = session
+        self._loaded = False
+        self.bodies: list[dict[str, Any]] = []
+        """Of the proxied requests, in order."""
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application()
+        app.router.add_get("/api/version", self._version)
+        app.router.add_get("/api/tags", self._tags)
+        app.router.add_get("/api/ps", self._ps)
+        app.router.add_post("/api/generate", self._residency)
+        app.router.add_route("*", "/v1/{rest:.*}", self._proxy)
+        return app
+
+    async def busy(self) -> bool:
+        """Whether the engine's slot is at work."""
+        async with self._session.get(f"{self._engine_url}/slots") as answer:
+            slots = await answer.json()
+        return any(slot["is_processing"] for slot in slots)
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": "0.33.0"})
+
+    async def _tags(self, _: web.Request) -> web.Response:
+        return web.json_response({"models": [_LISTED]})
+
+    async def _ps(self, _: web.Request) -> web.Response:
+        resident = _LISTED | {"expires_at": "2318-01-01T00:00:00Z", "size_vram": _LISTED["size"], "context_length": 32768}
+        return web.json_response({"models": [resident] if self._loaded else []})
+
+    async def _residency(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        if asked.get("prompt"):
+            return web.json_response({"error": "this engine is behind the /v1 routes only"}, status=501)
+        self._loaded = asked.get("keep_alive") != 0
+        reason = "load" if self._loaded else "unload"
+        said = {"model": asked["model"], "created_at": "2026-11-01T00:00:00Z", "response": "", "done": True, "done_reason": reason}
+        return web.json_response(said)
+
+    async def _proxy(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.bodies.append(json.loads(body) if body else {})
+        headers = {"content-type": "application/json"}
+        async with self._session.request(request.method, self._engine_url + request.raw_path, data=body, headers=headers) as answer:
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
+            passed = web.StreamResponse(status=answer.status, headers=kept)
+            with suppress(ConnectionResetError):  # the caller left between two chunks
+                await passed.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await passed.write(chunk)
+                await passed.write_eof()
+        return passed
+
+
+@asynccontextmanager
+async def open_front(engine_url: str) -> AsyncIterator[tuple[Front, str]]:
+    """A front that listens, and its URL."""
+    async with aiohttp.ClientSession(trust_env=False, timeout=aiohttp.ClientTimeout(total=None)) as session:
+        front = Front(engine_url, session)
+        runner = web.AppRunner(front.app(), handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            yield front, f"http://{host}:{port}"
+        finally:
+            await runner.cleanup()

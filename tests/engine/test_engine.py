@@ -1,0 +1,125 @@
+"""The gateway in front of a real llama.cpp server: streams come through, leaving frees the slot, an interrupted stream is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
+from hearth.types import Lane, Outcome
+from tests.engine.conftest import Bench
+from tests.engine.front import MODEL
+from tests.engine.gguf import WORDS
+
+AS_HOUSE = {"X-Task-Type": "chat_router"}
+STREAMS = 100
+ENDLESS_TOKENS = 30_000
+"""Several seconds of the engine."""
+SOME_TOKENS = 120
+SEEN_CHUNKS = 5
+
+
+def asking(text: str, **options: Any) -> Any:
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": SOME_TOKENS, "temperature": 0.8, **options}
+
+
+async def words_of(chunks: openai.AsyncStream[Any]) -> str:
+    """The text of the rest of a stream."""
+    return "".join([choice.delta.content or "" async for chunk in chunks for choice in chunk.choices])
+
+
+async def undisturbed(bench: Bench, asked: Any) -> str:
+    return await words_of(await bench.client.chat.completions.create(**asked, stream=True))
+
+
+async def interrupted(bench: Bench, asked: Any) -> str:
+    """The text of a stream that the house's own request breaks into, after its caller has seen some of it."""
+    stream = await bench.client.chat.completions.create(**asked, stream=True)
+    begun = ""
+    for _ in range(SEEN_CHUNKS):
+        chunk = await anext(stream)
+        begun += chunk.choices[0].delta.content or ""
+    house = asyncio.create_task(bench.client.chat.completions.create(**asking("the bell", max_tokens=2), extra_headers=AS_HOUSE))
+    rest = await words_of(stream)
+    await house
+    return begun + rest
+
+
+async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended(bench):
+    stream = await bench.client.chat.completions.create(**asking("hello house", max_tokens=20), stream=True)
+    chunks = [chunk async for chunk in stream]
+
+    texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
+    assert len(texts) == 20
+    assert {text.strip() for text in texts} <= set(WORDS)
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert {chunk.model for chunk in chunks} == {MODEL}
+
+
+async def test_a_whole_answer_comes_through_with_its_count_of_tokens(bench):
+    answer = await bench.client.chat.completions.create(**asking("hello house", max_tokens=7))
+
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 7
+    assert set((answer.choices[0].message.content or "").split()) <= set(WORDS)
+
+
+async def test_an_error_of_the_engine_reaches_the_caller_as_it_is(bench):
+    with pytest.raises(openai.BadRequestError, match="grammar"):
+        await bench.client.chat.completions.create(**asking("hello"), extra_body={"grammar": "root ::= ("})
+
+
+async def test_leaving_a_stream_frees_the_slot_within_a_second(bench):
+    stream = await bench.client.chat.completions.create(**asking("tell", max_tokens=ENDLESS_TOKENS), stream=True)
+    await anext(stream)
+    assert await bench.front.busy()
+
+    await stream.close()
+    await until_idle(bench)
+
+
+async def test_leaving_without_streaming_frees_the_slot_within_a_second(bench):
+    waiting = asyncio.create_task(bench.client.chat.completions.create(**asking("tell", max_tokens=ENDLESS_TOKENS)))
+    async with asyncio.timeout(1):
+        while not await bench.front.busy():
+            pass
+    waiting.cancel()
+    await until_idle(bench)
+
+
+async def until_idle(bench: Bench) -> None:
+    async with asyncio.timeout(1):
+        while await bench.front.busy():
+            pass
+
+
+async def test_a_request_of_the_house_interrupts_a_stream_which_then_goes_on_as_if_nothing_had_been(bench):
+    asked = asking("a story of the river")
+
+    text = await interrupted(bench, asked)
+
+    seed = bench.front.bodies[0]["seed"]
+    assert text == await undisturbed(bench, {**asked, "seed": seed})
+    assert [event.lane for event in bench.events.of(ItemInterrupted)] == [Lane.EXTERNAL]
+    assert bench.events.of(ItemResumed)[0].verified_chars > 0
+
+
+async def test_nearly_every_interrupted_stream_reproduces_itself(bench, capsys):
+    reproduced = 0
+    for number in range(STREAMS):
+        asked = asking(f"{WORDS[number % len(WORDS)]} and {WORDS[number // 3]}", seed=number)
+        whole = await undisturbed(bench, asked)
+        try:
+            reproduced += await interrupted(bench, asked) == whole
+        except openai.APIError:
+            continue
+
+    counted = {kind.__name__: len(bench.events.of(kind)) for kind in (ItemInterrupted, ItemResumed, ItemDiverged)}
+    with capsys.disabled():
+        print(f"\n{reproduced} of {STREAMS} interrupted streams reproduced themselves at temperature 0.8; {counted}")  # noqa: T201
+    assert counted["ItemInterrupted"] >= STREAMS
+    assert reproduced >= 0.95 * STREAMS
+    assert all(event.outcome is Outcome.COMPLETED for event in bench.events.of(ItemEnded) if event.lane is Lane.INTERNAL)
