@@ -17,6 +17,7 @@ gpu: {{home_model: "{model}", parallel: {parallel}, vram_gb: 0}}
 backend: {{mode: ollama}}
 ollama: {{url: "{upstream}", first_byte_timeout_s: 300}}
 keepalive: {{after_s: 300}}
+storage: {{path: "{place}/hearth-{port}.db"}}
 server: {{port: {port}, log_format: json, shutdown_grace_s: 1}}
 """
 
@@ -65,7 +66,7 @@ def nginx(program: str, upstream: Child, place: Path) -> Child:
 def write_config(upstream: Child, place: Path, *, port: int, parallel: int) -> Path:
     """A file with limits out of the way and `parallel` slots."""
     file = place / f"hearth-{port}.yaml"
-    file.write_text(HEARTH.format(model=MODEL, parallel=parallel, upstream=upstream.url, port=port))
+    file.write_text(HEARTH.format(model=MODEL, parallel=parallel, upstream=upstream.url, port=port, place=place))
     return file
 
 

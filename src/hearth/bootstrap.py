@@ -6,10 +6,11 @@ Nothing here decides anything at run time: it chooses, connects, starts and stop
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
@@ -27,10 +28,16 @@ from hearth.observability.fanout import EventFanout
 from hearth.observability.logs import LogSink, configure_logging
 from hearth.ports import EventSink
 from hearth.service_model import default_profiles
+from hearth.storage.connections import Connect, connect_writer
+from hearth.storage.place import database_path
+from hearth.storage.reporting import StorageReporter
+from hearth.storage.store import Store
 
 CONTROL_TIMEOUT_S = 10.0
 LAST_BYTES_GRACE_S = 1.0
 """For answers that have ended but are still on their way out, when everything else has stopped."""
+STORE_CLOSE_TIMEOUT_S = 5.0
+"""For what still waits to be written at the end."""
 
 
 async def build_gateway(
@@ -40,34 +47,77 @@ async def build_gateway(
     backend_mode: BackendMode | None = None,
     ollama_url: str | None = None,
     sinks: tuple[EventSink, ...] = (),
+    store: bool = False,
 ) -> Gateway:
-    """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed.
+    """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed and the store where one is asked for.
 
     Args:
         backend_mode: instead of `backend.mode`.
         ollama_url: instead of `ollama.url`.
+        store: keep a log on disk, where `storage.enabled` allows it; without it, no file is read or written.
+
+    Raises:
+        StorageRefused, StorageUnavailable: see `open_store`.
     """
     clock = clock or SystemClock()
     events = EventFanout(sinks)
     mode = backend_mode or config.settings.backend.mode
-    url = ollama_url or config.settings.ollama.url
-    emulator, reason = None, await _why_emulate(mode, url)
-    if reason is not None:
-        emulator = Emulator(default_profiles(), clock=clock)
-        url = await emulator.start("127.0.0.1", 0)
-        events.emit(EmulatorStarted(at=clock.monotonic(), url=url, reason=reason))
-    backend = OllamaBackend(url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
-    control = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S)
-    closing = (backend.aclose, control.aclose)
-    return Gateway(
-        config=config,
-        backend=backend,
-        control=control,
-        identity=BackendIdentity(mode=mode.value, url=url, emulator=emulator is not None),
-        clock=clock,
-        events=events,
-        on_stop=closing if emulator is None else (*closing, emulator.stop),
-    )
+    async with AsyncExitStack() as closing:
+        log = await open_store(config, clock=clock, events=events, closing=closing) if store and config.settings.storage.enabled else None
+        url, emulated = await _find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
+        control = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S)
+        closing.push_async_callback(control.aclose)
+        backend = OllamaBackend(url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
+        closing.push_async_callback(backend.aclose)
+        return Gateway(
+            config=config,
+            backend=backend,
+            control=control,
+            identity=BackendIdentity(mode=mode.value, url=url, emulator=emulated),
+            clock=clock,
+            events=events,
+            history=None if log is None else log.invocations,
+            on_stop=(closing.pop_all().aclose,),
+        )
+
+
+async def open_store(
+    config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack, connect: Connect = connect_writer
+) -> Store:
+    """Open the store that the settings name, let it hear of everything, and have `closing` close it.
+
+    Args:
+        connect: opens the writing connection.
+
+    Raises:
+        StorageRefused: the file is not one that may be written; the message says what to do.
+        StorageUnavailable: the disk failed right after it was opened.
+    """
+    settings = config.settings.storage
+    reporter = StorageReporter(clock=clock, events=events)
+    path = database_path(settings.path, os.environ)
+    store = await Store.open(path, settings, clock=clock, listener=reporter.hear, connect=connect)
+    closing.push_async_callback(_close_store, store, reporter)
+    events.subscribe(store.invocations)
+    events.subscribe(store.swaps)
+    return store
+
+
+async def _close_store(store: Store, reporter: StorageReporter) -> None:
+    if not await store.close(STORE_CLOSE_TIMEOUT_S):
+        reporter.lost()
+
+
+async def _find_backend(mode: BackendMode, url: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> tuple[str, bool]:
+    """Where answers come from, and whether they are made up: then by an emulator that `closing` stops."""
+    reason = await _why_emulate(mode, url)
+    if reason is None:
+        return url, False
+    emulator = Emulator(default_profiles(), clock=clock)
+    closing.push_async_callback(emulator.stop)
+    url = await emulator.start("127.0.0.1", 0)
+    events.emit(EmulatorStarted(at=clock.monotonic(), url=url, reason=reason))
+    return url, True
 
 
 async def _why_emulate(mode: BackendMode, url: str) -> str | None:
@@ -97,21 +147,24 @@ async def running_gateway(
     backend_mode: BackendMode | None = None,
     ollama_url: str | None = None,
     sinks: tuple[EventSink, ...] = (),
+    store: bool = False,
     hurry: asyncio.Event | None = None,
 ) -> AsyncIterator[tuple[Gateway, str]]:
     """A gateway that queues, and listens at the URL that comes with it; leaving drains and stops it, faster once `hurry` is set.
 
     Args:
         host, port: instead of `server.host` and `server.port`.
+        store: as for `build_gateway`.
 
     Raises:
         ConfigError: the address cannot be listened on, or must not without keys.
+        StorageRefused, StorageUnavailable: see `open_store`.
     """
     host = host or config.settings.server.host
     problem = exposure_problem(host, has_keys=bool(config.settings.auth.keys))
     if problem is not None:
         raise ConfigError([problem])
-    gateway = await build_gateway(config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=sinks)
+    gateway = await build_gateway(config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=sinks, store=store)
     server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
     try:
         await gateway.start()
@@ -140,7 +193,7 @@ async def serve(
         The exit code of the process.
 
     Raises:
-        ConfigError: see `running_gateway`.
+        ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.
     """
     clock = SystemClock()
     output = configure_logging(config.settings.server.log_format, sys.stdout)
@@ -154,6 +207,7 @@ async def serve(
             backend_mode=backend_mode,
             ollama_url=ollama_url,
             sinks=(LogSink(clock), *sinks),
+            store=True,
             hurry=signals.hurry_requested,
         ) as (gateway, _):
             signals.on_reload(gateway.reload)

@@ -14,6 +14,9 @@
     │   ├── HostNotAllowed 421
     │   ├── RateLimited 429
     │   └── CallerGone 499       the caller left or cancelled; nobody reads the answer
+    ├── StorageError             the disk
+    │   ├── StorageRefused       at start: Hearth does not run on this file
+    │   └── StorageUnavailable 503
     ├── CapacityError            nobody's fault: come back later
     │   ├── QueueFull 503
     │   ├── ShuttingDown 503
@@ -38,6 +41,7 @@ imitate Ollama's own are built where the wire is spoken (`dialects/`), not here.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from enum import StrEnum
 
 
 class HearthError(Exception):
@@ -142,6 +146,55 @@ class CallerGone(CallerError):
 
     status = 499
     reason = "cancelled"
+
+
+class StorageFault(StrEnum):
+    """Why the store cannot be used."""
+
+    FULL = "disk_full"
+    IO = "io_error"
+    READ_ONLY = "read_only"
+    LOCKED = "locked"
+    CORRUPT = "corrupt"
+    CANNOT_OPEN = "cannot_open"
+    MOVED = "file_moved"
+    OVERLOADED = "overloaded"
+    CLOSED = "closed"
+
+
+class StorageError(HearthError):
+    """The store failed."""
+
+    reason = "storage"
+
+
+class StorageRefused(StorageError):
+    """The store cannot be opened, and Hearth does not start without it."""
+
+    reason = "storage_refused"
+
+
+class StorageUnavailable(StorageError):
+    """The store cannot be written or read at the moment.
+
+    Attributes:
+        needs_space: True where freeing space on the disk may help.
+    """
+
+    status = 503
+    retryable = True
+    reason = "storage_unavailable"
+
+    def __init__(self, fault: StorageFault, detail: str = "", *, needs_space: bool = False) -> None:
+        self.fault = fault
+        self.detail = detail
+        self.needs_space = needs_space
+        text = f"The store is not available ({fault.value.replace('_', ' ')})"
+        super().__init__(f"{text}: {detail}" if detail else text)
+
+    def again(self) -> StorageUnavailable:
+        """The same trouble for somebody else: an exception that is raised twice would mix their tracebacks."""
+        return StorageUnavailable(self.fault, self.detail, needs_space=self.needs_space)
 
 
 class CapacityError(HearthError):

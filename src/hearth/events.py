@@ -255,6 +255,21 @@ class ConfigRejected(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFailed(Event):
+    """What should be kept cannot be written; it waits in memory, and requests go on. `reason`: a `StorageFault`."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRecovered(Event):
+    """The store writes again. `dropped` rows found no room in memory meanwhile and are lost."""
+
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InternalFault(Event):
     """A defect of ours was caught at a supervision point; `where` names it."""
 

@@ -19,10 +19,10 @@ from hearth.config.rendering import differences
 from hearth.errors import BackendError, ConfigError, ModelNotFound
 from hearth.events import ConfigRejected, ConfigReloaded, GatewayStarted, GatewayStopped, GatewayStopping
 from hearth.observability.fanout import EventFanout
-from hearth.observability.windows import Stats24h
-from hearth.ports import GenerationBackend, ModelControl
+from hearth.observability.windows import DAY_S, Stats24h
+from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import LLMQueueWorker
-from hearth.rate_limiter import RateLimiter
+from hearth.rate_limiter import HOUR_S, RateLimiter
 from hearth.scheduling import snapshot
 from hearth.scheduling.inputs import TimerFired
 from hearth.supervision import Supervisor
@@ -46,6 +46,7 @@ class Gateway:
     Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
 
     Args:
+        history: the log of ended items, where one is kept; counters begin with what it says of the last hour and day.
         on_stop: what to close at the very end, in this order (adapters, an emulator of our own).
     """
 
@@ -58,12 +59,14 @@ class Gateway:
         identity: BackendIdentity,
         clock: Clock,
         events: EventFanout,
+        history: InvocationHistory | None = None,
         on_stop: tuple[Callable[[], Awaitable[None]], ...] = (),
     ) -> None:
         self._config = config
         self.backend = backend
         self.clock = clock
         self.events = events
+        self.history = history
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = LLMQueueWorker(
             config=config,
@@ -105,12 +108,26 @@ class Gateway:
         return self._config
 
     async def start(self) -> None:
-        """Look at the backend once, then queue, watch and schedule until `stop`."""
+        """Recall the last hour and day, look at the backend once, then queue, watch and schedule until `stop`.
+
+        Raises:
+            StorageUnavailable: the log of ended items cannot be read.
+        """
+        if self.history is not None:
+            await self._recall(self.history)
         self._started_at = self.clock.monotonic()
         await self._watch.look()
         self._supervisor.start("queue", self.worker.run)
         self._supervisor.start("backend watch", self._watch.run)
         self._supervisor.start("timetable", self._timetable.run)
+
+    async def _recall(self, history: InvocationHistory) -> None:
+        """What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window."""
+        now, wall_s = self.clock.monotonic(), self.clock.wall()
+        admissions = await history.admissions_since(wall_s - HOUR_S)
+        self.rate_limiter.rebuild_from_records([(caller, now - (wall_s - accepted)) for caller, accepted in admissions], now)
+        for count in await history.counts_since(wall_s - DAY_S):
+            self._stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
 
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""

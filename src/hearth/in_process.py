@@ -7,11 +7,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hearth.clock import new_request_id
 from hearth.dialects.ollama import completion_call, error_text, read_completion
 from hearth.dialects.prompt_size import tokens_of
 from hearth.errors import BackendError, ModelNotFound
+from hearth.intake import NewItem
 from hearth.reply import Reply
-from hearth.types import BackendCall, Completion, LoadOptions
+from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,20 @@ class Asked:
     def prompt_tokens(self) -> int:
         """Estimated size of the prompt."""
         return tokens_of(len(self.prompt))
+
+    def item(self, model: str | None, lane: Lane, priority: Priority, caller: str) -> NewItem:
+        """The request as it is submitted; `model` by the name that the backend lists."""
+        return NewItem(
+            lane=lane,
+            priority=priority,
+            caller=caller,
+            model=model,
+            request_id=RequestId(new_request_id()),
+            call=self.call_on,
+            task_type=self.task_type,
+            prompt_tokens=self.prompt_tokens,
+            max_tokens=self.max_tokens,
+        )
 
     def call_on(self, model: str) -> BackendCall:
         """The backend call for the model that was chosen."""

@@ -31,11 +31,17 @@ class NewItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """An accepted request: `position` items were ahead of it when it came; the answer arrives in `reply`."""
+    """An accepted request; the answer arrives in `reply`.
+
+    Attributes:
+        position: items that were ahead of it when it came.
+        estimated_wait_s: seconds until it is expected to start, None where nobody can tell.
+    """
 
     sequence: Sequence
     request_id: RequestId
     position: int
+    estimated_wait_s: float | None
     reply: Reply
 
 

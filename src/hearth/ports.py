@@ -10,9 +10,9 @@ from typing import Protocol
 
 from hearth.clock import Clock
 from hearth.events import Event
-from hearth.types import BackendCall, Headers, InstalledModel, LoadOptions, ResidentModel
+from hearth.types import BackendCall, EndedCount, Headers, InstalledModel, Invocation, InvocationFilter, LoadOptions, ResidentModel
 
-__all__ = ["Clock", "EventSink", "Exchange", "GenerationBackend", "ModelControl"]
+__all__ = ["Clock", "EventSink", "Exchange", "GenerationBackend", "InvocationHistory", "ModelControl"]
 
 
 class EventSink(Protocol):
@@ -76,3 +76,16 @@ class ModelControl(Protocol):
 
     async def unload(self, model: str) -> None:
         """Ask for `model` to be dropped; it may still be listed for a while afterwards. Raises SwapFailed, BackendUnreachable."""
+
+
+class InvocationHistory(Protocol):
+    """The items that have ended, also those of earlier processes. Reads beside the event loop; raises only StorageUnavailable."""
+
+    async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
+        """Items that match, the latest written first."""
+
+    async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
+        """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
+
+    async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
+        """`(caller, accepted_wall_s)` of the external items accepted at or after `wall_s`, oldest first: what the rate limits count."""

@@ -11,14 +11,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from hearth import status
+from hearth.changes import Changes
 from hearth.chronicle import Chronicle
-from hearth.clock import Clock, new_request_id
+from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import load_options
 from hearth.dispatching import Dispatching
-from hearth.errors import CallerGone, ModelNotFound, QueueFull, ShuttingDown
+from hearth.errors import BadRequest, CallerGone, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
 from hearth.executor import Executor
+from hearth.forecaster import Forecaster
 from hearth.gpu_tracker import GpuTracker
 from hearth.in_process import Asked, Futures, complete
 from hearth.intake import Arriving, NewItem, Ticket, item_of
@@ -31,7 +33,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.swapper import Swapper
-from hearth.types import BackendCall, Completion, Lane, Outcome, Priority, RequestId, Sequence, canonical_model
+from hearth.types import BackendCall, Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model
 from hearth.work import Work
 
 __all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
@@ -106,8 +108,8 @@ class LLMQueueWorker:
         self._mode_read_at = float("-inf")
         self._sequence = 0
         self._stopping = False
-        self._revision = 0
-        self._changed = asyncio.Event()
+        self._changes = Changes()
+        self._forecaster = Forecaster(self.scheduler.state)
 
     # The way in.
 
@@ -115,24 +117,29 @@ class LLMQueueWorker:
         """Accept a request.
 
         Raises:
+            BadRequest: it names no model, and there is none to choose.
             ShuttingDown: nothing is accepted any more.
             QueueFull: as many as the configuration allows are waiting in its lane.
         """
         if self._stopping:
             raise ShuttingDown(retry_after_s=self._config.settings.server.shutdown_grace_s)
         self._check_depth(new.lane)
+        state = self.scheduler.state
+        if new.model is None and state.home is None and not state.residency.residents:
+            raise BadRequest("name a model: none is resident, and there is no gpu.home_model")
         self._sequence += 1
         item = item_of(new, Sequence(self._sequence), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
         fixed = new.call
         call_on = (lambda _: fixed) if isinstance(fixed, BackendCall) else fixed
         work = Work(item=item, call_on=call_on, reply=reply)
-        position = self.scheduler.state.waiting.ahead_of(item.band) + self._arriving.up_to(item.band)
+        arriving = self._arriving.up_to(item.band)
+        position, wait_s = state.waiting.ahead_of(item.band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)
         self._register.add(work)
         self._arriving.add(item.band)
         self._dispatching.chronicle.queued(work, position, item.arrived_at)
         self.post(inputs.Arrived(item=item))
-        return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, reply=reply)
+        return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=reply)
 
     def enqueue_internal(
         self,
@@ -146,8 +153,15 @@ class LLMQueueWorker:
     ) -> asyncio.Future[Completion]:
         """Queue the house's own call; `priority` overrides what `priority_map` says of the task type. Cancel the future to cancel it."""
         band = priority if priority is not None else self._config.priority_for_task_type(task_type)
-        asked = self._asked(prompt, model, max_tokens, task_type, json_mode=json_mode)
-        return self._enqueue(asked, Lane.INTERNAL, band, caller=Lane.INTERNAL.value)
+        asked = Asked(
+            prompt=prompt,
+            model=model,
+            max_tokens=max_tokens,
+            json_mode=json_mode,
+            task_type=task_type,
+            load_options=self._load_options,
+        )
+        return self._enqueue(asked, Lane.INTERNAL, band, Lane.INTERNAL.value)
 
     def enqueue_external(
         self,
@@ -160,8 +174,15 @@ class LLMQueueWorker:
         task_type: str | None = None,
     ) -> asyncio.Future[Completion]:
         """Queue a call on behalf of another program, in its order of arrival. Cancel the future to cancel it."""
-        asked = self._asked(prompt, model, max_tokens, task_type, json_mode=json_mode)
-        return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller=caller)
+        asked = Asked(
+            prompt=prompt,
+            model=model,
+            max_tokens=max_tokens,
+            json_mode=json_mode,
+            task_type=task_type,
+            load_options=self._load_options,
+        )
+        return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
 
     def cancel(self, sequence: Sequence) -> bool:
         """Give an item up in whatever state it is: at once where it waits, best effort where it runs.
@@ -208,7 +229,8 @@ class LLMQueueWorker:
 
     def get_status(self) -> dict[str, object]:
         """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.status`."""
-        shown = status.status(self.scheduler.state, self._register.item, self.tracker, self._clock.monotonic())
+        now = self._clock.monotonic()
+        shown = status.status(self.scheduler.state, self._register.item, self.tracker, self._forecaster.starts(now), now)
         return shown | self._extra_status()
 
     def get_item(self, sequence: int) -> dict[str, object] | None:
@@ -218,17 +240,9 @@ class LLMQueueWorker:
             return self._register.ended_item(Sequence(sequence))
         return status.item(self.scheduler.state, work, self._clock.monotonic())
 
-    async def changes(self) -> AsyncIterator[int]:
+    def changes(self) -> AsyncIterator[int]:
         """A growing number each time something has changed, the present one first; ends when the worker stops."""
-        seen = -1
-        while True:
-            if seen != self._revision:
-                seen = self._revision
-                yield seen
-            elif self._stopping:
-                return
-            else:
-                await self._changed.wait()
+        return self._changes.watch()
 
     # The loop.
 
@@ -273,7 +287,7 @@ class LLMQueueWorker:
         await self._executor.aclose()
         await self._dispatching.aclose()
         self._arm(None)
-        self._bump()
+        self._changes.end()
 
     def _decide(self, fact: Input, now: float) -> None:
         self._last_at = now
@@ -297,7 +311,7 @@ class LLMQueueWorker:
         self._dispatching.record(fact, now)
         for action in actions:
             self._dispatching.carry_out(action, now)
-        self._bump()
+        self._changes.note()
         if self._on_decision is not None:
             self._on_decision(now, actions)
 
@@ -309,37 +323,14 @@ class LLMQueueWorker:
     def _fire(self, due_at: float) -> None:
         self.post(inputs.TimerFired(), not_before=due_at)
 
-    def _bump(self) -> None:
-        self._revision += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _load_options(self, model: str) -> LoadOptions:
+        return load_options(self._config.settings, model)
 
-    def _asked(self, prompt: str, model: str | None, max_tokens: int | None, task_type: str | None, *, json_mode: bool) -> Asked:
-        return Asked(
-            prompt=prompt,
-            model=model,
-            max_tokens=max_tokens,
-            json_mode=json_mode,
-            task_type=task_type,
-            load_options=lambda name: load_options(self._config.settings, name),
-        )
-
-    def _enqueue(self, asked: Asked, lane: Lane, priority: Priority, *, caller: str) -> asyncio.Future[Completion]:
+    def _enqueue(self, asked: Asked, lane: Lane, priority: Priority, caller: str) -> asyncio.Future[Completion]:
         model = None if asked.model is None else self._name_of(asked.model)
         if asked.model is not None and model is None:
             raise ModelNotFound(f"model '{asked.model}' not found")
-        new = NewItem(
-            lane=lane,
-            priority=priority,
-            caller=caller,
-            model=model,
-            request_id=RequestId(new_request_id()),
-            call=asked.call_on,
-            task_type=asked.task_type,
-            prompt_tokens=asked.prompt_tokens,
-            max_tokens=asked.max_tokens,
-        )
-        ticket = self.submit(new)
+        ticket = self.submit(asked.item(model, lane, priority, caller))
         work = self._register.works[ticket.sequence]
         waiting = asyncio.get_running_loop().create_task(complete(ticket.reply, self._clock.monotonic, lambda: work.model))
         return self._futures.watch(waiting, lambda: self.cancel(ticket.sequence))
@@ -349,10 +340,7 @@ class LLMQueueWorker:
         allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
         waiting = self.scheduler.state.waiting.count(lane) + self._arriving.of(lane)
         if waiting >= allowed:
-            raise QueueFull(f"the queue is full: {waiting} {lane.value} requests are waiting", retry_after_s=self._next_free_s())
-
-    def _next_free_s(self) -> float:
-        """Expected seconds until something that runs now has ended: when a place in the queue comes free."""
-        now = self._clock.monotonic()
-        ends = [entry.expected_end_at - now for entry in self.scheduler.state.running]
-        return max(1.0, min(ends, default=1.0))
+            raise QueueFull(
+                f"the queue is full: {waiting} {lane.value} requests are waiting",
+                retry_after_s=self._forecaster.first_start_s(lane, self._clock.monotonic()),
+            )

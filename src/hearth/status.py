@@ -5,7 +5,7 @@ Reads copies of the scheduler's state and never changes an order. No prompt ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hearth.gpu_tracker import GpuTracker
 from hearth.scheduling import snapshot
@@ -21,8 +21,11 @@ NEXT_ITEMS = 20
 Items = Callable[[Sequence], QueueItem | None]
 
 
-def status(state: State, items: Items, tracker: GpuTracker, now: float) -> dict[str, object]:
+def status(state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float) -> dict[str, object]:
     """What runs, what waits and what the GPU holds.
+
+    Args:
+        starts: expected seconds until the start of each waiting item.
 
     Returns:
         `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
@@ -32,8 +35,8 @@ def status(state: State, items: Items, tracker: GpuTracker, now: float) -> dict[
     return {
         "current_request": running[0] if running else None,
         "running": running,
-        "internal_queue": _queue(state, items, Lane.INTERNAL, now),
-        "external_queue": _queue(state, items, Lane.EXTERNAL, now),
+        "internal_queue": _queue(state, items, Lane.INTERNAL, starts, now),
+        "external_queue": _queue(state, items, Lane.EXTERNAL, starts, now),
         "mode": "active" if state.active else "quiet",
         "gpu": {**tracker.get_metrics(now), "residents": [_resident(view, now) for view in snapshot.residents(state)]},
         "draining": state.draining,
@@ -54,11 +57,18 @@ def ended(work: Work) -> dict[str, object]:
     return _identity(work.item) | {"model": work.model or work.item.model} | known
 
 
-def _queue(state: State, items: Items, lane: Lane, now: float) -> dict[str, object]:
+def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float) -> dict[str, object]:
     return {
         "pending": state.waiting.count(lane),
-        "next_items": [_item(view, items, now) for view in snapshot.waiting(state, lane, NEXT_ITEMS)],
+        "next_items": [
+            _item(view, items, now) | {"estimated_start_s": _rounded(starts.get(view.sequence))}
+            for view in snapshot.waiting(state, lane, NEXT_ITEMS)
+        ],
     }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
 
 
 def _identity(of: QueueItem) -> dict[str, object]:

@@ -175,6 +175,68 @@ class Completion:
     latency_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One finished item as the log keeps it: what `events.ItemEnded` said, with calendar instants (seconds since 1970, UTC).
+
+    Attributes:
+        epoch: which start of the gateway wrote it; unique together with `sequence`.
+        chain_id: what ties several items to one piece of work; None for an item on its own.
+        cost_usd: None where nothing was paid.
+    """
+
+    epoch: int
+    sequence: Sequence
+    request_id: RequestId
+    chain_id: str | None = None
+    caller: str
+    lane: Lane
+    task_type: str | None
+    model: str | None
+    accepted_wall_s: float
+    ended_wall_s: float
+    queue_s: float
+    swap_s: float
+    first_byte_s: float | None
+    backend_s: float | None
+    total_s: float
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None = None
+    attempts: int
+    interrupt_count: int
+    outcome: Outcome
+    reason: str
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvocationFilter:
+    """Which finished items to list; None is any. `since_wall_s` is inclusive, on the end of the item."""
+
+    caller: str | None = None
+    model: str | None = None
+    outcome: Outcome | None = None
+    since_wall_s: float = 0.0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCount:
+    """Items of one lane that ended alike within one minute.
+
+    Attributes:
+        first_wall_s: when the first of them ended, in seconds since 1970.
+        interruptions: how often they were interrupted before, all together.
+    """
+
+    first_wall_s: float
+    lane: Lane
+    outcome: Outcome
+    items: int
+    interruptions: int
+
+
 def canonical_model(name: str) -> str:
     """The name that Ollama lists for what a caller wrote: default registry and library dropped, `:latest` where there is no tag.
 

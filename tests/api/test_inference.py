@@ -53,6 +53,7 @@ async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(gate
     assert got.headers["content-type"] == "application/x-ndjson"
     assert got.headers["date"] == "Sat, 21 Nov 2026 02:09:14 GMT"
     assert got.headers["x-queue-position"] == "0"
+    assert got.headers["x-estimated-wait-seconds"] == "7.4"
     assert got.headers["x-request-id"] == gateway.worker.submitted[0].request_id
     assert got.headers["x-hearth-rewrote"] == "seed"
 

@@ -15,7 +15,7 @@ class Hearth:
 
     def __init__(self, home: Path) -> None:
         unset = dict.fromkeys(("COLUMNS", "HEARTH_CONFIG", "HEARTH_KEY", "HEARTH_URL", "NO_COLOR"))
-        self._environ = {"HOME": str(home), "XDG_CONFIG_HOME": "", **unset}
+        self._environ = {"HOME": str(home), "XDG_CONFIG_HOME": "", "XDG_STATE_HOME": "", **unset}
 
     def __call__(self, *args: str, **environ: str) -> Result:
         return CliRunner().invoke(main, args, env={**self._environ, **environ}, prog_name="hearth")

@@ -27,6 +27,7 @@ _TEXTS: Mapping[str, st.SearchStrategy[str]] = MappingProxyType(
         "allowed_hosts": st.sampled_from(["gpu-box.lan", "192.168.1.9", "fd00::1"]),
         "log_format": st.sampled_from(["auto", "text", "json"]),
         "models": _MODELS,
+        "path": st.sampled_from(["", "/var/lib/hearth/hearth.db", "~/hearth.db"]),
     }
 )
 

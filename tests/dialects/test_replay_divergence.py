@@ -125,8 +125,17 @@ def test_an_error_after_half_a_frame_stands_in_a_frame_of_its_own(path: str) -> 
     assert sent_of(path, b"").error_lead == sent_of(path, first).error_lead == b""
 
 
+@pytest.mark.parametrize("path", [path for path in ROUTES if path != "/v1/responses"])
+def test_the_same_text_with_another_reason_to_end_is_another_answer(path: str) -> None:
+    first, second = (Answer(parts=(("content", "abc"),), reason=reason) for reason in ("stop", "length"))
+    sent = sent_of(path, b"".join(stream(path, first, Run(rng=random.Random(1)))))
+    with pytest.raises(StreamDiverged):
+        go_on(path, sent, b"".join(stream(path, second, Run(rng=random.Random(2)))), random.Random(1))
+
+
 def native(done: bool = False, **said: str) -> bytes:
-    return json.dumps({"model": "m", "message": {"role": "assistant", "content": "", **said}, "done": done}).encode() + b"\n"
+    message = {"role": "assistant", "content": "", **said}
+    return json.dumps({"model": "m", "message": message, "done": done}, separators=(",", ":")).encode() + b"\n"
 
 
 def test_thinking_and_content_in_one_frame_equal_the_same_in_two() -> None:

@@ -59,9 +59,12 @@ def test_two_calls_in_one_frame_go_on_after_the_one_that_was_sent() -> None:
     assert [call["id"] for call in message["tool_calls"]] == ["call_b"]
 
 
-def test_a_payload_nested_deeper_than_any_answer_does_not_stop_the_gateway() -> None:
-    deep = b'{"message":{"content":"","tool_calls":' + b"[" * 900 + b"]" * 900 + b"}}\n"
+@pytest.mark.parametrize("levels", [300, 900, 5_000])
+def test_a_payload_nested_deeper_than_any_answer_does_not_stop_the_gateway(levels: int) -> None:
+    deep = b'{"message":{"content":"ab","tool_calls":' + b"[" * levels + b"]" * levels + b"}}\n"
     assert Replay(route("/api/chat"), sent_of("/api/chat", deep)).feed(deep + b'{"done":true}\n') == b'{"done":true}\n'
+    with pytest.raises(StreamDiverged):
+        Replay(route("/api/chat"), sent_of("/api/chat", b'{"message":{"content":"a"}}\n')).feed(deep)
 
 
 def test_whole_frames_come_out_as_the_very_chunks_that_went_in() -> None:

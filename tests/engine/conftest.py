@@ -98,9 +98,10 @@ async def open_bench(engine_url: str) -> AsyncIterator[Bench]:
     config = GatewayConfig(settings=SETTINGS)
     async with (
         open_front(engine_url) as (front, front_url),
-        running_gateway(
-            config, host="127.0.0.1", port=0, backend_mode=BackendMode.OLLAMA, ollama_url=front_url, sinks=(events,)
-        ) as (gateway, url),
+        running_gateway(config, host="127.0.0.1", port=0, backend_mode=BackendMode.OLLAMA, ollama_url=front_url, sinks=(events,)) as (
+            gateway,
+            url,
+        ),
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
     ):
         yield Bench(front=front, gateway=gateway, events=events, client=client)

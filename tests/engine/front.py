@@ -90,7 +90,9 @@ class Front:
 @asynccontextmanager
 async def open_front(engine_url: str) -> AsyncIterator[tuple[Front, str]]:
     """A front that listens, and its URL."""
-    async with aiohttp.ClientSession(trust_env=False, timeout=aiohttp.ClientTimeout(total=None)) as session:
+    connector = aiohttp.TCPConnector(force_close=True)  # the engine drops a connection after a number of requests, without a word
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, trust_env=False, timeout=timeout) as session:
         front = Front(engine_url, session)
         runner = web.AppRunner(front.app(), handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()

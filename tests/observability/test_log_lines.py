@@ -120,10 +120,12 @@ def test_levels_follow_what_an_owner_should_look_at():
         "backend_went_down",
         "config_rejected",
         "emulator_started",
+        "item_diverged",
         "item_protected",
         "item_resent",
         "request_rejected",
         "residency_drifted",
+        "storage_failed",
         "swap_completed",
         "swap_failed",
     }

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hearth.storage.store import Store, StoreSettings
+from hearth.config.storage_settings import StorageSettings
+from hearth.storage.store import Store
 from tests.storage.house import StoppedClock
 
 
@@ -17,7 +18,7 @@ def clock() -> StoppedClock:
 
 @pytest.fixture
 async def store(tmp_path, clock) -> AsyncIterator[Store]:
-    opened = await Store.open(StoreSettings(path=tmp_path / "hearth.db", reserve_mib=0), clock=clock, listener=lambda health: None)
+    opened = await Store.open(tmp_path / "hearth.db", StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
     yield opened
     await opened.close(5.0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.storage.errors import StorageRefused
+from hearth.errors import StorageRefused
 from tests.storage.house import notes, open_database
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.connections import connect_writer
-from hearth.storage.errors import Fault, StorageUnavailable
 from hearth.storage.writer import StorageHealth, Writer
 from tests.storage.house import Fuse, NoUpkeep, disk_error, note, notes, same_note, writing
 
@@ -33,7 +33,7 @@ async def test_another_programs_lock_refuses_what_must_be_durable_and_keeps_the_
             writer.post(same_note(1))
             with pytest.raises(StorageUnavailable) as refused:
                 await writer.submit(note(2))
-            assert refused.value.fault is Fault.LOCKED
+            assert refused.value.fault is StorageFault.LOCKED
             assert writer.health.waiting >= 1
             shell.rollback()
         await writer.submit(note(3))
@@ -180,7 +180,7 @@ async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(tm
     async with writing(path, connect=with_room_for(pages + spare_pages)) as writer:
         while await outcome(writer, len(acknowledged), "x" * 900):
             acknowledged.append(len(acknowledged))
-        assert writer.health.fault is Fault.FULL
+        assert writer.health.fault is StorageFault.FULL
         assert not await writer.submit(lambda connection: connection.in_transaction is False)
     assert notes(path) == acknowledged
 
@@ -218,7 +218,7 @@ async def test_without_its_reserve_a_full_disk_refuses(tmp_path):
         fuse.arm(1, lasting=True)
         assert not await outcome(writer, 2)
         assert not (tmp_path / "hearth.db.reserve").exists()
-        assert writer.health.fault is Fault.FULL
+        assert writer.health.fault is StorageFault.FULL
         assert not writer.health.reserve_held
 
 
@@ -229,7 +229,7 @@ async def test_a_file_that_was_moved_away_is_not_written_to_in_secret(tmp_path):
         path.rename(elsewhere)
         with pytest.raises(StorageUnavailable, match="moved or deleted") as refused:
             await writer.submit(note(2))
-        assert refused.value.fault is Fault.MOVED
+        assert refused.value.fault is StorageFault.MOVED
         elsewhere.rename(path)
         await writer.submit(note(3))
     assert notes(path) == [1, 3]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.events import BackendWentDown
-from hearth.storage.invocation_log import InvocationFilter
-from hearth.types import Lane, Outcome
+from hearth.types import EndedCount, InvocationFilter, Lane, Outcome
 from tests.storage.conftest import written
 from tests.storage.house import WALL
 from tests.storage.samples import ended
@@ -91,17 +90,22 @@ async def test_a_clock_that_was_set_back_does_not_change_the_order(store, clock)
     assert [row.sequence for row in await store.invocations.find(InvocationFilter())] == [2, 1]
 
 
-async def test_counts_are_by_lane_and_outcome_since_an_instant(store):
+async def test_counts_are_by_minute_lane_and_outcome_oldest_first(store):
     store.invocations.emit(ended(1, at=100.0))
-    store.invocations.emit(ended(2, interrupt_count=2))
-    store.invocations.emit(ended(3, interrupt_count=1, outcome=Outcome.FAILED))
-    store.invocations.emit(ended(4, lane=Lane.INTERNAL))
+    store.invocations.emit(ended(2, at=941.0, interrupt_count=2))
+    store.invocations.emit(ended(3, at=942.0))
+    store.invocations.emit(ended(4, at=945.0, interrupt_count=1, outcome=Outcome.FAILED))
+    store.invocations.emit(ended(5, at=1000.0, lane=Lane.INTERNAL))
     await written(store)
-    counts = await store.invocations.counts_since(WALL - 60.0)
-    assert counts[Lane.EXTERNAL].ended == {Outcome.COMPLETED: 1, Outcome.FAILED: 1, Outcome.CANCELLED: 0, Outcome.EXPIRED: 0}
-    assert counts[Lane.EXTERNAL].interrupted == 2
-    assert counts[Lane.INTERNAL].ended[Outcome.COMPLETED] == 1
-    assert counts[Lane.INTERNAL].interrupted == 0
+    assert await store.invocations.counts_since(WALL - 60.0) == (
+        EndedCount(lane=Lane.EXTERNAL, first_wall_s=WALL - 59.0, outcome=Outcome.COMPLETED, items=2, interruptions=2),
+        EndedCount(lane=Lane.EXTERNAL, first_wall_s=WALL - 55.0, outcome=Outcome.FAILED, items=1, interruptions=1),
+        EndedCount(lane=Lane.INTERNAL, first_wall_s=WALL, outcome=Outcome.COMPLETED, items=1, interruptions=0),
+    )
+
+
+async def test_an_empty_log_has_no_counts(store):
+    assert await store.invocations.counts_since(0.0) == ()
 
 
 async def test_admissions_are_those_that_the_rate_limits_count(store):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hearth.config.storage_settings import StorageSettings
 from hearth.storage.ledger import Spend
-from hearth.storage.store import Store, StoreSettings
+from hearth.storage.store import Store
 from tests.storage.house import WALL
 
 
@@ -80,13 +81,13 @@ async def test_spending_can_be_asked_for_one_caller(store):
 
 
 async def test_a_start_releases_what_dead_processes_left_and_keeps_what_they_settled(tmp_path, clock):
-    settings = StoreSettings(path=tmp_path / "hearth.db", reserve_mib=0)
-    first = await Store.open(settings, clock=clock, listener=lambda health: None)
+    path, settings = tmp_path / "hearth.db", StorageSettings(reserve_mib=0)
+    first = await Store.open(path, settings, clock=clock, listener=lambda health: None)
     await reserve(first, "orphan", 4.0)
     await reserve(first, "paid", 2.0)
     await first.ledger.settle("paid", 1.5)
     await first.close(5.0)
-    second = await Store.open(settings, clock=clock, listener=lambda health: None)
+    second = await Store.open(path, settings, clock=clock, listener=lambda health: None)
     assert await today(second) == Spend(settled_usd=1.5, reserved_usd=0.0)
     await reserve(second, "mine", 1.0)
     assert await second.ledger.release_orphans() == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.storage.errors import StorageRefused
+from hearth.errors import StorageRefused
 from hearth.storage.place import default_path
 from tests.storage.house import Fuse, StoppedClock, open_database
 

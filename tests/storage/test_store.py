@@ -9,21 +9,22 @@ from contextlib import closing
 
 import pytest
 
-from hearth.storage.errors import Fault, StorageRefused, StorageUnavailable
-from hearth.storage.invocation_log import InvocationFilter
-from hearth.storage.store import Store, StoreSettings
+from hearth.config.storage_settings import StorageSettings
+from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
+from hearth.storage.store import Store
+from hearth.types import InvocationFilter
 from tests.storage.conftest import written
 from tests.storage.house import Fuse, StoppedClock, open_database
 from tests.storage.samples import ended
 
 
 async def test_what_was_emitted_is_there_after_a_restart_under_its_own_epoch(tmp_path, clock):
-    settings = StoreSettings(path=tmp_path / "hearth.db", reserve_mib=0)
+    path, settings = tmp_path / "hearth.db", StorageSettings(reserve_mib=0)
     for _ in range(2):
-        store = await Store.open(settings, clock=clock, listener=lambda health: None)
+        store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
         store.invocations.emit(ended(1))
         assert await store.close(5.0)
-    store = await Store.open(settings, clock=clock, listener=lambda health: None)
+    store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
     assert [(row.epoch, row.sequence) for row in await store.invocations.find(InvocationFilter())] == [(2, 1), (1, 1)]
     await store.close(5.0)
 
@@ -63,20 +64,20 @@ async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path)
     (tmp_path / "hearth.db").rename(tmp_path / "elsewhere.db")
     with pytest.raises(StorageUnavailable) as refused:
         await store.invocations.find(InvocationFilter())
-    assert refused.value.fault is Fault.CANNOT_OPEN
+    assert refused.value.fault is StorageFault.CANNOT_OPEN
     (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
 
 
 @pytest.mark.parametrize("operation", range(1, 60, 4))
 async def test_a_start_on_a_disk_that_fails_for_good_ends_with_the_lock_given_back(tmp_path, operation):
-    settings = StoreSettings(path=tmp_path / "hearth.db", reserve_mib=0)
+    path, settings = tmp_path / "hearth.db", StorageSettings(reserve_mib=0)
     fuse = Fuse()
     fuse.arm(operation, lasting=True)
-    opening = Store.open(settings, clock=StoppedClock(), listener=lambda health: None, busy_timeout_s=1.0, connect=fuse.connect)
+    opening = Store.open(path, settings, clock=StoppedClock(), listener=lambda health: None, busy_timeout_s=1.0, connect=fuse.connect)
     (result,) = await asyncio.gather(opening, return_exceptions=True)
     assert isinstance(result, StorageRefused | StorageUnavailable) is bool(fuse.fired)
     fuse.repair()
     if isinstance(result, Store):
         await result.close(5.0)
-    store = await Store.open(settings, clock=StoppedClock(), listener=lambda health: None)
+    store = await Store.open(path, settings, clock=StoppedClock(), listener=lambda health: None)
     assert await store.close(5.0)

@@ -11,8 +11,8 @@ from contextlib import closing
 
 import pytest
 
+from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.connections import connect_reader, connect_writer
-from hearth.storage.errors import Fault, StorageUnavailable
 from hearth.storage.writer import StorageHealth
 from tests.storage.house import NoUpkeep, StoppedClock, note, notes, same_note, writing
 
@@ -145,12 +145,13 @@ async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path)
             writer.post(same_note(number))
         with pytest.raises(StorageUnavailable) as refused:
             await writer.submit(note(99))
-        assert refused.value.fault is Fault.OVERLOADED
+        assert refused.value.fault is StorageFault.OVERLOADED
         assert (writer.health.waiting, writer.health.dropped) == (5, 3)
         gate.open.set()
         await slow
+        await writer.submit(lambda connection: None)
     assert notes(tmp_path / "hearth.db") == [0, 1, 2, 3, 4]
-    assert [report.dropped for report in reports] == [1]
+    assert [(report.fault, report.dropped) for report in reports] == [(StorageFault.OVERLOADED, 1), (None, 3)]
 
 
 async def test_closing_writes_what_waits_and_tidies_the_write_ahead_log_away(tmp_path):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
 from hearth.api.completions import CompletionBody, Completions
+from hearth.api.log import LogQuery, logged
 from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
 from hearth.api.status_stream import StatusStream
 from hearth.api.visit import Visit
@@ -79,6 +80,10 @@ class Pages:
         if item is None or not (caller.admin or item.get("caller") == caller.caller):
             raise NotFound("there is no such item")
         return item
+
+    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
+        """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        return {"items": await logged(self._gateway, caller, query)}
 
     async def models(self) -> dict[str, object]:
         """Installed models: resident or not, who waits for them."""
@@ -192,6 +197,7 @@ def _add_pages(app: FastAPI, pages: Pages) -> None:
     app.add_api_route("/llm/queue/status", pages.status)
     app.add_api_route("/llm/queue/stream", pages.stream, response_model=None)
     app.add_api_route("/llm/queue/item/{sequence}", pages.item)
+    app.add_api_route("/llm/log", pages.log)
     app.add_api_route("/llm/models", pages.models)
     app.add_api_route("/llm/health", pages.health)
     app.add_api_route("/llm/requests/{request_id}/cancel", pages.cancel, methods=["POST"])

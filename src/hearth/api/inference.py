@@ -13,12 +13,14 @@ from functools import partial
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
 from hearth.api.relay import Exchange, Relay, wire_time
+from hearth.api.stand_ins import StandIns
 from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Visit
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.ollama import unload_reply
+from hearth.dialects.quirks import on_model
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.gateway import Gateway
@@ -34,6 +36,7 @@ class Inference:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._stand_ins = StandIns(gateway)
 
     async def handle(self, visit: Visit, identity: Identity) -> None:
         """Answer one request.
@@ -43,7 +46,7 @@ class Inference:
         """
         route = INFERENCE_ROUTES[visit.path]
         settings = self._gateway.config.settings
-        envelope, replayable = await _parse(route, await visit.body(settings.server), settings)
+        envelope, replayable = await self._read(route, await visit.body(settings.server), identity, settings)
         if envelope.kind is WorkKind.UNLOAD:
             check_model(identity, envelope.model)
             await self._answer_unload(visit, route, envelope)
@@ -52,9 +55,18 @@ class Inference:
         ticket = await submit(
             self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call, replayable=replayable)
         )
+        self._stand_ins.note(envelope)
         headers = _answer_headers(ticket, envelope)
         exchange = Exchange(route=route, model=envelope.model, streaming=envelope.streaming, headers=headers)
         await Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, exchange).run()
+
+    async def _read(self, route: Route, body: bytes, identity: Identity, settings: Settings) -> tuple[Envelope, bool]:
+        envelope, replayable = await _parse(route, body, settings)
+        stand_in = await self._stand_ins.instead_of(identity, envelope)
+        if stand_in is None:
+            return envelope, replayable
+        moved, replayable = await _parse(route, on_model(body, stand_in), settings)
+        return replace(moved, rewritten=(*moved.rewritten, "model")), replayable
 
     async def _answer_unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
         """Residency is the scheduler's business: the caller hears what Ollama would say, and nothing is unloaded."""
@@ -70,7 +82,8 @@ async def _parse(route: Route, body: bytes, settings: Settings) -> tuple[Envelop
 
 def _read(route: Route, body: bytes, settings: Settings, seed: int) -> tuple[Envelope, bool]:
     """The envelope, and whether an interrupted stream of it can be resumed: that takes a request that repeats itself."""
-    envelope = read_envelope(route, body, partial(load_options, settings))
+    strip = settings.clients.strip_attribution
+    envelope = read_envelope(route, body, partial(load_options, settings), strip_attribution=strip)
     if not envelope.streaming or settings.scheduling.started_streams is not StartedStreams.REPLAY:
         return envelope, False
     known = seeded(route, envelope.body, seed)
@@ -81,10 +94,12 @@ def _read(route: Route, body: bytes, settings: Settings, seed: int) -> tuple[Env
 
 def _answer_headers(ticket: Ticket, envelope: Envelope) -> Headers:
     """What is added to the backend's own headers; the request id comes first."""
-    headers = (
+    headers: Headers = (
         (b"x-request-id", ticket.request_id.encode("ascii")),
         (b"x-queue-position", b"%d" % ticket.position),
     )
+    if ticket.estimated_wait_s is not None:
+        headers = (*headers, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
     if not envelope.rewritten:
         return headers
     return (*headers, (b"x-hearth-rewrote", ",".join(envelope.rewritten).encode("ascii", "replace")))

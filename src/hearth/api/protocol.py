@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from hearth.api.gathering import GatheringTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,8 @@ class DeadlineProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
         """A connection that says nothing is as slow as one that says it slowly."""
-        super().connection_made(transport)
+        super().connection_made(GatheringTransport(transport, self.loop))
+        _send_at_once(transport)
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -146,3 +150,11 @@ class DeadlineProtocol(H11Protocol):
             self._start_writing_deadline()
         else:
             self.transport.abort()
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """Turn Nagle's algorithm off: it holds each small chunk back until the last one is acknowledged, up to 40 ms.
+
+    asyncio does so only for sockets that were made with the protocol number of TCP, and `socket.create_server` makes them without.
+    """
+    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -16,6 +16,7 @@ _COMMANDS = (
     LazyCommand("demo", target="hearth.cli.demo:demo", short_help="Show a busy home in a minute, without GPU or Ollama."),
     LazyCommand("emulate", target="hearth.cli.emulate:emulate", short_help="Run an Ollama that needs no GPU."),
     LazyCommand("status", target="hearth.cli.status:status", short_help="Show what runs, who waits, and the GPU."),
+    LazyCommand("log", target="hearth.cli.log:log", short_help="List finished requests, the latest first."),
     LazyCommand("config", target="hearth.cli.config:config", short_help="Check and show the configuration."),
     LazyCommand("admin", target="hearth.cli.admin:admin", short_help="Make API keys."),
     LazyCommand("simulate", target="hearth.cli.simulate:simulate", short_help="Try scheduling policies on a recorded or made-up day."),

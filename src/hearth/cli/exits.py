@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2
-    """Wrong arguments (click's own code) or an unusable configuration."""
+    """Wrong arguments (click's own code), an unusable configuration, or a store that must not be written."""
     UNREACHABLE = 3
     """No gateway answers at the address."""
 
@@ -34,6 +34,12 @@ class GatewayUnreachable(click.ClickException):
     """No gateway answers there: exit 3."""
 
     exit_code = int(ExitCode.UNREACHABLE)
+
+
+class StartRefused(click.ClickException):
+    """Something that the configuration names cannot be used: exit 2."""
+
+    exit_code = int(ExitCode.USAGE)
 
 
 class ConfigRefused(click.ClickException):

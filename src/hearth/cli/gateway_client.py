@@ -1,6 +1,6 @@
 """A few GET requests to a running gateway, with the standard library only so that the command starts fast.
 
-No proxies, no redirects (a key must not travel further than the address it was meant for). Called by `hearth.cli.status`.
+No proxies, no redirects (a key must not travel further than the address it was meant for). Called by the commands of `hearth.cli`.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class GatewayClient:
         if response.status == 421:
             raise CommandFailed(f"{self.address.geturl()} does not answer to that host name: add it to server.allowed_hosts.")
         if response.status != 200:
+            if (refusal := _refusal(response)) is not None:
+                raise CommandFailed(refusal)
             raise GatewayUnreachable(self._advice(f"it answered {response.status}, which is not what Hearth says there"))
 
     def _object(self, body: bytes) -> dict[str, object]:
@@ -95,6 +97,16 @@ class GatewayClient:
             f"no gateway at {self.address.geturl()}: {what}.\n"
             "Is it running? Start it with `hearth serve`, or name another address with --url or in HEARTH_URL."
         )
+
+
+def _refusal(response: HTTPResponse) -> str | None:
+    """The text of an error as Hearth writes it, `{"error": "..."}`; None where something else answers."""
+    try:
+        value = json.loads(response.read(_ANSWER_CAP_BYTES))
+    except ValueError:
+        return None
+    text = value.get("error") if isinstance(value, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _connection(address: SplitResult, timeout_s: float) -> HTTPConnection:

@@ -9,8 +9,8 @@ from importlib import import_module
 
 import click
 
-from hearth.cli.exits import CommandFailed, ConfigRefused
-from hearth.errors import ConfigError, HearthError
+from hearth.cli.exits import CommandFailed, ConfigRefused, StartRefused
+from hearth.errors import ConfigError, HearthError, StorageRefused
 
 
 class LazyCommand(click.Command):
@@ -46,10 +46,12 @@ class RootGroup(click.Group):
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises ConfigRefused (exit 2) or CommandFailed (exit 1) for an error of ours."""
+        """Run the command. Raises ConfigRefused or StartRefused (exit 2) or CommandFailed (exit 1) for an error of ours."""
         try:
             return super().invoke(ctx)
         except ConfigError as error:
             raise ConfigRefused(error) from error
+        except StorageRefused as error:
+            raise StartRefused(error.message) from error
         except HearthError as error:
             raise CommandFailed(error.message) from error

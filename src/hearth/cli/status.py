@@ -11,34 +11,17 @@ from urllib.parse import SplitResult
 import click
 
 from hearth.cli.exits import CommandFailed
-from hearth.cli.gateway_client import GatewayClient, read_address
+from hearth.cli.gateway_client import GatewayClient
+from hearth.cli.gateway_options import gateway_options
 
-_DEFAULT_URL = "http://127.0.0.1:8411"
 _PAGE = "/llm/queue/status"
 _STREAM = "/llm/queue/stream"
 _SILENCE_S = 45.0
 """Three missed heartbeats of `/llm/queue/stream`."""
 
 
-def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> SplitResult:
-    try:
-        return read_address(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value} is not an address; write http://HOST:PORT") from error
-
-
 @click.command
-@click.option(
-    "--url",
-    "address",
-    callback=_address,
-    default=_DEFAULT_URL,
-    envvar="HEARTH_URL",
-    show_default=True,
-    show_envvar=True,
-    help="Where the gateway listens.",
-)
-@click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key; better in the environment, where `ps` does not show it.")
+@gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print what the gateway answers.")
 @click.option("--watch", is_flag=True, help="Redraw on every change until Ctrl-C.")
 def status(address: SplitResult, key: str | None, *, as_json: bool, watch: bool) -> None:

@@ -33,6 +33,7 @@ from hearth.config.settings import (
     ServerSettings,
     Settings,
 )
+from hearth.config.storage_settings import StorageSettings
 
 MAX_TEXT_CHARS = 1000
 MAX_NAME_CHARS = 256
@@ -100,6 +101,9 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (ServerSettings, "write_buffer_mib"): _MEBIBYTES,
         (ServerSettings, "write_deadline_s"): _TIMEOUT,
         (ServerSettings, "shutdown_grace_s"): _DURATION,
+        (StorageSettings, "retention_days"): Range(above=0, at_most=36_600),
+        (StorageSettings, "max_mib"): Range(at_least=1, at_most=1_000_000),
+        (StorageSettings, "reserve_mib"): Range(at_least=0, at_most=1_000_000),
     }
 )
 
@@ -195,6 +199,13 @@ def log_format(text: str) -> str:
     return text
 
 
+def file_path(text: str) -> str:
+    """An absolute path, one under the user's home, or the empty string: what is relative would depend on where Hearth was started."""
+    if text and not text.startswith(("/", "~/")):
+        raise ValueError("must be an absolute path, or begin with ~/")
+    return plain_text(text)
+
+
 def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -219,5 +230,6 @@ TEXT_RULES: Mapping[tuple[type, str], Callable[[str], str]] = MappingProxyType(
         (KeySettings, "name"): name,
         (KeySettings, "sha256"): digest,
         (KeySettings, "models"): model_name,
+        (StorageSettings, "path"): file_path,
     }
 )

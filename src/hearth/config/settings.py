@@ -14,6 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from hearth.config.client_settings import ClientSettings
+from hearth.config.storage_settings import StorageSettings
 from hearth.types import Lane, LoadOptions, Priority, canonical_model
 
 if TYPE_CHECKING:
@@ -42,13 +44,6 @@ class StartedStreams(StrEnum):
 
     REPLAY = "replay"
     FINISH = "finish"
-
-
-class BackgroundTasks(StrEnum):
-    """Which model answers what a chat client asks for on its own account."""
-
-    RESIDENT = "resident"
-    AS_ASKED = "as_asked"
 
 
 class UnreplayableStreams(StrEnum):
@@ -234,17 +229,6 @@ class KeepaliveSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
-    """Habits of well-known clients, and what is done about them."""
-
-    background_tasks: BackgroundTasks = BackgroundTasks.RESIDENT
-    """Open WebUI's titles, tags and follow-ups: answered by whatever model is `resident`, so that they never cause a swap, or by the model
-    `as_asked`. hot"""
-    strip_attribution: bool = True
-    """Take Claude Code's changing attribution line out of its system prompt, which else spoils the prompt cache on every turn. hot"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Hearth's own door."""
 
@@ -308,9 +292,10 @@ class Settings:
     backend: BackendSettings = BackendSettings()
     ollama: OllamaSettings = OllamaSettings()
     keepalive: KeepaliveSettings = KeepaliveSettings()
-    clients: ClientSettings = ClientSettings()
+    clients: ClientSettings = field(default_factory=ClientSettings)
     server: ServerSettings = ServerSettings()
     auth: AuthSettings = AuthSettings()
+    storage: StorageSettings = field(default_factory=StorageSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ MAX_NAME_CHARS = 256
 """Longest model name."""
 
 MODEL_REQUIRED = "model is required"
+INVALID_NAME = "invalid model name"
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
 _MODEL_NAME = re.compile(
@@ -49,7 +50,7 @@ def check_request(route: Route, fields: JsonObject) -> str:
     if not model:
         raise _missing_model(route)
     if not is_model_name(model):
-        raise BadRequest("invalid model name")
+        raise BadRequest(INVALID_NAME)
     return model
 
 

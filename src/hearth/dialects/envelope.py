@@ -2,7 +2,8 @@
 
 A body goes to Ollama as the very bytes the caller sent, unless it asks for something that only the owner of the GPU may decide: how long a
 model stays, and how it is loaded. Those are the causes of Ollama's reload ping-pong and of its eviction wedge (ollama/ollama issue
-17408). Must never change anything else. Called by the gateway, once per inference request.
+17408). And where the owner wants it, a line that spoils the prompt cache is taken out (see `quirks`). Must never change anything else.
+Called by the gateway, once per inference request.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from hearth.dialects.gojson import (
     without,
 )
 from hearth.dialects.prompt_size import prompt_tokens
+from hearth.dialects.quirks import BackgroundTask, background_task, without_attribution
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import BadRequest
 from hearth.types import Dialect, LoadOptions, WorkKind
@@ -45,7 +47,8 @@ class Envelope:
         prompt_tokens: estimate, see `prompt_size`.
         max_tokens: the caller's own limit of the output, None without one.
         body: the caller's own bytes object, or the changed body.
-        rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`; empty for an untouched body.
+        rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`; empty for an untouched body.
+        background: what a chat client asks for on its own account, None for everything else.
     """
 
     dialect: Dialect
@@ -56,10 +59,15 @@ class Envelope:
     max_tokens: int | None
     body: bytes
     rewritten: tuple[str, ...] = ()
+    background: BackgroundTask | None = None
 
 
-def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadOptions]) -> Envelope:
-    """Read, check and where needed rewrite one body. `load_options` gives the pinned options of a model by the name it is called.
+def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadOptions], *, strip_attribution: bool = False) -> Envelope:
+    """Read, check and where needed rewrite one body.
+
+    Args:
+        load_options: gives the pinned options of a model by the name it is called.
+        strip_attribution: take Claude Code's changing line out of the system prompt.
 
     Raises:
         BadRequest, ModelNotFound: with the text that Ollama would answer on this route.
@@ -71,6 +79,10 @@ def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadO
     final, rewritten = body, tuple[str, ...]()
     if route.dialect is Dialect.OLLAMA:
         final, rewritten = _rewrite(route, document, fields, body, load_options(model))
+    elif route.dialect is Dialect.ANTHROPIC and strip_attribution and document.exact:
+        kept = without_attribution(fields)
+        if kept is not fields:
+            fields, final, rewritten = kept, encode(kept), ("system",)
     return Envelope(
         dialect=route.dialect,
         kind=kind,
@@ -80,6 +92,7 @@ def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadO
         max_tokens=_max_tokens(route, fields),
         body=final,
         rewritten=rewritten,
+        background=background_task(route, fields),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from hearth.dialects.demands import INVALID_NAME, MODEL_REQUIRED
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import HearthError, MethodNotAllowed, Unauthenticated
@@ -23,6 +24,11 @@ PAGE_NOT_FOUND = "404 page not found"
 _OPENAI_TYPES: Mapping[int, str] = MappingProxyType(
     {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 )
+_SAID_BY_HANDLERS: Mapping[Dialect, frozenset[str]] = MappingProxyType(
+    {Dialect.OPENAI: frozenset({MODEL_REQUIRED, INVALID_NAME}), Dialect.ANTHROPIC: frozenset({INVALID_NAME})}
+)
+"""400s that Ollama finds only after its `/v1` middleware has let the body pass: it frames them like its other errors."""
+
 _OPENAI_CODES: Mapping[int, str] = MappingProxyType({401: "invalid_api_key", 429: "rate_limit_exceeded"})
 _ANTHROPIC_TYPES: Mapping[int, str] = MappingProxyType(
     {
@@ -52,7 +58,8 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
     if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
         return ErrorReply(status=error.status, headers=_headers(b"text/plain", error), body=error.message.encode(errors="replace"))
     body = encode(_shape(dialect, error, request_id))
-    if dialect is Dialect.OLLAMA or error.status == 400:
+    at_bind = error.status == 400 and error.message not in _SAID_BY_HANDLERS.get(dialect, ())
+    if dialect is Dialect.OLLAMA or at_bind:
         return ErrorReply(status=error.status, headers=_headers(b"application/json; charset=utf-8", error), body=body)
     return ErrorReply(status=error.status, headers=_headers(b"application/json", error), body=body + b"\n")
 

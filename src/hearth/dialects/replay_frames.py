@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode
+from hearth.dialects.gojson import GoJsonError, JsonObject, decode, encode
 from hearth.dialects.routes import Route
 from hearth.types import Dialect
 
 _EVENT = re.compile(rb"^event: ?([^\n]*)\n", re.MULTILINE)
 _DATA = re.compile(rb"^data: ?([^\n]*)", re.MULTILINE)
-
-_DEEPEST = 200
-"""Nested containers in a payload that is taken apart; Python's own limit is some 900 deeper."""
 
 
 class WholeFrames:
@@ -104,18 +101,9 @@ def frame_of(route: Route, raw: bytes) -> Frame:
 
 
 def object_in(payload: bytes) -> JsonObject:
-    """The JSON object in `payload`; empty where it is anything else, or nested deeper than any answer is."""
+    """The JSON object in `payload`; empty where it is anything else, or nested deeper than `gojson` reads."""
     try:
         value = decode(payload)
     except GoJsonError:
         return {}
-    if payload.count(b"[") + payload.count(b"{") > _DEEPEST and _is_deep(value):
-        return {}
     return value if isinstance(value, dict) else {}
-
-
-def _is_deep(value: JsonValue) -> bool:
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [child for node in level if isinstance(node, dict | list) for child in (node.values() if isinstance(node, dict) else node)]
-    return bool(level)

@@ -125,7 +125,6 @@ class _Fit:
         self._at = found.end()
         if found.group(1) or (found.group(1) is None and not self.used_up):
             return True
-        part = found.group()
         self._at = len(self._given)
         self._out += _continued(self._given[found.start() :], wanted)
         return True

@@ -61,7 +61,7 @@ class Transcript:
     def _mark(self, mark: bytes) -> bool:
         if not self._runs:
             return True
-        if self._offset or self._runs[0] != (_MARK, _letters(mark)):
+        if self._runs[0] != (_MARK, _letters(mark)):
             raise StreamDiverged
         self._next_run()
         return False

@@ -27,6 +27,7 @@ from hearth.events import (
     ItemResent,
     RequestRejected,
     ResidencyDrifted,
+    StorageFailed,
     SwapCompleted,
     SwapFailed,
     name_of,
@@ -62,6 +63,7 @@ _WARNINGS = (
     ItemResent,
     RequestRejected,
     ResidencyDrifted,
+    StorageFailed,
     SwapFailed,
 )
 

@@ -16,6 +16,9 @@ from typing import Protocol, TextIO
 
 from hearth.observability.log_lines import LogLine
 
+GATHER_S = 0.02
+"""A pause before the thread looks for more lines: waking it for each one costs the event loop more than the lines themselves."""
+
 
 class Target(Protocol):
     """Where text goes. `write` may block and may raise OSError or ValueError; `close` is called once, by the writing thread."""
@@ -90,6 +93,7 @@ class LineWriter:
         self._counting = threading.Lock()
         self._dropped = 0
         self._told = 0
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hearth-log", daemon=True)
         self._thread.start()
 
@@ -107,6 +111,7 @@ class LineWriter:
 
     def close(self, timeout_s: float) -> bool:
         """Write what is queued and end the thread; False when that takes longer than about `timeout_s` and the rest is given up."""
+        self._closing.set()
         try:
             self._queue.put(None, timeout=timeout_s / 2)
         except queue.Full:
@@ -119,6 +124,8 @@ class LineWriter:
             self._tell_drops(line.wall_at)
             if not self._write(line):
                 self._drop()
+            if self._queue.empty():
+                self._closing.wait(GATHER_S)
         self._target.close()
 
     def _tell_drops(self, wall_at: float) -> None:

@@ -41,7 +41,8 @@ class LogSink:
         """Log the event; never blocks."""
         wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
         line = line_of(event, wall_at)
-        self._logger.log(line.level, line.event, extra={"hearth_line": line})
+        if self._logger.isEnabledFor(line.level):
+            self._logger.handle(_record_of(self._logger.name, line))
 
 
 class LogOutput:
@@ -111,6 +112,13 @@ def _renderer(log_format: str, stream: TextIO, environ: Mapping[str, str]) -> Ca
     if log_format == "text" or (log_format == "auto" and stream.isatty()):
         return partial(to_text, colour=wants_colour(stream, environ))
     return to_json
+
+
+def _record_of(name: str, line: LogLine) -> logging.LogRecord:
+    """Made by hand: `Logger.log` looks for the calling frame, which takes longer than everything else about a line."""
+    record = logging.LogRecord(name, line.level, "", 0, line.event, None, None)
+    vars(record)["hearth_line"] = line
+    return record
 
 
 def _foreign_line(record: logging.LogRecord) -> LogLine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from hearth.events import Event, ItemEnded, ItemInterrupted, RequestRejected
-from hearth.types import Lane, Outcome
+from hearth.types import EndedCount, Lane, Outcome
 
 DAY_S = 86_400.0
 BUCKET_S = 60.0
@@ -42,6 +42,15 @@ class Stats24h:
         key = _key_of(event)
         if key is not None:
             self._bucket_for(event.at).counts[key] += 1
+
+    def preload(self, count: EndedCount, at: float) -> None:
+        """Count items that an earlier process saw end, from the monotonic instant `at` on (which may lie before the machine's start).
+
+        To be called oldest first, before the first event. Rejections are in no log, so those of earlier processes are not counted.
+        """
+        counts = self._bucket_for(at).counts
+        counts[f"{count.lane.value}_{count.outcome.value}"] += count.items
+        counts[f"{count.lane.value}_interrupted"] += count.interruptions
 
     def snapshot(self, now: float) -> dict[str, int]:
         """Counts in (now - 24 h, now]: `{internal,external}_{completed,failed,cancelled,expired,interrupted}` and `rejected`."""

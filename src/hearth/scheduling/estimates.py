@@ -38,6 +38,14 @@ class Estimates:
         self._prompt_tps: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
 
+    def copied(self) -> Estimates:
+        """The same knowledge, to learn on separately."""
+        twin = Estimates(swap_prior_s=self.swap_prior_s)
+        twin._swap_s, twin._target_s = dict(self._swap_s), dict(self._target_s)
+        twin._decode_tps, twin._prompt_tps = dict(self._decode_tps), dict(self._prompt_tps)
+        twin._output_tokens = dict(self._output_tokens)
+        return twin
+
     def learn_swap(self, origin: str, target: str, seconds: float) -> None:
         """Fold in one measured swap; `origin` is "" for an empty GPU."""
         cap = max(SWAP_CAP_S, self._target_s.get(target, 0.0))

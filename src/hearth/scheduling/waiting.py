@@ -167,6 +167,16 @@ class WaitingRoom:
         found = [entry for lines in self._bands if (line := lines.get(model)) is not None for entry in line.alive.values()]
         return sorted(found, key=lambda entry: (entry.band, entry.key))
 
+    def first(self, limit: int) -> list[Entry]:
+        """The first entries of all, most urgent band first, by key within a band."""
+        found: list[Entry] = []
+        for lines in self._bands:
+            entries = (entry for line in lines.values() for entry in line.alive.values())
+            found += heapq.nsmallest(limit - len(found), entries, key=lambda entry: entry.key)
+            if len(found) >= limit:
+                break
+        return found
+
     def in_order(self, band: Band) -> Iterator[Entry]:
         """The entries of a band by key, all models together; sorts a copy."""
         entries = [entry for line in self._bands[band].values() for entry in line.alive.values()]

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from hearth.storage.errors import StorageRefused
+from hearth.errors import StorageRefused
 
 WAL_LIMIT_BYTES = 16 << 20
 """What the WAL is cut back to after a reader has held it open for long."""

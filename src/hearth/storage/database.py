@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from hearth.clock import Clock
+from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.connections import Connect, connect_writer, defects, make_durable
-from hearth.storage.errors import Fault, StorageRefused, StorageUnavailable, unavailable
+from hearth.storage.faults import unavailable
 from hearth.storage.opening import create, make_ready, refusal, require_whole
 from hearth.storage.place import InstanceLock, prepare_directory
 from hearth.storage.reserve import Reserve
@@ -115,7 +116,7 @@ class Database:
         except OSError:
             in_place = False
         if not in_place:
-            raise StorageUnavailable(Fault.MOVED, f"{self.path} was moved or deleted; put it back, or restart Hearth")
+            raise StorageUnavailable(StorageFault.MOVED, f"{self.path} was moved or deleted; put it back, or restart Hearth")
 
     def _reopen(self) -> sqlite3.Connection:
         connection = None
@@ -128,10 +129,10 @@ class Database:
             raise unavailable(error) from error
         except StorageRefused as error:
             _abandon(connection)
-            raise StorageUnavailable(Fault.CANNOT_OPEN, error.message) from error
+            raise StorageUnavailable(StorageFault.CANNOT_OPEN, error.message) from error
         if found:
             _abandon(connection)
-            raise StorageUnavailable(Fault.CORRUPT, found)
+            raise StorageUnavailable(StorageFault.CORRUPT, found)
         return connection
 
     def make_room(self) -> bool:

@@ -7,49 +7,13 @@ rate limiter's rebuild read through it.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from hearth.clock import Clock
 from hearth.events import Event, ItemEnded
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
-from hearth.types import Lane, Outcome, RequestId, Sequence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invocation:
-    """A row: the fields of `ItemEnded`, with calendar instants (seconds since 1970, UTC).
-
-    Attributes:
-        epoch: which start of the gateway wrote it; unique together with `sequence`.
-        chain_id: what ties several items to one piece of work; None for an item on its own.
-        cost_usd: None where nothing was paid.
-    """
-
-    epoch: int
-    sequence: Sequence
-    request_id: RequestId
-    chain_id: str | None = None
-    caller: str
-    lane: Lane
-    task_type: str | None
-    model: str | None
-    accepted_wall_s: float
-    ended_wall_s: float
-    queue_s: float
-    swap_s: float
-    first_byte_s: float | None
-    backend_s: float | None
-    total_s: float
-    prompt_tokens: int | None
-    output_tokens: int | None
-    cost_usd: float | None = None
-    attempts: int
-    interrupt_count: int
-    outcome: Outcome
-    reason: str
-    status: int | None
-
+from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, Outcome
 
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
 _INSERT = (
@@ -61,25 +25,10 @@ _SELECT = (
     "WHERE (:caller IS NULL OR caller = :caller) AND (:model IS NULL OR model = :model) "
     "AND (:outcome IS NULL OR outcome = :outcome) AND ended_wall_s >= :since ORDER BY id DESC LIMIT :limit"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvocationFilter:
-    """Which rows to list; None is any. `since_wall_s` is inclusive, on the end of the item."""
-
-    caller: str | None = None
-    model: str | None = None
-    outcome: Outcome | None = None
-    since_wall_s: float = 0.0
-    limit: int = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneCounts:
-    """What became of the items of one lane. `interrupted` counts items that were interrupted at least once, whatever came of them."""
-
-    ended: dict[Outcome, int]
-    interrupted: int
+_COUNT = (
+    "SELECT MIN(ended_wall_s) AS first_wall_s, lane, outcome, COUNT(*) AS items, SUM(interrupt_count) AS interruptions "
+    "FROM invocation_log WHERE ended_wall_s >= ? GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome ORDER BY first_wall_s"
+)
 
 
 class InvocationLog:
@@ -134,9 +83,9 @@ class InvocationLog:
         }
         return await self._reader.read(lambda connection: tuple(_invocation(row) for row in connection.execute(_SELECT, parameters)))
 
-    async def counts_since(self, wall_s: float) -> dict[Lane, LaneCounts]:
-        """What became of the items that ended at or after `wall_s`, for every lane. Raises StorageUnavailable."""
-        return await self._reader.read(lambda connection: {lane: _counts(connection, lane, wall_s) for lane in Lane})
+    async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
+        """What became of the items that ended at or after `wall_s`, minute by minute, oldest first. Raises StorageUnavailable."""
+        return await self._reader.read(lambda connection: tuple(_count(row) for row in connection.execute(_COUNT, (wall_s,))))
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
         """`(caller, accepted_wall_s)` of the external items accepted at or after `wall_s`, oldest first: what the rate limits count.
@@ -150,13 +99,9 @@ class InvocationLog:
         )
 
 
-def _counts(connection: sqlite3.Connection, lane: Lane, wall_s: float) -> LaneCounts:
-    question = (
-        "SELECT outcome, COUNT(*), SUM(interrupt_count > 0) FROM invocation_log WHERE ended_wall_s >= ? AND lane = ? GROUP BY outcome"
-    )
-    rows = connection.execute(question, (wall_s, lane)).fetchall()
-    ended = dict.fromkeys(Outcome, 0) | {Outcome(row[0]): row[1] for row in rows}
-    return LaneCounts(ended=ended, interrupted=sum(row[2] for row in rows))
+def _count(row: sqlite3.Row) -> EndedCount:
+    values = dict(row)
+    return EndedCount(**{**values, "lane": Lane(values["lane"]), "outcome": Outcome(values["outcome"])})
 
 
 def _parameters(row: Invocation) -> dict[str, object]:

@@ -12,8 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 from hearth.clock import Clock
+from hearth.errors import StorageFault, StorageRefused
 from hearth.storage.connections import Connect, defects, make_durable
-from hearth.storage.errors import Fault, StorageRefused, fault_of
+from hearth.storage.faults import fault_of
 from hearth.storage.place import ADVICE, sync_directory
 from hearth.storage.schema import Migration, migrate, version_of
 from hearth.version import __version__
@@ -100,11 +101,11 @@ def make_ready(path: Path, connection: sqlite3.Connection, migrations: Sequence[
 
 
 _MESSAGES = {
-    Fault.FULL: "cannot be written: the disk is full. Free some space and start again.",
-    Fault.READ_ONLY: f"cannot be written: it or its file system is read-only. {ADVICE}",
-    Fault.CANNOT_OPEN: f"cannot be opened: check the permissions of the file and its directory. {ADVICE}",
-    Fault.LOCKED: "is locked by another program (a sqlite3 shell?). Close that and start again.",
-    Fault.CORRUPT: f"is not a sound SQLite database. {RESTORE}",
+    StorageFault.FULL: "cannot be written: the disk is full. Free some space and start again.",
+    StorageFault.READ_ONLY: f"cannot be written: it or its file system is read-only. {ADVICE}",
+    StorageFault.CANNOT_OPEN: f"cannot be opened: check the permissions of the file and its directory. {ADVICE}",
+    StorageFault.LOCKED: "is locked by another program (a sqlite3 shell?). Close that and start again.",
+    StorageFault.CORRUPT: f"is not a sound SQLite database. {RESTORE}",
 }
 
 

@@ -10,9 +10,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hearth.storage.errors import StorageRefused
+from hearth.errors import StorageRefused
 
 ADVICE = "Set `storage.path` to a file in a directory that Hearth may write."
+
+
+def database_path(configured: str, environ: Mapping[str, str]) -> Path:
+    """The file that `storage.path` names (`~/` is the user's home); `default_path` where it is empty."""
+    return Path(configured).expanduser() if configured else default_path(environ)
 
 
 def default_path(environ: Mapping[str, str]) -> Path:

@@ -13,8 +13,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.connections import connect_reader
-from hearth.storage.errors import unavailable
+from hearth.storage.faults import unavailable
 
 T = TypeVar("T")
 
@@ -27,13 +28,16 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hearth-storage-read")
+        self._closed = False
 
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         """What `ask` makes of the database as of the last commit; rows are `sqlite3.Row`.
 
         Raises:
-            StorageUnavailable: the file cannot be read.
+            StorageUnavailable: the file cannot be read, or the store is closed.
         """
+        if self._closed:
+            raise StorageUnavailable(StorageFault.CLOSED)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
 
     def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -45,4 +49,5 @@ class Reader:
 
     def close(self) -> None:
         """Answer no more; a question in progress ends by itself."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 
-from hearth.storage.errors import StorageRefused, fault_of
+from hearth.errors import StorageRefused
+from hearth.storage.faults import fault_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

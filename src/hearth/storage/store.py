@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from hearth.clock import Clock
+from hearth.config.storage_settings import StorageSettings
+from hearth.errors import StorageUnavailable
 from hearth.storage.backup import copy_into
 from hearth.storage.connections import Connect, connect_writer
 from hearth.storage.database import BUSY_TIMEOUT_S, Database
-from hearth.storage.errors import StorageUnavailable
 from hearth.storage.estimates import Estimates
 from hearth.storage.invocation_log import InvocationLog
 from hearth.storage.ledger import Ledger
@@ -18,21 +19,6 @@ from hearth.storage.reader import Reader
 from hearth.storage.retention import Retention
 from hearth.storage.swaps import SwapLog
 from hearth.storage.writer import StorageHealth, Writer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
-    """The owner's `storage` section.
-
-    Attributes:
-        retention_days: age at which rows are forgotten; max_mib: size of the data at which the oldest are, in MiB.
-        reserve_mib: space put aside for a full disk, in MiB; 0 for none.
-    """
-
-    path: Path
-    retention_days: float = 90.0
-    max_mib: float = 512.0
-    reserve_mib: float = 8.0
 
 
 class Store:
@@ -43,7 +29,7 @@ class Store:
         epoch: number of this start of the process on this file.
     """
 
-    def __init__(self, database: Database, settings: StoreSettings, *, clock: Clock, listener: Callable[[StorageHealth], None]) -> None:
+    def __init__(self, database: Database, settings: StorageSettings, *, clock: Clock, listener: Callable[[StorageHealth], None]) -> None:
         upkeep = Retention(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock)
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=listener)
         reader = Reader(database.path)
@@ -58,7 +44,8 @@ class Store:
     @classmethod
     async def open(
         cls,
-        settings: StoreSettings,
+        path: Path,
+        settings: StorageSettings,
         *,
         clock: Clock,
         listener: Callable[[StorageHealth], None],
@@ -67,14 +54,14 @@ class Store:
     ) -> Store:
         """Open the database, start the writer and give back what earlier processes left reserved.
 
-        Blocks the event loop while the file is checked, so it comes before the gateway listens.
+        The file is checked on another thread. Do not cancel it: the lock would stay with a database that nobody closes.
 
         Raises:
             StorageRefused: see `Database.open`.
             StorageUnavailable: the disk failed right after that.
         """
-        database = Database.open(
-            settings.path, reserve_mib=settings.reserve_mib, clock=clock, busy_timeout_s=busy_timeout_s, connect=connect
+        database = await asyncio.to_thread(
+            Database.open, path, reserve_mib=settings.reserve_mib, clock=clock, busy_timeout_s=busy_timeout_s, connect=connect
         )
         store = cls(database, settings, clock=clock, listener=listener)
         store.writer.start()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hearth.storage.errors import fault_of, unavailable
+from hearth.storage.faults import fault_of, unavailable
 
 Statement = Callable[[sqlite3.Connection], object]
 """Reads and writes inside a transaction that it neither begins nor ends; returns plain values, no cursors."""

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 from hearth.clock import Clock
+from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.backlog import Backlog, Job
 from hearth.storage.database import Database
-from hearth.storage.errors import Fault, StorageUnavailable, unavailable
+from hearth.storage.faults import unavailable
 from hearth.storage.transaction import Failure, commit_together
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ T = TypeVar("T")
 RETRY_S = 2.0
 """Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted meanwhile tries at once."""
 UPKEEP_INTERVAL_S = 300.0
-HARMLESS = frozenset({Fault.LOCKED, Fault.FULL, Fault.MOVED})
+HARMLESS = frozenset({StorageFault.LOCKED, StorageFault.FULL, StorageFault.MOVED})
 """After these the connection is as good as before; after any other it is opened anew."""
 
 
@@ -41,13 +42,13 @@ class StorageHealth:
     """How the store is doing.
 
     Attributes:
-        fault: why nothing can be written, None when it can; `detail` says more, in words for the owner.
+        fault: why nothing can be written, None when it can; OVERLOADED while more comes than can be. `detail` says more, to the owner.
         waiting: functions not written yet; dropped: posted functions that found no room, since the start; failed: posted functions that
             raised, since the start.
         reserve_held: whether the reserve for a full disk is there.
     """
 
-    fault: Fault | None = None
+    fault: StorageFault | None = None
     detail: str = ""
     waiting: int = 0
     dropped: int = 0
@@ -76,7 +77,7 @@ class Writer:
         """Build it on the event loop that futures and listener belong to; nothing is written before `start`.
 
         Args:
-            listener: hears, on the loop, of every change between well and faulty, of first losses and of the reserve; must not raise.
+            listener: hears, on the loop, of every change of the fault (the first loss is one) and of the reserve; must not raise.
             capacity: functions that may wait; batch: functions in one transaction.
         """
         self._database = database
@@ -88,6 +89,7 @@ class Writer:
         self._retry_s = retry_s
         self._trouble: StorageUnavailable | None = None
         self._dropped = 0
+        self._overloaded = False
         self._failed = 0
         self._upkeep_at = clock.monotonic()
         self._reserve_held = database.reserve.is_held
@@ -110,28 +112,34 @@ class Writer:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self._backlog.add(Job(run=run, future=cast("asyncio.Future[object]", future))):
-            future.set_exception(StorageUnavailable(Fault.OVERLOADED, "too much waits to be written, or Hearth is stopping"))
+            future.set_exception(StorageUnavailable(StorageFault.OVERLOADED, "too much waits to be written, or Hearth is stopping"))
         return future
 
     def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
         """Run an idempotent function some time soon; it is dropped and counted where too many wait already. Call it on the loop."""
         if not self._backlog.add(Job(run=run, future=None)):
             self._dropped += 1
-            if self._dropped == 1:
+            if not self._overloaded:
+                self._overloaded = True
                 self._listener(self.health)
 
     @property
     def health(self) -> StorageHealth:
         """The state of this moment."""
-        trouble = self._trouble
+        fault, detail = self._complaint()
         return StorageHealth(
-            fault=None if trouble is None else trouble.fault,
-            detail="" if trouble is None else trouble.message,
+            fault=fault,
+            detail=detail,
             waiting=len(self._backlog),
             dropped=self._dropped,
             failed=self._failed,
             reserve_held=self._reserve_held,
         )
+
+    def _complaint(self) -> tuple[StorageFault | None, str]:
+        if self._trouble is not None:
+            return self._trouble.fault, self._trouble.message
+        return (StorageFault.OVERLOADED, "more is to be written than the disk can take") if self._overloaded else (None, "")
 
     async def close(self, timeout_s: float) -> bool:
         """Write what waits, close the database and end the thread.
@@ -142,7 +150,7 @@ class Writer:
         self._backlog.close()
         done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
         lost = self._backlog.clear()
-        _resolve([(job, StorageUnavailable(Fault.CLOSED)) for job in lost])
+        _resolve([(job, StorageUnavailable(StorageFault.CLOSED)) for job in lost])
         return bool(done) and not lost and bool(self._ended.result())
 
     def _run(self) -> None:
@@ -190,7 +198,7 @@ class Writer:
                 raise
             self._upkeep_at = self._clock.monotonic()
             self._reserve_changed()
-            if error.fault is not Fault.FULL:
+            if error.fault is not StorageFault.FULL:
                 raise
             return self._attempt(jobs)
 
@@ -235,8 +243,11 @@ class Writer:
             self._report()
 
     def _note(self, trouble: StorageUnavailable | None) -> None:
-        before, self._trouble = self._trouble, trouble
-        if (before and before.fault) is not (trouble and trouble.fault):
+        before = self.health.fault
+        self._trouble = trouble
+        if trouble is None and len(self._backlog) == 0:
+            self._overloaded = False
+        if self.health.fault is not before:
             self._report()
 
     def _report(self) -> None:

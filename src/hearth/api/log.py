@@ -1,0 +1,80 @@
+"""`GET /llm/log`: the items that have ended, latest first, for their own callers and for admins.
+
+Reads the log beside the event loop and never waits for it on the way of a model's answer. Must never show others' items to a caller who
+is no admin. Called by `api.control`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hearth.admission.auth import Identity
+from hearth.errors import BadRequest, NotFound
+from hearth.gateway import Gateway
+from hearth.types import InvocationFilter, Outcome, canonical_model
+
+MAX_ROWS = 1000
+_DURATION = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
+_UNIT_S: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0})
+
+
+class LogQuery(BaseModel):
+    """What `/llm/log` takes; `since` as `since_wall_s` reads it, `limit` in rows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    caller: str | None = None
+    model: str | None = None
+    outcome: Outcome | None = None
+    since: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+
+
+async def logged(gateway: Gateway, identity: Identity, query: LogQuery) -> list[dict[str, object]]:
+    """The items that match; of a caller who is no admin only its own, whatever `query.caller` says.
+
+    Returns:
+        One mapping per item with the fields of `types.Invocation`.
+
+    Raises:
+        BadRequest: `since` is neither a duration nor a time.
+        NotFound: no log is kept.
+        StorageUnavailable: it cannot be read now.
+    """
+    if gateway.history is None:
+        raise NotFound("no log is kept here: storage.enabled is off")
+    since = 0.0 if query.since is None else since_wall_s(query.since, gateway.clock.wall())
+    if not identity.admin and query.caller not in (None, identity.caller):
+        return []
+    wanted = InvocationFilter(
+        caller=query.caller if identity.admin else identity.caller,
+        model=None if query.model is None else canonical_model(query.model),
+        outcome=query.outcome,
+        since_wall_s=since,
+        limit=query.limit,
+    )
+    return [asdict(found) for found in await gateway.history.find(wanted)]
+
+
+def since_wall_s(text: str, now_wall_s: float) -> float:
+    """The instant that `text` means, in seconds since 1970: so long ago (`90s`, `15m`, `1h`, `2d`), or ISO 8601 with an offset.
+
+    Raises:
+        BadRequest: it is neither.
+    """
+    if (ago := _DURATION.fullmatch(text)) is not None:
+        return now_wall_s - float(ago[1]) * _UNIT_S[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise BadRequest("since: write how long ago, such as 90s, 15m, 1h or 2d, or a time such as 2030-01-01T07:00:00Z")
+    return moment.timestamp()

@@ -1,0 +1,64 @@
+"""Estimated waits for callers and status, at a bounded cost: the scheduler is run forward at most a few times a second.
+
+Between two runs a newcomer is reckoned from the last one of its band: that one's wait, less the time since, plus the mean pace of those
+that came in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hearth.scheduling.forecast import forecast, slot_is_free
+from hearth.scheduling.state import State
+from hearth.types import Band, Lane, QueueItem, Sequence
+
+FRESH_S = 0.25
+
+
+@dataclass(slots=True)
+class _Reading:
+    at: float
+    wait_s: float
+    pace_s: float
+    since: int = 0
+
+
+class Forecaster:
+    """Reads the scheduler's state; owned by the queue worker."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._readings: dict[Band, _Reading] = {}
+        self._starts: Mapping[Sequence, float] = {}
+        self._starts_at = float("-inf")
+
+    def wait_s(self, item: QueueItem, arriving: int, now: float) -> float | None:
+        """Expected seconds until an item that is just being accepted starts, `arriving` others not being decided upon yet.
+
+        None where it cannot be told, because nothing answers.
+        """
+        if self._state.down_since is not None:
+            return None
+        if not arriving and slot_is_free(self._state, item):
+            return 0.0
+        reading = self._readings.get(item.band)
+        if reading is None or now - reading.at >= FRESH_S:
+            wait_s = forecast(self._state, now, item).get(item.sequence, 0.0)
+            ahead = self._state.waiting.ahead_of(item.band)
+            reading = self._readings[item.band] = _Reading(at=now, wait_s=wait_s, pace_s=wait_s / (ahead + 1))
+            return wait_s
+        reading.since += 1
+        return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since
+
+    def starts(self, now: float) -> Mapping[Sequence, float]:
+        """Expected seconds until the start of each waiting item; up to `FRESH_S` old."""
+        if now - self._starts_at >= FRESH_S:
+            self._starts, self._starts_at = forecast(self._state, now), now
+        return self._starts
+
+    def first_start_s(self, lane: Lane, now: float) -> float:
+        """Expected seconds until the first waiting item of a lane starts, which is when a place in the queue comes free."""
+        entries, starts = self._state.entries, self.starts(now)
+        waits = [wait_s for sequence, wait_s in starts.items() if sequence in entries and entries[sequence].item.lane is lane]
+        return max(1.0, min(waits, default=1.0))

@@ -1,0 +1,147 @@
+"""When will what waits be started? The real scheduler, run forward on a copy with the learned estimates.
+
+So an estimate knows everything that the decisions know: bands, affinity, swaps, preemption, drains. Only what nobody can know is left out:
+future arrivals, callers who leave, and how long this very answer will get. Reads a state, never changes it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from itertools import count
+
+from hearth.scheduling import inputs
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Load, Preempt, Unload, WakeAt
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.inputs import Input
+from hearth.scheduling.residency import Phase, Resident
+from hearth.scheduling.state import State
+from hearth.scheduling.waiting import Entry, Place
+from hearth.types import QueueItem, Sequence, Usage
+
+HORIZON_ITEMS = 100
+"""So many waiting items are run forward (about 3 ms); what stands behind them is reckoned from their mean pace."""
+MAX_DECISIONS = 10 * HORIZON_ITEMS
+
+
+def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Mapping[Sequence, float]:
+    """Seconds from `now` until each waiting item is started.
+
+    Args:
+        newcomer: an item that the state has not seen yet, as the last to arrive.
+
+    Returns:
+        By sequence, for the first `HORIZON_ITEMS` and the newcomer; empty while nothing answers or starts.
+    """
+    if state.down_since is not None or state.draining:
+        return {}
+    shadow = _Shadow(state, state.waiting.first(HORIZON_ITEMS), now)
+    ahead = 0 if newcomer is None else state.waiting.ahead_of(newcomer.band)
+    if newcomer is not None and ahead < HORIZON_ITEMS:
+        shadow.tell(inputs.Arrived(item=newcomer), now)
+    starts = shadow.run()
+    if newcomer is not None:
+        starts.setdefault(newcomer.sequence, max(starts.values(), default=0.0) * max(1.0, ahead / HORIZON_ITEMS))
+    return starts
+
+
+class _Shadow:
+    """A second scheduler in the same situation, and a world in which everything takes as long as expected."""
+
+    def __init__(self, state: State, waiting: list[Entry], now: float) -> None:
+        self._brain = Scheduler(state.settings)
+        self._began_at = now
+        self._order = count()
+        self._events: list[tuple[float, int, Input]] = []
+        self._starts: dict[Sequence, float] = {}
+        self._open = {entry.item.sequence for entry in waiting}
+        self._fill(state, waiting)
+
+    def _fill(self, state: State, waiting: list[Entry]) -> None:
+        mine = self._brain.state
+        mine.active, mine.interruptions = state.active, state.interruptions
+        mine.announced, mine.not_before = dict(state.announced), dict(state.not_before)
+        mine.estimates = state.estimates.copied()
+        mine.residency = copy(state.residency)
+        mine.residency.residents = {model: self._copied(resident) for model, resident in state.residency.residents.items()}
+        for entry in waiting:
+            twin = replace(entry)
+            mine.entries[entry.item.sequence] = twin
+            mine.waiting.add(twin)
+        self._expect_swap(state)
+        self.tell(inputs.TimerFired(), self._began_at)
+
+    def _copied(self, resident: Resident) -> Resident:
+        running = {sequence: replace(entry) for sequence, entry in resident.running.items()}
+        for entry in running.values():
+            self._brain.state.entries[entry.item.sequence] = entry
+            if entry.place is Place.STOPPING:
+                self._at(self._began_at, inputs.Stopped(sequence=entry.item.sequence, attempt=entry.attempts))
+            else:
+                ends_at = max(self._began_at, entry.expected_end_at)
+                self._at(ends_at, inputs.Finished(sequence=entry.item.sequence, attempt=entry.attempts, usage=Usage()))
+        return replace(resident, running=running)
+
+    def _expect_swap(self, state: State) -> None:
+        swap = state.residency.swap
+        if swap is None:
+            return
+        self._brain.state.residency.swap = replace(swap, pending=set(swap.pending))
+        for model in swap.pending:
+            self._at(self._began_at, inputs.Unloaded(model=model))
+        if swap.target is not None:
+            origin = swap.replaced[0] if swap.replaced else ""
+            done_at = swap.started_at + state.estimates.swap_s(origin, swap.target) - swap.cleared_s
+            self._at(max(done_at, self._began_at), inputs.Loaded(model=swap.target))
+
+    def tell(self, fact: Input, at: float) -> None:
+        """Have the copy take a decision, and expect what it orders to come true in due time."""
+        if isinstance(fact, inputs.Arrived):
+            self._open.add(fact.item.sequence)
+        for action in self._brain.handle(fact, at):
+            self._expect(action, at)
+
+    def run(self) -> dict[Sequence, float]:
+        """Seconds until the start of each item that is started."""
+        for _ in range(MAX_DECISIONS):
+            if not self._open or not self._events:
+                break
+            at, _, fact = heapq.heappop(self._events)
+            self.tell(fact, at)
+        return self._starts
+
+    def _expect(self, action: Action, now: float) -> None:
+        state = self._brain.state
+        match action:
+            case Dispatch(sequence=sequence, attempt=attempt, model=model):
+                self._starts.setdefault(sequence, now - self._began_at)
+                self._open.discard(sequence)
+                ends_at = now + state.estimates.service_s(state.entries[sequence].item, model)
+                self._at(ends_at, inputs.Finished(sequence=sequence, attempt=attempt, usage=Usage()))
+            case Preempt(sequence=sequence, attempt=attempt) | Cut(sequence=sequence, attempt=attempt):
+                self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
+            case Abort(sequence=sequence, attempt=attempt):
+                self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
+            case Load(model=model, replaces=replaces):
+                cleared_s = 0.0 if state.residency.swap is None else state.residency.swap.cleared_s
+                cost_s = state.estimates.swap_s(replaces[0] if replaces else "", model) - cleared_s
+                self._at(now + max(0.0, cost_s), inputs.Loaded(model=model))
+            case Unload(model=model):
+                self._at(now, inputs.Unloaded(model=model))
+            case WakeAt(at=at) if at is not None:
+                self._at(at, inputs.TimerFired())
+            case _:
+                pass
+
+    def _at(self, at: float, fact: Input) -> None:
+        heapq.heappush(self._events, (at, next(self._order), fact))
+
+
+def slot_is_free(state: State, item: QueueItem) -> bool:
+    """Would this item be started at once, with nobody before it?"""
+    if len(state.waiting) or item.model is None or state.down_since is not None or state.draining:
+        return False
+    resident = state.residency.ready(item.model)
+    return resident is not None and resident.phase is Phase.READY and state.residency.free_slots(resident) > 0

@@ -1,0 +1,266 @@
+"""Recorded requests of well-known clients: what reaches the model server, which model answers, and what a hasty caller leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from hearth.admission.auth import digest_of
+from hearth.config.client_settings import BackgroundTasks, ClientSettings
+from hearth.config.settings import KeySettings, ModelSettings
+from hearth.events import ItemDispatched, ItemEnded, SwapCompleted
+from hearth.types import Outcome
+from tests.api.house import FakeGateway, Got, ask
+from tests.clients.home import CODER, EMBEDDER, HELLO, LLAMA, NARROW, SLOW, WIDE, WITHIN_S, Home, StartHome, house_settings
+from tests.clients.recordings import NAMES, recording
+
+LOAD_TIME = {"num_ctx", "num_thread", "use_mmap", "num_gpu"}
+TASKS = ("open_webui_title", "open_webui_tags", "open_webui_follow_ups", "open_webui_title_openai")
+CODER_KEY = "hearth_coder"
+
+
+async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any, Got]:
+    """What the model server is sent for a recording, and what its caller gets."""
+    gateway = gateway or FakeGateway()
+    recorded = recording(name)
+    headers = {key.replace("-", "_"): value for key, value in recorded.headers.items()}
+    got = await ask(gateway.app(), "POST", recorded.path, recorded.raw, content_type="application/json", **headers)
+    assert got.status == 200
+    return json.loads(gateway.worker.calls[0].body), got
+
+
+def without_seed(body: Any) -> Any:
+    """A body without the seed that makes a stream repeatable."""
+    options = {key: value for key, value in body.get("options", {}).items() if key != "seed"}
+    return {**{key: value for key, value in body.items() if key not in ("seed", "options")}, **({"options": options} if options else {})}
+
+
+def mended(body: Any) -> Any:
+    """A recorded body as it has to arrive."""
+    options = {key: value for key, value in body.get("options", {}).items() if key not in LOAD_TIME}
+    kept = {key: value for key, value in body.items() if key not in ("keep_alive", "options")}
+    if isinstance(kept.get("system"), list):
+        kept["system"] = [block for block in kept["system"] if not block["text"].startswith("x-anthropic-billing-header")]
+    return {**kept, **({"options": options} if options else {})}
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_of_a_recorded_request_nothing_but_its_quirks_is_changed(name):
+    body, _ = await forwarded(name)
+    assert without_seed(body) == mended(recording(name).body)
+
+
+async def test_two_turns_of_claude_code_share_everything_up_to_the_new_message():
+    one, two = [(await forwarded(f"claude_code_turn_{turn}"))[0] for turn in (1, 2)]
+
+    assert recording("claude_code_turn_1").body["system"] != recording("claude_code_turn_2").body["system"]
+    assert one["system"] == two["system"]
+    assert one["tools"] == two["tools"]
+    assert two["messages"][: len(one["messages"])] == one["messages"]
+
+
+async def test_the_answer_says_that_the_system_prompt_was_changed():
+    _, got = await forwarded("claude_code_turn_1")
+    assert got.headers["x-hearth-rewrote"].split(",")[0] == "system"
+
+
+async def test_an_owner_who_wants_the_attribution_line_keeps_it():
+    gateway = FakeGateway(clients=ClientSettings(strip_attribution=False))
+    body, _ = await forwarded("claude_code_turn_1", gateway)
+    assert body["system"] == recording("claude_code_turn_1").body["system"]
+
+
+@pytest.mark.parametrize("name", ["home_assistant_chat", "open_webui_chat", "continue_raw", "continue_fim"])
+async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for(name):
+    asked = recording(name).body
+    gateway = FakeGateway(models={asked["model"]: ModelSettings(num_ctx=16384)})
+
+    body, got = await forwarded(name, gateway)
+
+    assert body["options"]["num_ctx"] == 16384
+    assert "keep_alive" not in body
+    assert {"keep_alive", "options.num_ctx"} <= set(got.headers["x-hearth-rewrote"].split(","))
+
+
+async def post(home: Home, name: str, **headers: str) -> tuple[int, Any, str]:
+    """Status, body and rewrites of the answer to a recording that does not stream."""
+    recorded = recording(name)
+    async with (
+        aiohttp.ClientSession(trust_env=False) as session,
+        session.post(home.url + recorded.path, json=recorded.body, headers={**recorded.headers, **headers}) as got,
+    ):
+        return got.status, await got.json(content_type=None), got.headers.get("x-hearth-rewrote", "")
+
+
+async def talk(home: Home, model: str, key: str | None = None) -> None:
+    async with home.native(key) as client:
+        await client.chat(model=model, messages=HELLO, options={"num_predict": 1})
+
+
+def swapped_in(home: Home) -> list[str]:
+    return [event.model for event in home.events.of(SwapCompleted)]
+
+
+@pytest.mark.parametrize("name", TASKS)
+async def test_a_background_task_is_answered_by_the_model_in_memory(name, start_home: StartHome):
+    home = await start_home(house_settings(gpu=NARROW))
+    await talk(home, LLAMA)
+
+    status, answer, rewrote = await post(home, name)
+
+    assert (status, answer["model"]) == (200, LLAMA)
+    assert "model" in rewrote.split(",")
+    assert swapped_in(home) == [LLAMA]
+
+
+async def test_a_background_task_runs_on_the_model_it_names_where_that_is_in_memory_too(start_home: StartHome):
+    home = await start_home(house_settings(gpu=WIDE))
+    await talk(home, LLAMA)
+    await talk(home, CODER)
+
+    status, answer, rewrote = await post(home, "open_webui_title")
+
+    assert (status, answer["model"]) == (200, CODER)
+    assert rewrote == ""
+
+
+async def test_the_home_model_stands_in_before_anybody_has_talked_to_it(start_home: StartHome):
+    home = await start_home(house_settings(gpu=replace(NARROW, home_model=LLAMA, restore_home_delay_s=0)))
+    await home.until(lambda status: status["gpu"]["loaded_model"] == LLAMA)
+
+    status, answer, _ = await post(home, "open_webui_title")
+
+    assert (status, answer["model"]) == (200, LLAMA)
+
+
+async def test_a_model_for_embeddings_never_stands_in(start_home: StartHome):
+    home = await start_home(house_settings(gpu=NARROW))
+    async with home.native() as client:
+        await client.embed(model=EMBEDDER, input="hi")
+
+    status, answer, _ = await post(home, "open_webui_title")
+
+    assert (status, answer["model"]) == (200, CODER)
+
+
+async def test_no_key_gets_an_answer_from_a_model_that_it_may_not_use(start_home: StartHome):
+    keys = (
+        KeySettings(name="owner", sha256=digest_of("hearth_owner")),
+        KeySettings(name="c", sha256=digest_of(CODER_KEY), models=(CODER,)),
+    )
+    home = await start_home(house_settings(gpu=NARROW, keys=keys))
+    await talk(home, LLAMA, "hearth_owner")
+
+    status, answer, _ = await post(home, "open_webui_title", authorization=f"Bearer {CODER_KEY}")
+
+    assert (status, answer["model"]) == (200, CODER)
+
+
+async def test_the_owner_may_have_background_tasks_answered_as_asked(start_home: StartHome):
+    settings = replace(house_settings(gpu=NARROW), clients=ClientSettings(background_tasks=BackgroundTasks.AS_ASKED))
+    home = await start_home(settings)
+    await talk(home, LLAMA)
+
+    status, answer, _ = await post(home, "open_webui_title")
+
+    assert (status, answer["model"]) == (200, CODER)
+    assert swapped_in(home) == [LLAMA, CODER]
+
+
+async def test_a_search_query_is_part_of_an_answer_and_runs_on_its_own_model(start_home: StartHome):
+    home = await start_home(house_settings(gpu=NARROW))
+    await talk(home, LLAMA)
+
+    _, answer, _ = await post(home, "open_webui_search_query")
+
+    assert answer["model"] == CODER
+
+
+async def test_a_background_task_for_a_model_that_does_not_exist_is_refused_as_ever(start_home: StartHome):
+    home = await start_home(house_settings(gpu=NARROW))
+    await talk(home, LLAMA)
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        body = {**recording("open_webui_title").body, "model": "nope"}
+        async with session.post(f"{home.url}/api/chat", json=body) as got:
+            assert (got.status, await got.json()) == (404, {"error": "model 'nope' not found"})
+
+
+async def test_a_background_task_waits_its_turn_behind_a_chat(start_home: StartHome):
+    home = await start_home(house_settings(gpu=NARROW))
+    async with home.native() as client:
+        stream = await client.chat(model=SLOW, messages=HELLO, options={"num_predict": 40}, stream=True)
+        running = await home.running(SLOW)
+        task = asyncio.create_task(post(home, "open_webui_title"))
+        chunks = [chunk async for chunk in stream]
+    status, answer, _ = await task
+
+    assert (status, answer["model"]) == (200, SLOW)
+    assert chunks[-1].done
+    assert home.events.of(ItemDispatched)[0].sequence == running["sequence"]
+    assert all(event.interrupt_count == 0 for event in home.events.of(ItemEnded))
+
+
+async def test_a_completion_that_is_given_up_at_once_frees_the_slot_every_time(home):
+    body = {**recording("continue_raw").body, "model": SLOW}
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        for _ in range(5):
+            got = await session.post(f"{home.url}/api/generate", json=body)
+            await got.content.readany()
+            got.close()
+        async with asyncio.timeout(WITHIN_S):
+            await home.idle()
+
+    assert [event.outcome for event in home.events.of(ItemEnded)] == [Outcome.CANCELLED] * 5
+    await talk(home, LLAMA)
+
+
+class Details(BaseModel):
+    """As strict as a client can be: no key may be missing, null or of another type."""
+
+    model_config = ConfigDict(strict=True)
+
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class Listed(BaseModel):
+    """One model of `/api/tags`."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+
+
+class Tags(BaseModel):
+    """`/api/tags`."""
+
+    model_config = ConfigDict(strict=True)
+
+    models: list[Listed]
+
+
+async def test_the_list_of_models_satisfies_the_strictest_reader_and_home_assistants_own_client(home):
+    async with aiohttp.ClientSession(trust_env=False) as session, session.get(f"{home.url}/api/tags") as got:
+        tags = Tags.model_validate_json(await got.read())
+    async with home.native() as client:
+        listed = (await client.list()).models
+
+    assert {model.model for model in tags.models} == {model.model for model in listed} > {CODER, LLAMA}
+    assert all(datetime.fromisoformat(model.modified_at).tzinfo for model in tags.models)
+    assert all(model.name == model.model and len(model.digest) == 64 for model in tags.models)

@@ -1,0 +1,155 @@
+"""What is recognised of a client's habits, and what of a body that merely resembles one is left alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hearth.dialects.envelope import Envelope, read_envelope
+from hearth.dialects.prompt_size import prompt_tokens
+from hearth.dialects.quirks import BackgroundTask, background_task, on_model, without_attribution
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.types import LoadOptions
+
+LINE = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"
+HISTORY = "### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"
+TITLE = '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "your concise title here" }\n' + HISTORY
+
+
+def block(text: str, **more: Any) -> Any:
+    return {"type": "text", "text": text, **more}
+
+
+def chat(prompt: Any, *before: Any, path: str = "/api/chat") -> BackgroundTask | None:
+    return background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": [*before, {"role": "user", "content": prompt}]})
+
+
+def messages_envelope(body: bytes, *, strip: bool = True) -> Envelope:
+    return read_envelope(INFERENCE_ROUTES["/v1/messages"], body, lambda _: LoadOptions(), strip_attribution=strip)
+
+
+@pytest.mark.parametrize(
+    ("system", "left"),
+    [
+        ([block(LINE), block("You are Claude Code.", cache_control={"type": "ephemeral"})], "the second block"),
+        ([block(f"{LINE}\nYou are Claude Code.", cache_control={"type": "ephemeral"})], "the second block"),
+        (f"{LINE}\n\nYou are Claude Code.", "You are Claude Code."),
+        ([block(LINE)], None),
+        (LINE, None),
+    ],
+)
+def test_the_attribution_line_goes_and_the_rest_of_the_system_prompt_stays(system, left):
+    kept = without_attribution({"model": "m", "system": system, "messages": []})
+
+    expected = [block("You are Claude Code.", cache_control={"type": "ephemeral"})] if left == "the second block" else left
+    assert kept.get("system") == expected
+    assert list(kept) == (["model", "messages"] if left is None else ["model", "system", "messages"])
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        None,
+        "",
+        [],
+        5,
+        "You are helpful.",
+        f"Never repeat this:\n{LINE}",
+        [block("You are helpful."), block("")],
+        ["x-anthropic-billing-header: in a block that is no object"],
+        [{"type": "image", "source": {}}],
+    ],
+)
+def test_a_system_prompt_without_the_line_comes_back_as_the_same_object(system):
+    fields = {"model": "m", "system": system, "messages": []}
+    assert without_attribution(fields) is fields
+
+
+def test_the_line_stays_in_what_users_and_the_model_say():
+    fields: Any = {"messages": [{"role": "user", "content": [block(LINE)]}, {"role": "assistant", "content": LINE}]}
+    assert without_attribution(fields) is fields
+
+
+def test_a_stripped_body_says_so_and_is_measured_without_the_line():
+    body = {"model": "m", "max_tokens": 5, "system": [block(LINE), block("Be kind.")], "messages": [{"role": "user", "content": "hi"}]}
+
+    envelope = messages_envelope(json.dumps(body).encode())
+
+    expected = {**body, "system": [block("Be kind.")]}
+    assert json.loads(envelope.body) == expected
+    assert envelope.rewritten == ("system",)
+    assert envelope.prompt_tokens == prompt_tokens(expected)
+
+
+def test_a_body_without_the_line_goes_on_as_the_very_bytes_that_came():
+    body = b'{"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}'
+    assert messages_envelope(body).body is body
+
+
+def test_the_owner_may_leave_the_line_in():
+    body = json.dumps({"model": "m", "max_tokens": 5, "system": LINE, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    assert messages_envelope(body, strip=False).body is body
+
+
+def test_a_body_that_repeats_a_key_is_left_to_the_model_server():
+    body = b'{"model":"m","max_tokens":5,"system":"%s","system":"%s","messages":[{"role":"user","content":"hi"}]}' % (
+        LINE.encode(),
+        LINE.encode(),
+    )
+    assert messages_envelope(body).body is body
+
+
+@pytest.mark.parametrize(
+    ("answer", "task"),
+    [
+        ('{ "title": "your concise title here" }', BackgroundTask.TITLE),
+        ('{ "tags": ["tag1", "tag2", "tag3"] }', BackgroundTask.TAGS),
+        ('{ "follow_ups": ["Question 1?", "Question 2?"] }', BackgroundTask.FOLLOW_UPS),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+def test_a_background_task_is_known_by_what_its_prompt_asks_for(answer, task, path):
+    assert chat(f"### Task:\nDo it.\n### Output:\nJSON format: {answer}\n{HISTORY}", path=path) is task
+
+
+def test_a_system_prompt_of_the_model_does_not_hide_a_background_task():
+    assert chat(TITLE, {"role": "system", "content": "You speak like a pirate."}) is BackgroundTask.TITLE
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "write a title",
+        f"please explain:\n{TITLE}",
+        TITLE.replace("<chat_history>", "<history>"),
+        f'### Task:\nSearch.\n### Output:\n{{ "queries": [] }}\n{HISTORY}',
+        f'### Task:\nWhat is this?\n{HISTORY}\n{{ "title": "x" }}',
+        [{"type": "text", "text": TITLE}],
+        None,
+    ],
+)
+def test_what_merely_resembles_a_background_task_is_none(prompt):
+    assert chat(prompt) is None
+
+
+def test_a_background_prompt_inside_a_conversation_is_a_question_about_it():
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    assert chat(TITLE, *said) is None
+
+
+@pytest.mark.parametrize("messages", [None, [], "no list", [5], [{"role": "assistant", "content": TITLE}]])
+def test_odd_messages_are_no_background_task(messages):
+    assert background_task(INFERENCE_ROUTES["/api/chat"], {"messages": messages}) is None
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/v1/completions", "/v1/messages"])
+def test_only_the_chat_routes_carry_background_tasks(path):
+    assert chat(TITLE, path=path) is None
+
+
+def test_a_request_on_another_model_differs_in_nothing_else():
+    moved = on_model(b'{"stream": false, "model": "a", "messages": [{"role": "user", "content": "\xc3\xa9 <b>"}], "MODEL": "b"}', "c:1")
+
+    assert json.loads(moved) == {"stream": False, "model": "c:1", "messages": [{"role": "user", "content": "é <b>"}], "MODEL": "c:1"}

@@ -1,0 +1,267 @@
+"""Every recorded exchange with a real Ollama, sent through the gateway: what comes back is what was recorded, apart from the headers that
+Hearth adds and from what the tables below name with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from hearth.config.settings import ModelSettings, StartedStreams
+from tests.emulator.captures import CAPTURES, Answer, connect, read_capture, send, take_apart
+from tests.emulator.conftest import toys
+from tests.emulator.test_captures import BUSY, KILLED, KILLED_WHOLE, STATEFUL, post
+from tests.wire.front import Front, as_owner, front_settings, open_front, plain, recorded, seen, without
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PINNED = ("overflow_native_chat", "overflow_template_noshift")
+"""Answers that a context length asked for in the request decides; in this house the owner pins it."""
+
+DIFFERENT = {
+    "anth_count": "Ollama has no token count; Hearth answers with the estimate that the queue uses",
+    "anth_missing_stream": "an unknown model is refused before the queue (decision 5); no stream, so nothing is said about caching it",
+    "bad_host": "421 says what is wrong and how to allow the name; Ollama answers an empty 403",
+    "bad_origin": "a GET without a body changes nothing and no page of another origin can read the answer",
+    "good_origin": "no CORS headers: pages of other origins may not read answers",
+    "options_preflight": "the same",
+    "opt_wrong_type": "num_ctx belongs to the house (decision 3): it is taken out before its type matters",
+    "overflow_template_chat_truncated": "the same: nothing was cut off, so more tokens are counted",
+    "status": "an address that is not listed does not exist",
+    "trailing_slash": "an odd spelling of an address does not exist; no redirect",
+    "token_repeat_abort_nostream": "an answer that the model server broke off is an error, not a 200 with half a text",
+    "token_repeat_abort_oai_stream": "a stream that was broken off ends with an error that clients raise",
+    "token_repeat_abort_stream_no_done": "the same",
+}
+"""Exchanges whose answer is meant to be another one, and why."""
+
+MANAGING = ("blob", "copy", "create", "delete", "pull")
+DISTURBING = {*BUSY, *KILLED, *KILLED_WHOLE, *STATEFUL, *PINNED, *DIFFERENT, "ps_empty"}
+ALL = sorted(path.stem for path in CAPTURES.glob("*.txt"))
+MANAGED = [name for name in ALL if name.startswith(MANAGING) and name not in DISTURBING]
+EQUAL = [name for name in ALL if name not in DISTURBING and name not in MANAGED]
+STREAMS = ["anth_stream", "chat_stream", "generate_stream", "oai_chat_stream", "oai_chat_stream_usage", "oai_compl_stream", "oai_resp_stream"]
+
+_STAMPS = re.compile(rb'"(?:created_at|created|(?:total|load|prompt_eval|eval)_duration)":(?:"[^"]*"|\d+)|(?:chatcmpl-|cmpl-|msg_)\w+')
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def front() -> AsyncIterator[Front]:
+    async with open_front() as front:
+        yield front
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replaying() -> AsyncIterator[Front]:
+    async with open_front(front_settings(scheduling={"started_streams": StartedStreams.REPLAY})) as front:
+        yield front
+
+
+def same(answer: Answer, expected: Answer) -> bool:
+    """Equal; but an answer of Hearth itself carries no Date, which only the model server's own answers bring along."""
+    if b"date: *" not in answer.headers:
+        expected = without(expected, b"date")
+    return answer == expected
+
+
+async def test_every_difference_that_is_explained_is_recorded():
+    assert {*DIFFERENT, *PINNED} <= set(ALL)
+    assert len(EQUAL) + len(MANAGED) + len(DISTURBING) == len(ALL)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+async def test_a_recorded_request_is_answered_as_recorded(name: str, front: Front):
+    answer = await front.replay(name)
+    assert same(answer, recorded(name)), answer
+
+
+@pytest.mark.parametrize("name", MANAGED)
+async def test_model_management_by_the_owner_is_answered_as_recorded(name: str):
+    async with open_front() as front:
+        answer = await front.replay(name)
+        assert answer == recorded(name)
+
+
+@pytest.mark.parametrize("name", MANAGED)
+async def test_model_management_by_anybody_else_reaches_no_model_server(name: str, front: Front):
+    asked = len(front.emulator.requests)
+    answer = take_apart(await send(front.url, read_capture(name).request))
+    assert answer.status == b"HTTP/1.1 401 Unauthorized"
+    assert len(front.emulator.requests) == asked
+
+
+@pytest.mark.parametrize("name", STREAMS)
+async def test_streams_that_can_be_resumed_look_no_different(name: str, replaying: Front):
+    answer = await replaying.replay(name)
+    assert answer == recorded(name)
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if not name.startswith(("anth", "oai_resp"))])
+async def test_the_same_seed_gives_the_same_bytes_in_the_same_chunks_with_and_without_the_gateway(name: str, front: Front):
+    request = read_capture(name).request
+    assert b'"seed"' in request
+    direct, through = await send(front.direct_url, request), await send(front.url, as_owner(request))
+    assert _unstamped(through) == _unstamped(direct)
+
+
+def _unstamped(response: bytes) -> list[bytes]:
+    """The chunks, but for instants, durations and ids; the hexadecimal lines between them are the sizes."""
+    lines = response.partition(b"\r\n\r\n")[2].split(b"\r\n")
+    return [_STAMPS.sub(b"", line) for line in lines[1::2]]
+
+
+@pytest.mark.parametrize("name", PINNED)
+async def test_a_prompt_beyond_the_context_that_the_owner_pinned_is_refused_as_recorded(name: str):
+    pinned = replace(front_settings(), models={"ma": ModelSettings(num_ctx=512), "mt": ModelSettings(num_ctx=512)})
+    async with open_front(pinned) as front:
+        answer = await front.replay(name)
+        assert same(answer, recorded(name)), answer
+
+
+async def test_ps_of_an_empty_card_is_as_recorded():
+    async with open_front() as front:
+        assert await front.replay("ps_empty") == recorded("ps_empty")
+
+
+@pytest.mark.parametrize("name", ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash"])
+async def test_ps_lists_a_model_that_the_gateway_loaded_as_recorded(name: str):
+    async with open_front() as front:
+        model = "ma" if name == "ps_after_runner_crash" else "tiny-a"
+        await send(front.url, as_owner(post("/api/generate", f'{{"model":"{model}"}}')))
+        if name == "ps_after_runner_crash":
+            front.emulator.kill_runner("ma")
+        assert await front.replay(name) == recorded(name)
+
+
+async def test_deleting_a_copy_is_answered_as_recorded():
+    async with open_front() as front:
+        await front.replay("copy")
+        assert await front.replay("delete_ok") == recorded("delete_ok")
+
+
+async def test_the_openai_model_list_is_as_recorded():
+    async with open_front(profiles=toys("slow", "tiny-a", "tiny-b")) as front:
+        assert await front.replay("oai_models") == recorded("oai_models")
+
+
+async def test_a_model_server_whose_queue_is_full_is_heard_in_its_own_words():
+    """All at once: the load is tried a second time after two real seconds."""
+    async with open_front(max_queue=1) as front:
+        occupants = [await connect(front.direct_url) for _ in range(2)]
+        for (_, writer), model in zip(occupants, ("slow", "ma"), strict=True):
+            writer.write(post("/api/generate", f'{{"model":"{model}"}}'))
+            await _until_in_loader(front.direct_url)
+        names = [name for name in BUSY if name != "busy_503_embed"]
+        answers = await asyncio.gather(*(front.replay(name) for name in names))
+        for _, writer in occupants:
+            writer.close()
+    for name, answer in zip(names, answers, strict=True):
+        assert b"retry-after: 30" in answer.headers
+        assert same(without(answer, b"retry-after"), recorded(name)), answer
+
+
+async def _until_in_loader(url: str) -> None:
+    """A later request on the same loop is answered only after the earlier one has reached the scheduler."""
+    for _ in range(2):
+        await send(url, post("/api/version", "", "GET"))
+
+
+@pytest.mark.parametrize("name", KILLED)
+async def test_a_runner_that_dies_in_mid_stream_is_told_in_the_stream_even_where_ollama_says_nothing(name: str, front: Front):
+    reader, writer = await connect(front.url)
+    writer.write(as_owner(read_capture(name).request))
+    begun = b"".join([await reader.readuntil(b"\n\r\n") for _ in range(8)])
+    front.emulator.kill_runner("ma")
+    answer, expected = seen(begun + await reader.read()), recorded(name)
+    writer.close()
+    assert (answer.status, answer.headers) == (expected.status, expected.headers)
+    if b'{"error":' in expected.chunks[-1]:
+        assert answer.chunks[-1] == expected.chunks[-1]
+    else:
+        assert _kind(answer.chunks[-2]) == _kind(expected.chunks[-1])
+        assert b"The model server closed the connection before the answer was complete." in answer.chunks[-1]
+
+
+def _kind(chunk: bytes) -> bytes:
+    return re.sub(rb'"sequence_number":\d+', b"", chunk)
+
+
+@pytest.mark.parametrize("name", KILLED_WHOLE)
+async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(name: str, front: Front):
+    answering = asyncio.ensure_future(front.replay(name))
+    while not front.emulator.in_flight:
+        await send(front.direct_url, post("/api/version", "", "GET"))
+    front.emulator.kill_runner("ma")
+    assert await answering == recorded(name)
+
+
+async def test_a_token_count_is_answered_by_hearth(front: Front):
+    answer = await front.replay("anth_count")
+    assert answer.status == b"HTTP/1.1 200 OK"
+    assert list(json.loads(answer.chunks[0])) == ["input_tokens"]
+
+
+async def test_an_unknown_model_of_a_stream_lacks_only_the_line_about_caching(front: Front):
+    answer = await front.replay("anth_missing_stream")
+    assert same(answer, without(recorded("anth_missing_stream"), b"cache-control")), answer
+
+
+async def test_a_foreign_host_gets_421_and_advice(front: Front):
+    answer = await front.replay("bad_host")
+    assert answer.status == b"HTTP/1.1 421 Misdirected Request"
+    assert b"server.allowed_hosts" in answer.chunks[0]
+
+
+@pytest.mark.parametrize("name", ["bad_origin", "good_origin"])
+async def test_a_page_of_another_origin_can_read_nothing(name: str, front: Front):
+    answer = await front.replay(name)
+    assert answer.status == b"HTTP/1.1 200 OK"
+    assert not any(line.startswith((b"access-control-", b"vary")) for line in answer.headers)
+
+
+async def test_a_preflight_is_refused(front: Front):
+    answer = await front.replay("options_preflight")
+    assert answer.status == b"HTTP/1.1 403 Forbidden"
+    assert not any(line.startswith(b"access-control-") for line in answer.headers)
+
+
+async def test_an_option_of_the_house_is_taken_out_and_named_whatever_its_type(front: Front):
+    reader, writer = await connect(front.url)
+    writer.write(as_owner(read_capture("opt_wrong_type").request))
+    head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"x-hearth-rewrote: options.num_ctx\r\n" in head
+    assert b"num_ctx" not in front.emulator.requests[-1].body
+
+
+async def test_a_context_length_of_the_callers_own_cuts_nothing_off(front: Front):
+    answer, expected = await front.replay("overflow_template_chat_truncated"), recorded("overflow_template_chat_truncated")
+    counted = re.compile(rb'"prompt_eval_count":(\d+)')
+    assert [int(count) for answer_or in (answer, expected) for count in counted.findall(answer_or.chunks[0])] == [3019, 259]
+    assert counted.sub(b"", answer.chunks[0]) == counted.sub(b"", expected.chunks[0])
+    assert (answer.status, answer.headers) == (expected.status, expected.headers)
+
+
+@pytest.mark.parametrize("name", ["status", "trailing_slash"])
+async def test_an_address_that_is_not_listed_does_not_exist(name: str, front: Front):
+    answer = await front.replay(name)
+    assert same(answer, recorded("not_found_path")), answer
+
+
+async def test_half_an_answer_in_one_piece_is_an_error(front: Front):
+    answer = await front.replay("token_repeat_abort_nostream")
+    assert answer.status == b"HTTP/1.1 502 Bad Gateway"
+    assert answer.chunks == (b'{"error":"The model server closed the connection before the answer was complete."}',)
+
+
+@pytest.mark.parametrize("name", ["token_repeat_abort_oai_stream", "token_repeat_abort_stream_no_done"])
+async def test_half_an_answer_in_a_stream_is_followed_by_an_error(name: str, front: Front):
+    answer, expected = await front.replay(name), recorded(name)
+    assert answer == plain(replace(expected, chunks=(*expected.chunks, answer.chunks[-1])))
+    assert b'"error":' in answer.chunks[-1]

@@ -1,0 +1,223 @@
+"""Leaving frees the GPU, over real sockets: whatever a request is doing when its caller goes, the model server sees its connection close
+within 200 ms, and what others wait for goes on. The last part is the same in virtual time, ten thousand times."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hearth.config.settings import StartedStreams
+from hearth.events import ItemEnded, ItemInterrupted
+from hearth.types import Outcome
+from tests.emulator.callers import model
+from tests.emulator.captures import connect
+from tests.emulator.waiting import until
+from tests.wire.front import Front, front_settings, open_front
+
+AT_ONCE_S = 0.2
+"""How soon the model server has to see that a caller has left."""
+LOAD_S = 0.3
+MODELS = [
+    model("slow", decode_tokens_per_s=200.0),
+    model("thinker", prompt_tokens_per_s=1.0),
+    model("heavy", load_s=LOAD_S, decode_tokens_per_s=200.0),
+    replace(model("fast", decode_tokens_per_s=1e6), vocabulary=(" word" * 2000, " thing" * 2000)),
+]
+WORDS = "one two three four five six seven eight nine ten"
+
+Leave = Callable[[asyncio.StreamWriter], object]
+
+
+def chat(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/api/chat", {"model": name, "messages": [{"role": "user", "content": WORDS}], **more}
+
+
+def generation(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/api/generate", {"model": name, "prompt": WORDS, **more}
+
+
+def gpt(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/chat/completions", chat(name, **more)[1]
+
+
+def completion(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/completions", {"model": name, "prompt": WORDS, **more}
+
+
+def responses(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/responses", {"model": name, "input": WORDS, **more}
+
+
+def claude(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/messages", {**chat(name, **more)[1], "max_tokens": 100_000}
+
+
+ROUTES = [chat, generation, gpt, completion, responses, claude]
+MANNERS = [
+    pytest.param(lambda writer: writer.close(), id="closing"),
+    pytest.param(lambda writer: writer.transport.abort(), id="aborting"),
+    pytest.param(lambda writer: writer.write_eof(), id="half closing"),
+]
+
+
+def opened(**sections: dict[str, Any]) -> Any:
+    """A house without keys, so that `X-Task-Type` marks the house's own work."""
+    return open_front(front_settings(auth={"keys": ()}, **sections), MODELS)
+
+
+async def ask(
+    front: Front, of: tuple[str, dict[str, Any]], headers: str = ""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    path, body = of
+    reader, writer = await connect(front.url)
+    raw = json.dumps(body).encode()
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    return reader, writer
+
+
+def asked_of(front: Front, name: str) -> int:
+    """Requests to the model that have reached the model server, loads not counted."""
+    bodies = [json.loads(request.body) for request in front.emulator.requests if request.method == "POST"]
+    return sum(body.get("model", "").partition(":")[0] == name and bool(body.get("prompt") or body.get("messages")) for body in bodies)
+
+
+def waiting(front: Front) -> int:
+    return int(front.gateway.health()["queue"]["waiting"])  # type: ignore[index]  # plain JSON
+
+
+@pytest.mark.parametrize("leave", MANNERS)
+@pytest.mark.parametrize("route", ROUTES)
+async def test_leaving_in_mid_stream_closes_the_connection_to_the_model_server(route: Any, leave: Leave):
+    async with opened() as front:
+        reader, writer = await ask(front, route("slow", stream=True))
+        await reader.readuntil(b"\n\r\n")
+        assert front.emulator.in_flight == {"slow:latest": 1}
+        leave(writer)
+        await until(lambda: not front.emulator.in_flight, within_s=AT_ONCE_S)
+        writer.close()
+
+
+@pytest.mark.parametrize("leave", MANNERS)
+@pytest.mark.parametrize("route", ROUTES)
+async def test_leaving_before_a_whole_answer_closes_the_connection_to_the_model_server(route: Any, leave: Leave):
+    async with opened() as front:
+        _, writer = await ask(front, route("slow", stream=False))
+        await until(lambda: front.emulator.in_flight)
+        leave(writer)
+        await until(lambda: not front.emulator.in_flight, within_s=AT_ONCE_S)
+        writer.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_leaving_while_the_prompt_is_read_closes_the_connection_to_the_model_server(route: Any, stream: bool):
+    async with opened() as front:
+        _, writer = await ask(front, route("thinker", stream=stream))
+        await until(lambda: front.emulator.in_flight)
+        writer.close()
+        await until(lambda: not front.emulator.in_flight, within_s=AT_ONCE_S)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any, stream: bool):
+    async with opened() as front:
+        reader, running = await ask(front, chat("slow"))
+        await reader.readuntil(b"\n\r\n")
+        _, writer = await ask(front, route("slow", stream=stream))
+        await until(lambda: waiting(front) == 1)
+        writer.close()
+        await until(lambda: waiting(front) == 0, within_s=AT_ONCE_S)
+        running.close()
+        await until(lambda: not front.emulator.in_flight, within_s=AT_ONCE_S)
+        assert asked_of(front, "slow") == 1
+
+
+async def test_a_load_that_others_wait_for_goes_on_when_the_one_who_caused_it_leaves():
+    async with opened() as front:
+        _, causing = await ask(front, chat("heavy"))
+        reader, staying = await ask(front, chat("heavy", stream=False, options={"num_predict": 3}))
+        await until(lambda: waiting(front) == 2)
+        causing.close()
+        await until(lambda: waiting(front) == 1, within_s=AT_ONCE_S)
+        assert not front.emulator.loads
+        assert await reader.readuntil(b'"done_reason":"length"')
+        assert [name for name, _ in front.emulator.loads] == ["heavy:latest"]
+        assert asked_of(front, "heavy") == 1
+        staying.close()
+
+
+async def test_a_load_that_nobody_waits_for_any_more_is_still_there_for_the_next():
+    async with opened() as front:
+        _, causing = await ask(front, chat("heavy"))
+        await until(lambda: waiting(front) == 1)
+        causing.close()
+        await until(lambda: waiting(front) == 0, within_s=AT_ONCE_S)
+        reader, next_one = await ask(front, chat("heavy", stream=False, options={"num_predict": 3}))
+        assert await reader.readuntil(b'"done_reason":"length"')
+        assert [name for name, _ in front.emulator.loads] == ["heavy:latest"]
+        next_one.close()
+
+
+async def test_leaving_while_an_interrupted_stream_is_being_replayed_closes_the_connection_to_the_model_server():
+    async with opened(scheduling={"started_streams": StartedStreams.REPLAY}) as front:
+        reader, writer = await ask(front, chat("slow"))
+        for _ in range(60):
+            await reader.readuntil(b"\n\r\n")
+        urgent, house = await ask(front, generation("slow", stream=False, options={"num_predict": 2}), "X-Task-Type: reply\r\n")
+        assert await urgent.readuntil(b'"done_reason":"length"')
+        await until(lambda: asked_of(front, "slow") == 3 and front.emulator.in_flight)
+        writer.close()
+        await until(lambda: not front.emulator.in_flight, within_s=AT_ONCE_S)
+        house.close()
+
+
+async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_write_deadline():
+    deadline_s = 0.3
+    async with opened(server={"write_deadline_s": deadline_s, "write_buffer_mib": 0.25}) as front:
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        narrow.setblocking(False)
+        host, _, port = front.url.removeprefix("http://").partition(":")
+        await asyncio.get_running_loop().sock_connect(narrow, (host, int(port)))
+        body = json.dumps(generation("fast")[1]).encode()
+        narrow.send(b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await until(lambda: front.emulator.in_flight)
+        reader, other = await ask(front, generation("fast", stream=False, options={"num_predict": 3}))
+        async with asyncio.timeout(deadline_s + 1.0):
+            assert await reader.readuntil(b'"done_reason":"length"')
+        other.close()
+        narrow.close()
+
+
+async def test_a_hundred_callers_who_leave_at_any_moment_leave_no_task_and_no_connection_behind():
+    async with opened() as front:
+        reader, writer = await ask(front, chat("slow", options={"num_predict": 1}))
+        await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+        await _quiet(front)
+        tasks, files = len(asyncio.all_tasks()), _open_files()
+        for number in range(100):
+            route = ROUTES[number % len(ROUTES)]
+            _, writer = await ask(front, route("slow", stream=number % 2 == 0))
+            await asyncio.sleep(0.0005 * (number % 10))
+            writer.close()
+        await _quiet(front)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks)
+        await until(lambda: _open_files() <= files)
+
+
+async def _quiet(front: Front) -> None:
+    health = front.gateway.health
+    await until(lambda: health()["queue"] == {"waiting": 0, "running": 0} and not front.emulator.in_flight)
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,226 @@
+"""The official clients wait ten minutes for their turn, in virtual time: signs of life come in their dialect, and then the whole text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import ollama
+import openai
+import pytest
+
+from hearth.api.app import build_app
+from hearth.config.settings import Settings
+from hearth.events import ItemEnded
+from hearth.types import BackendCall, Outcome
+from tests.support.fake_ollama import Service
+from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
+from tests.wire.in_process import Httpx2Transport, HttpxTransport, Wire
+from tests.worker.house import FULL_TEXT, House, settings_with
+
+MODEL = "a:latest"
+TEN_MINUTES_S = 600.0
+IMPATIENCE_S = 30.0
+"""How long each client waits for the next byte."""
+SIGNS_AT_S = [10.0 + 15.0 * index for index in range(40)]
+ASKED: Any = [{"role": "user", "content": "say hello"}]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """The official clients, all on one wire."""
+
+    native: ollama.AsyncClient
+    gpt: openai.AsyncOpenAI
+    claude: anthropic.AsyncAnthropic
+
+
+@asynccontextmanager
+async def clients_of(house: House) -> AsyncIterator[tuple[Clients, Wire]]:
+    wire = Wire(build_app(house.gateway))
+    http = httpx2.AsyncClient(transport=Httpx2Transport(wire), timeout=IMPATIENCE_S)
+    claude = anthropic.AsyncAnthropic(base_url="http://localhost", api_key="x", max_retries=0, timeout=IMPATIENCE_S, http_client=http)
+    gpt = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="x", max_retries=0, timeout=IMPATIENCE_S, http_client=http)
+    native = ollama.AsyncClient(host="http://localhost", transport=HttpxTransport(wire), timeout=IMPATIENCE_S)
+    async with http, native:
+        await _warmed_up(gpt, claude)
+        wire.calls.clear()
+        yield Clients(native=native, gpt=gpt, claude=claude), wire
+
+
+async def _warmed_up(gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic) -> None:
+    """On their first request the clients look at the machine in a thread, during which virtual time has to stand still."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    with loop.held():
+        await gpt.models.list()
+        await claude.messages.count_tokens(model=MODEL, messages=ASKED)
+
+
+async def chat(clients: Clients) -> str:
+    parts = [part async for part in await clients.native.chat(MODEL, ASKED, stream=True)]
+    assert [part.done for part in parts].count(True) == 1
+    return "".join(part.message.content or "" for part in parts)
+
+
+async def generate(clients: Clients) -> str:
+    return "".join([part.response async for part in await clients.native.generate(MODEL, "say hello", stream=True)])
+
+
+async def gpt_chat(clients: Clients) -> str:
+    stream = await clients.gpt.chat.completions.create(model=MODEL, messages=ASKED, stream=True)
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+
+async def gpt_completion(clients: Clients) -> str:
+    stream = await clients.gpt.completions.create(model=MODEL, prompt="say hello", stream=True)
+    return "".join([chunk.choices[0].text async for chunk in stream])
+
+
+async def claude_message(clients: Clients) -> str:
+    async with clients.claude.messages.stream(model=MODEL, messages=ASKED, max_tokens=100) as stream:
+        said = "".join([text async for text in stream.text_stream])
+        final = (await stream.get_final_message()).content[0]
+    assert final.type == "text"
+    assert final.text == said
+    return said
+
+
+Ask = Callable[[Clients], Coroutine[Any, Any, str]]
+
+OPENAI_SIGN = b": waiting\n\n"
+ANTHROPIC_SIGN = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def _is_chat_line(piece: bytes) -> bool:
+    line = json.loads(piece)
+    return line["message"] == {"role": "assistant", "content": ""} and line["model"] == MODEL and line["done"] is False
+
+
+def _is_generate_line(piece: bytes) -> bool:
+    line = json.loads(piece)
+    return line["response"] == "" and line["model"] == MODEL and line["done"] is False
+
+
+DIALECTS = [
+    pytest.param(chat, _is_chat_line, "application/x-ndjson", id="ollama chat"),
+    pytest.param(generate, _is_generate_line, "application/x-ndjson", id="ollama generate"),
+    pytest.param(gpt_chat, OPENAI_SIGN.__eq__, "text/event-stream", id="openai chat"),
+    pytest.param(gpt_completion, OPENAI_SIGN.__eq__, "text/event-stream", id="openai completion"),
+    pytest.param(claude_message, ANTHROPIC_SIGN.__eq__, "text/event-stream", id="anthropic"),
+]
+CLIENTS = [pytest.param(chat, id="ollama"), pytest.param(gpt_chat, id="openai"), pytest.param(claude_message, id="anthropic")]
+
+
+def busy_house(settings: Settings | None = None) -> House:
+    return House("a", resident=("a",), settings=settings)
+
+
+@pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
+@in_virtual_time
+async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_text(
+    ask: Ask, is_sign: Callable[[bytes], bool], content_type: str
+):
+    async with busy_house() as house, clients_of(house) as (clients, wire):
+        house.submit("a", service_s=TEN_MINUTES_S)
+        assert await ask(clients) == FULL_TEXT
+        (heard,) = wire.calls
+        signs = [(at_s, piece) for at_s, piece in heard.pieces if at_s < TEN_MINUTES_S]
+        assert [at_s for at_s, _ in signs] == SIGNS_AT_S
+        assert all(is_sign(piece) for _, piece in signs)
+        assert (heard.status, heard.head_s, heard.headers["content-type"]) == (200, SIGNS_AT_S[0], content_type)
+
+
+@pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
+@in_virtual_time
+async def test_a_short_wait_shows_nothing_but_the_answer(ask: Ask, is_sign: Callable[[bytes], bool], content_type: str):
+    async with busy_house() as house, clients_of(house) as (clients, wire):
+        house.submit("a", service_s=9.0)
+        assert await ask(clients) == FULL_TEXT
+        (heard,) = wire.calls
+        assert heard.head_s == pytest.approx(9.1)
+        assert heard.headers["content-type"] == content_type
+        if ask not in (chat, generate):  # the last line of a native answer says nothing either
+            assert not any(is_sign(piece) for _, piece in heard.pieces)
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+@in_virtual_time
+async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
+    async with busy_house() as house, clients_of(house) as (clients, wire):
+        for _ in range(3):
+            house.submit("a", service_s=20.0)
+        await ask(clients)
+        (heard,) = wire.calls
+        assert heard.head_s == 10.0
+        assert heard.headers["x-queue-position"] == "2"
+        assert heard.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+@in_virtual_time
+async def test_a_load_and_the_prompt_after_it_are_waited_for_in_the_same_way(ask: Ask):
+    async with House("a", service=_slow_to_begin) as house, clients_of(house) as (clients, wire):
+        assert await ask(clients) == FULL_TEXT
+        (heard,) = wire.calls
+        assert [at_s for at_s, _ in heard.pieces[:3]] == [10.0, 25.0, 27.0]
+
+
+def _slow_to_begin(_: BackendCall) -> Service:
+    return Service(first_byte_s=25.0, service_s=26.0)
+
+
+def expiring(max_wait_s: float) -> House:
+    return busy_house(settings_with(queue={"max_wait_s": max_wait_s}))
+
+
+@in_virtual_time
+async def test_within_the_first_ten_seconds_an_error_still_has_its_status():
+    async with expiring(9.0) as house, clients_of(house) as (clients, wire):
+        house.submit("a", service_s=60.0)
+        with pytest.raises(ollama.ResponseError) as by_native:
+            await chat(clients)
+        with pytest.raises(openai.InternalServerError) as by_gpt:
+            await gpt_chat(clients)
+        with pytest.raises(anthropic.APIStatusError) as by_claude:
+            await claude_message(clients)
+        assert (by_native.value.status_code, by_gpt.value.status_code, by_claude.value.status_code) == (503, 503, 503)
+        assert [heard.head_s for heard in wire.calls] == [9.0] * 3
+        assert all(int(heard.headers["retry-after"]) >= 1 for heard in wire.calls)
+
+
+@in_virtual_time
+async def test_after_the_first_sign_an_error_is_told_in_the_stream():
+    async with expiring(20.0) as house, clients_of(house) as (clients, wire):
+        house.submit("a", service_s=100.0)
+        with pytest.raises(ollama.ResponseError, match="waited longer") as by_native:
+            await chat(clients)
+        with pytest.raises(openai.APIError, match="waited longer") as by_gpt:
+            await gpt_chat(clients)
+        with pytest.raises(anthropic.APIStatusError, match="waited longer") as by_claude:
+            await claude_message(clients)
+        assert by_native.value.status_code == -1
+        assert by_gpt.value.type == "api_error"
+        assert by_claude.value.type == "overloaded_error"
+        assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, [10.0, 20.0])] * 3
+
+
+@in_virtual_time
+async def test_without_signs_of_life_the_clients_would_give_up():
+    async with busy_house(settings_with(keepalive={"after_s": 100.0})) as house, clients_of(house) as (clients, _):
+        house.submit("a", service_s=TEN_MINUTES_S)
+        with pytest.raises(httpx.ReadTimeout):
+            await chat(clients)
+        with pytest.raises(openai.APITimeoutError):
+            await gpt_chat(clients)
+        with pytest.raises(anthropic.APITimeoutError):
+            await claude_message(clients)
+        assert house.now == 3 * IMPATIENCE_S
+        assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.CANCELLED] * 3

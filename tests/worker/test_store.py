@@ -1,0 +1,395 @@
+"""A gateway with a store: what a restart remembers, who may read the log, and a disk that fails without stopping anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from hearth.api.app import HearthApp, build_app
+from hearth.bootstrap import build_gateway, open_store
+from hearth.cli import main
+from hearth.clock import Clock, SystemClock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings
+from hearth.config.storage_settings import StorageSettings
+from hearth.errors import StorageFault, StorageRefused
+from hearth.events import Event, InternalFault, ItemEnded, StorageFailed, StorageRecovered
+from hearth.gateway import BackendIdentity, Gateway
+from hearth.observability.fanout import EventFanout
+from hearth.types import InvocationFilter
+from tests.api.house import Got, ask
+from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, house_settings, new_emulator
+from tests.storage.house import WALL, Fuse, StoppedClock
+from tests.storage.samples import ended
+from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.worker.house import body_of, new_item
+
+CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
+WITHIN_S = 5.0
+"""No test takes this long; it only ends one that waits for what never comes."""
+
+
+class Events:
+    """Keeps everything, and lets a test wait for something."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self._moved = asyncio.Event()
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event)
+        self._moved.set()
+
+    def of(self, *kinds: type[Event]) -> list[Any]:
+        return [event for event in self.seen if isinstance(event, kinds)]
+
+    async def one(self, kind: type[Event]) -> Any:
+        async with asyncio.timeout(WITHIN_S):
+            while not (found := self.of(kind)):
+                self._moved.clear()
+                await self._moved.wait()
+        return found[-1]
+
+
+@dataclass
+class Life:
+    """One process's time with the file."""
+
+    app: HearthApp
+    gateway: Gateway
+    events: Events
+
+    async def chat(self, key: str | None = None) -> Got:
+        return await ask(self.app, "POST", "/api/generate", CHAT, key=key)
+
+    async def get(self, path: str, key: str | None = None) -> Any:
+        got = await ask(self.app, "GET", path, key=key)
+        assert got.status == 200, got.body
+        return got.json
+
+    async def logged(self, key: str | None = None, query: str = "") -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (await self.get(f"/llm/log{query}", key))["items"]
+        return items
+
+
+Live = Callable[[Settings], Any]
+
+
+@pytest.fixture
+async def ollama_url() -> AsyncIterator[str]:
+    emulator = new_emulator()
+    yield await emulator.start("127.0.0.1", 0)
+    await emulator.stop()
+
+
+@pytest.fixture
+def live(ollama_url: str) -> Live:
+    """Runs a gateway for the time of a block; what it posted is on the disk when the block has ended."""
+
+    @asynccontextmanager
+    async def run(settings: Settings, *, store: bool = True) -> AsyncIterator[Life]:
+        events = Events()
+        config = GatewayConfig(settings=settings)
+        gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, sinks=(events,), store=store)
+        async with gateway:
+            yield Life(build_app(gateway), gateway, events)
+
+    return run
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return replace(house_settings(), storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0))
+
+
+def with_keys(settings: Settings) -> Settings:
+    return replace(settings, auth=replace(settings.auth, keys=KEYS))
+
+
+def limited(settings: Settings, per_hour: int) -> Settings:
+    return replace(settings, rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100, requests_per_hour=per_hour)))
+
+
+async def test_a_limit_that_is_reached_stays_reached_across_a_restart(live, settings):
+    async with live(limited(settings, 2)) as first:
+        assert [(await first.chat()).status for _ in range(3)] == [200, 200, 429]
+    async with live(limited(settings, 2)) as second:
+        refused = await second.chat()
+        assert refused.status == 429
+        assert 3500 < int(refused.headers["retry-after"]) <= 3600
+        assert (await second.get("/llm/queue/status"))["rate_limits"]["local"] == {"minute": "2/100", "hour": "2/2"}
+
+
+async def test_what_was_used_before_a_restart_counts_towards_the_same_hour(live, settings):
+    async with live(limited(settings, 3)) as first:
+        await first.chat()
+    async with live(limited(settings, 3)) as second:
+        assert [(await second.chat()).status for _ in range(3)] == [200, 200, 429]
+
+
+async def test_the_counts_of_the_day_survive_a_restart(live, settings):
+    async with live(settings) as first:
+        await first.chat()
+        await first.chat()
+    async with live(settings) as second:
+        counts = (await second.get("/llm/queue/status"))["stats_24h"]
+        assert {name: count for name, count in counts.items() if count} == {"external_completed": 2}
+        await second.chat()
+        await second.events.one(ItemEnded)
+        assert (await second.get("/llm/queue/status"))["stats_24h"]["external_completed"] == 3
+
+
+async def test_the_log_lists_the_items_of_every_process_latest_first(live, settings):
+    async with live(settings) as first:
+        await first.chat()
+    async with live(settings) as second:
+        old = await second.logged()
+        await second.chat()
+    async with live(settings) as third:
+        listed = await third.logged()
+    assert [item["epoch"] for item in listed] == [2, 1]
+    assert listed[1:] == old
+    assert old[0]["caller"] == "local"
+    assert old[0]["model"] == LLAMA
+    assert old[0]["outcome"] == "completed"
+    assert old[0]["total_s"] >= old[0]["backend_s"] > 0
+    assert "hi" not in json.dumps(listed)
+
+
+async def test_callers_see_their_own_items_and_admins_see_all(live, settings):
+    async with live(with_keys(settings)) as life:
+        for key in (FRIEND_KEY, GUEST_KEY, HOUSE_KEY):
+            assert (await life.chat(key)).status == 200
+    async with live(with_keys(settings)) as life:
+        assert [item["caller"] for item in await life.logged(ADMIN_KEY)] == ["house", "guest", "friend"]
+        assert [item["caller"] for item in await life.logged(ADMIN_KEY, "?caller=guest")] == ["guest"]
+        for query, seen in (("", ["guest"]), ("?caller=guest", ["guest"]), ("?caller=friend", []), ("?caller=", [])):
+            assert [item["caller"] for item in await life.logged(GUEST_KEY, query)] == seen
+        assert (await ask(life.app, "GET", "/llm/log")).status == 401
+
+
+async def test_the_log_is_filtered_by_model_outcome_age_and_number(live, settings):
+    async with live(settings) as life:
+        for _ in range(3):
+            await life.chat()
+    async with live(settings) as life:
+        found = {
+            query: len(await life.logged(query=query))
+            for query in ("?limit=2", "?model=llama3.1:8b", "?model=other", "?outcome=completed", "?outcome=failed")
+        }
+        assert found == {"?limit=2": 2, "?model=llama3.1:8b": 3, "?model=other": 0, "?outcome=completed": 3, "?outcome=failed": 0}
+        ages = {query: len(await life.logged(query=f"?since={query}")) for query in ("1h", "2d", "0s", "2100-01-01T00:00:00Z")}
+        assert ages == {"1h": 3, "2d": 3, "0s": 0, "2100-01-01T00:00:00Z": 0}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("since=yesterday", "since: write how long ago"),
+        ("since=2030-01-01T00:00:00", "since: write how long ago"),
+        ("since=9999999999d", "since: write how long ago"),
+        ("outcome=lost", "outcome: "),
+        ("limit=0", "limit: "),
+        ("limit=1001", "limit: "),
+        ("user=guest", "user: unknown field"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused_by_name(live, settings, query, says):
+    async with live(settings) as life:
+        got = await ask(life.app, "GET", f"/llm/log?{query}")
+    assert got.status == 400
+    assert got.json["error"].startswith(says)
+
+
+async def test_a_store_that_is_switched_off_writes_no_file_and_keeps_no_log(live, settings, tmp_path):
+    async with live(replace(settings, storage=replace(settings.storage, enabled=False))) as life:
+        await life.chat()
+        got = await ask(life.app, "GET", "/llm/log")
+    assert (got.status, got.json) == (404, {"error": "no log is kept here: storage.enabled is off"})
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_gateway_that_nobody_asked_to_keep_a_store_writes_no_file(live, settings, tmp_path):
+    async with live(settings, store=False) as life:
+        await life.chat()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_after_the_stop_the_log_is_unavailable_instead_of_broken(live, settings):
+    async with live(settings) as life:
+        pass
+    got = await ask(life.app, "GET", "/llm/log")
+    assert got.status == 503
+    assert life.events.of(InternalFault) == []
+
+
+async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(live, settings, tmp_path):
+    path, elsewhere = tmp_path / "hearth.db", tmp_path / "elsewhere.db"
+    async with live(settings) as life:
+        path.rename(elsewhere)
+        assert (await life.chat()).status == 200
+        failed = await life.events.one(StorageFailed)
+        assert failed.reason == "file_moved"
+        assert (await ask(life.app, "GET", "/llm/log")).status == 503
+        elsewhere.rename(path)
+        assert (await life.chat()).status == 200
+        assert (await life.events.one(StorageRecovered)).dropped == 0
+    async with live(settings) as life:
+        assert len(await life.logged()) == 2
+
+
+class Wired:
+    """A gateway over a fake Ollama whose store is opened by the wiring, with a disk or a clock of the test's own."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.events = Events()
+        self._config = GatewayConfig(settings=settings)
+        self._clock = clock or SystemClock()
+
+    @asynccontextmanager
+    async def running(self, fuse: Fuse | None = None) -> AsyncIterator[Gateway]:
+        ollama = FakeOllama(FakeModel(name="a:latest", load_s=0.001))
+        events = EventFanout((self.events,))
+        async with AsyncExitStack() as stack:
+            connect = {} if fuse is None else {"connect": fuse.connect}
+            store = await open_store(self._config, clock=self._clock, events=events, closing=stack, **connect)
+            gateway = Gateway(
+                config=self._config,
+                backend=ollama,
+                control=ollama,
+                identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
+                clock=self._clock,
+                events=events,
+                history=store.invocations,
+            )
+            async with gateway:
+                yield gateway
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (sqlite3.SQLITE_FULL, StorageFault.FULL),
+        (sqlite3.SQLITE_BUSY, StorageFault.LOCKED),
+        (sqlite3.SQLITE_IOERR_WRITE, StorageFault.IO),
+        (sqlite3.SQLITE_CORRUPT, StorageFault.CORRUPT),
+        (sqlite3.SQLITE_READONLY, StorageFault.READ_ONLY),
+    ],
+)
+async def test_requests_go_on_while_the_disk_fails_and_are_logged_when_it_is_well(settings, code, fault):
+    fuse, wired = Fuse(code), Wired(settings)
+    async with wired.running(fuse) as gateway:
+        fuse.arm(1, lasting=True)
+        for _ in range(3):
+            assert await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
+        assert (await wired.events.one(StorageFailed)).reason == fault
+        fuse.repair()
+        assert await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
+        assert (await wired.events.one(StorageRecovered)).dropped == 0
+    async with Wired(settings).running() as gateway:
+        assert gateway.history is not None
+        assert len(await gateway.history.find(InvocationFilter())) == 4
+    assert len(wired.events.of(StorageFailed, StorageRecovered)) == 2
+    assert wired.events.of(InternalFault) == []
+
+
+async def test_a_disk_that_fails_to_the_end_is_admitted_when_hearth_stops(settings):
+    fuse, wired = Fuse(), Wired(settings)
+    async with wired.running(fuse) as gateway:
+        fuse.arm(1, lasting=True)
+        await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
+        await wired.events.one(StorageFailed)
+    assert [event.reason for event in wired.events.of(StorageFailed)] == ["io_error", "closed"]
+
+
+async def test_a_clock_that_was_set_back_lengthens_no_window(settings):
+    clock = StoppedClock()
+    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
+        gateway.events.emit(ended(1, caller="webui", total_s=1.0))
+    clock.wall_s = WALL - 86_400.0
+    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
+        now = clock.monotonic()
+        assert not gateway.rate_limiter.check("webui", now)
+        assert gateway.rate_limiter.retry_after_s("webui", now) == 3600.0
+        clock.advance(86_400.0)
+        status: Any = gateway.worker.get_status()
+        assert status["stats_24h"]["external_completed"] == 0
+
+
+async def test_a_restart_long_after_remembers_nothing_that_has_run_out(settings):
+    clock = StoppedClock()
+    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
+        gateway.events.emit(ended(1, caller="webui", interrupt_count=2))
+    clock.advance(7200.0)
+    async with Wired(limited(settings, 1), clock=clock).running() as gateway:
+        assert gateway.rate_limiter.check("webui", clock.monotonic())
+        status: Any = gateway.worker.get_status()
+        assert (status["stats_24h"]["external_completed"], status["stats_24h"]["external_interrupted"]) == (1, 2)
+        clock.advance(86_400.0 - 7200.0)
+        status = gateway.worker.get_status()
+        assert status["stats_24h"]["external_completed"] == 0
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * 20_000)
+
+
+def age(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 999")
+
+
+@pytest.fixture
+def old_file(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "hearth.db"
+    asyncio.run(_make(path))
+    yield path
+    assert not path.with_name("hearth.db-wal").exists()
+
+
+async def _make(path: Path) -> None:
+    config = GatewayConfig(settings=Settings(storage=StorageSettings(path=str(path), reserve_mib=0)))
+    async with AsyncExitStack() as stack:
+        await open_store(config, clock=SystemClock(), events=EventFanout(), closing=stack)
+
+
+@pytest.mark.parametrize(("spoil", "says"), [(damage, "Restore a backup"), (age, "newer Hearth")])
+def test_serve_refuses_a_file_that_must_not_be_written_with_2_and_leaves_it_alone(old_file, tmp_path, spoil, says):
+    spoil(old_file)
+    before = old_file.read_bytes()
+    result = serve(tmp_path, old_file)
+    assert result.exit_code == 2
+    assert f"Error: {old_file}" in result.stderr
+    assert says in result.stderr
+    assert "gateway_started" not in result.stdout
+    assert old_file.read_bytes() == before
+
+
+def test_serve_refuses_a_directory_that_cannot_be_written_with_2_and_names_the_setting(tmp_path):
+    result = serve(tmp_path, Path("/proc/hearth/hearth.db"))
+    assert result.exit_code == 2
+    assert "storage.path" in result.stderr
+
+
+def serve(home: Path, database: Path) -> Any:
+    config = home / "llm_gateway.yaml"
+    config.write_text(f"storage: {{path: {database}}}\n")
+    environ = {"HOME": str(home), "XDG_STATE_HOME": "", "HEARTH_CONFIG": str(config)}
+    return CliRunner().invoke(main, ["serve", "--emulator", "--port", "0"], env=environ, prog_name="hearth")
+
+
+async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_on(live, settings):
+    async with live(settings) as first:
+        with pytest.raises(StorageRefused, match="in use"):
+            async with live(settings):
+                pass
+        assert (await first.chat()).status == 200
