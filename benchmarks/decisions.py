@@ -37,7 +37,7 @@ class Queue:
     def __init__(self, policy: PolicyName, depth: int) -> None:
         models = {name: ModelSettings(vram_gb=13.0) for name in MODELS}
         self._scheduler = Scheduler(SchedulerSettings(scheduling=SchedulingSettings(policy=policy), models=models))
-        self._rng = Random(1)  # noqa: S311 - a repeatable queue, no secret
+        self._rng = Random(1)
         self._sequence = 0
         self._now = 0.0
         self._running: tuple[Sequence, int] | None = None
@@ -136,7 +136,7 @@ def _requests_per_s(policy: PolicyName, mean_gap_s: float) -> float:
 
 def _day(mean_gap_s: float) -> Workload:
     mix = Mix(jobs=REQUESTS, mean_gap_s=mean_gap_s, internal=0.0, no_model=0.0, cancelled=0.0, closed_loop=0.0, quiet_hours=0.0)
-    return random_workload(Random(4), mix)  # noqa: S311 - a repeatable day, no secret
+    return random_workload(Random(4), mix)
 
 
 def main() -> None:

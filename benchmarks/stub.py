@@ -2,7 +2,8 @@
 
 Plain asyncio protocol, answers prepared beforehand. The last message of a chat says how it is answered: `hold` never, `pause` after
 `PAUSE_S`, anything else at once; `"stream":true` gets `CHUNKS` chunks, written one by one. `GET /bench/log` gives, and forgets, what
-happened to chats: `[kind, instant]` with kind `arrived`, `ended` or `closed` (the gateway closed before an answer), instants of CLOCK_MONOTONIC.
+happened to chats: `[kind, instant]` with kind `arrived`, `ended` or `closed` (by the gateway, before an answer), and instants of
+CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ class Forwarding:
             await self._reader_catches_up(work)
 
     def _finish(self, work: Work, tail: StreamTail) -> None:
+        work.sent = None
         work.usage = tail.usage()
         if not tail.complete and not tail.reported_error:
             raise BackendGone

@@ -253,7 +253,7 @@ async def test_a_stream_that_fails_ends_with_an_error_in_its_own_framing(path, f
     gateway.worker.serve = begins_and_breaks
     got = await ask(app, "POST", path, {**BODIES[path], "stream": True})
     assert got.chunks[0] == b"first\n"
-    assert got.chunks[1].startswith(frame)
+    assert got.chunks[1].lstrip(b"\n").startswith(frame)
     assert got.complete
 
 

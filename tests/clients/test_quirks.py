@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from hearth.admission.auth import digest_of
 from hearth.config.client_settings import BackgroundTasks, ClientSettings
 from hearth.config.settings import KeySettings, ModelSettings
-from hearth.events import ItemDispatched, ItemEnded, SwapCompleted
+from hearth.events import ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
 from tests.clients.home import CODER, EMBEDDER, HELLO, LLAMA, NARROW, SLOW, WIDE, WITHIN_S, Home, StartHome, house_settings
@@ -89,12 +89,13 @@ async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for
     assert {"keep_alive", "options.num_ctx"} <= set(got.headers["x-hearth-rewrote"].split(","))
 
 
-async def post(home: Home, name: str, **headers: str) -> tuple[int, Any, str]:
-    """Status, body and rewrites of the answer to a recording that does not stream."""
+async def post(home: Home, name: str, *, key: str | None = None, **changes: Any) -> tuple[int, Any, str]:
+    """Status, body and rewrites of the answer to a recording that does not stream, some fields of it changed."""
     recorded = recording(name)
+    headers = recorded.headers if key is None else {**recorded.headers, "authorization": f"Bearer {key}"}
     async with (
         aiohttp.ClientSession(trust_env=False) as session,
-        session.post(home.url + recorded.path, json=recorded.body, headers={**recorded.headers, **headers}) as got,
+        session.post(home.url + recorded.path, json={**recorded.body, **changes}, headers=headers) as got,
     ):
         return got.status, await got.json(content_type=None), got.headers.get("x-hearth-rewrote", "")
 
@@ -105,7 +106,7 @@ async def talk(home: Home, model: str, key: str | None = None) -> None:
 
 
 def swapped_in(home: Home) -> list[str]:
-    return [event.model for event in home.events.of(SwapCompleted)]
+    return [event.to_model for event in home.events.of(SwapCompleted)]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -158,7 +159,7 @@ async def test_no_key_gets_an_answer_from_a_model_that_it_may_not_use(start_home
     home = await start_home(house_settings(gpu=NARROW, keys=keys))
     await talk(home, LLAMA, "hearth_owner")
 
-    status, answer, _ = await post(home, "open_webui_title", authorization=f"Bearer {CODER_KEY}")
+    status, answer, _ = await post(home, "open_webui_title", key=CODER_KEY)
 
     assert (status, answer["model"]) == (200, CODER)
 
@@ -186,25 +187,26 @@ async def test_a_search_query_is_part_of_an_answer_and_runs_on_its_own_model(sta
 async def test_a_background_task_for_a_model_that_does_not_exist_is_refused_as_ever(start_home: StartHome):
     home = await start_home(house_settings(gpu=NARROW))
     await talk(home, LLAMA)
-    async with aiohttp.ClientSession(trust_env=False) as session:
-        body = {**recording("open_webui_title").body, "model": "nope"}
-        async with session.post(f"{home.url}/api/chat", json=body) as got:
-            assert (got.status, await got.json()) == (404, {"error": "model 'nope' not found"})
+
+    status, answer, _ = await post(home, "open_webui_title", model="nope")
+
+    assert (status, answer) == (404, {"error": "model 'nope' not found"})
 
 
 async def test_a_background_task_waits_its_turn_behind_a_chat(start_home: StartHome):
     home = await start_home(house_settings(gpu=NARROW))
     async with home.native() as client:
         stream = await client.chat(model=SLOW, messages=HELLO, options={"num_predict": 40}, stream=True)
+        await anext(stream)
         running = await home.running(SLOW)
-        task = asyncio.create_task(post(home, "open_webui_title"))
+        task = asyncio.create_task(post(home, "open_webui_title", options={"num_predict": 2}))
         chunks = [chunk async for chunk in stream]
     status, answer, _ = await task
 
     assert (status, answer["model"]) == (200, SLOW)
     assert chunks[-1].done
-    assert home.events.of(ItemDispatched)[0].sequence == running["sequence"]
-    assert all(event.interrupt_count == 0 for event in home.events.of(ItemEnded))
+    assert [event.sequence for event in home.events.of(ItemEnded)] == [running["sequence"], running["sequence"] + 1]
+    assert home.events.of(ItemInterrupted) == []
 
 
 async def test_a_completion_that_is_given_up_at_once_frees_the_slot_every_time(home):

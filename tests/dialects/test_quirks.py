@@ -73,7 +73,7 @@ def test_the_line_stays_in_what_users_and_the_model_say():
 
 
 def test_a_stripped_body_says_so_and_is_measured_without_the_line():
-    body = {"model": "m", "max_tokens": 5, "system": [block(LINE), block("Be kind.")], "messages": [{"role": "user", "content": "hi"}]}
+    body: Any = {"model": "m", "max_tokens": 5, "system": [block(LINE), block("Be kind.")], "messages": [{"role": "user", "content": "hi"}]}
 
     envelope = messages_envelope(json.dumps(body).encode())
 

@@ -1,8 +1,8 @@
-"""Writes a tiny language model that a real engine loads: GGUF version 3, llama architecture, byte-fallback tokenizer, standard library only.
+"""Writes a tiny language model that a real engine loads: GGUF version 3, llama architecture, byte-fallback tokenizer.
 
-The same bytes every time. Its text is readable words at random: one dimension of the embedding is a constant, the output row of a word is
-positive there and that of a byte or a control token negative, so it never ends by itself. Called by the engine tests. Source of the
-format: ggml's `docs/gguf.md`; of the keys and tensors: llama.cpp's `src/llama-arch.cpp`.
+The same bytes every time, from the standard library alone. Its text is readable words at random: one dimension of the embedding is a
+constant, the output row of a word is positive there and that of a byte or a control token negative, so it never ends by itself. Called by
+the engine tests. Source of the format: ggml's `docs/gguf.md`; of the keys and tensors: llama.cpp's `src/llama-arch.cpp`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-WORDS = tuple(
-    "the a house gate lamp river stone cloud bread winter garden letter window morning silver quiet north road bell field apple door "
-    "table music paper light rain mountain summer kettle chair ocean forest candle bridge yellow small old young walks opens sings "
-    "turns holds finds brings under over beside between before after slowly gladly never often again".split()
-)
+_TEXT = """
+the a house gate lamp river stone cloud bread winter garden letter window morning silver quiet north road bell field apple door table
+music paper light rain mountain summer kettle chair ocean forest candle bridge yellow small old young walks opens sings turns holds finds
+brings under over beside between before after slowly gladly never often again
+"""
+WORDS = tuple(_TEXT.split())
 CONTEXT_TOKENS = 32768
 
 _WIDTH, _LAYERS, _HEADS, _HIDDEN = 128, 4, 4, 256

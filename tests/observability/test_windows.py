@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from hearth.observability.windows import BUCKET_S, DAY_S, Stats24h
-from hearth.types import Lane, Outcome
+from hearth.types import EndedCount, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 
 
@@ -104,3 +104,24 @@ def test_memory_is_bounded_however_long_it_runs():
         tracemalloc.stop()
     assert stats.snapshot(event_times[-1])["external_completed"] == 720
     assert grown_bytes < 1_000_000
+
+
+def earlier(items: int, *, outcome: Outcome = Outcome.COMPLETED, interruptions: int = 0) -> EndedCount:
+    return EndedCount(first_wall_s=0.0, lane=Lane.EXTERNAL, outcome=outcome, items=items, interruptions=interruptions)
+
+
+def test_what_an_earlier_process_counted_is_counted_and_leaves_at_24_hours():
+    stats = Stats24h()
+    stats.preload(earlier(5, interruptions=2), -3600.0)
+    stats.preload(earlier(1, outcome=Outcome.FAILED), -3590.0)
+    stats.emit(ended(at=0.0))
+    counted = {key: count for key, count in stats.snapshot(1.0).items() if count}
+    assert counted == {"external_completed": 6, "external_failed": 1, "external_interrupted": 2}
+    assert stats.snapshot(DAY_S - 3600.0)["external_completed"] == 1
+
+
+def test_a_whole_earlier_day_keeps_to_the_bound_of_the_buckets():
+    stats = Stats24h()
+    for minute in range(1440):
+        stats.preload(earlier(1), minute * BUCKET_S - DAY_S)
+    assert [stats.snapshot(at)["external_completed"] for at in (-0.5, 0.0, 60.0 * BUCKET_S)] == [1440, 1439, 1379]

@@ -50,7 +50,7 @@ def test_urgent_work_is_expected_first_and_what_it_interrupts_after_it():
     running, waiting = house.arrive("a"), house.arrive("a")
     urgent = house.internal("a")
     assert house.stopping == {running}
-    assert forecast(house.state, house.now) == {urgent: 0.0, waiting: 4.0}
+    assert forecast(house.state, house.now) == {urgent: 0.0, running: 2.0, waiting: 4.0}
 
 
 def test_a_load_that_is_under_way_is_expected_to_take_what_is_left_of_it():

@@ -45,7 +45,15 @@ DISTURBING = {*BUSY, *KILLED, *KILLED_WHOLE, *STATEFUL, *PINNED, *DIFFERENT, "ps
 ALL = sorted(path.stem for path in CAPTURES.glob("*.txt"))
 MANAGED = [name for name in ALL if name.startswith(MANAGING) and name not in DISTURBING]
 EQUAL = [name for name in ALL if name not in DISTURBING and name not in MANAGED]
-STREAMS = ["anth_stream", "chat_stream", "generate_stream", "oai_chat_stream", "oai_chat_stream_usage", "oai_compl_stream", "oai_resp_stream"]
+STREAMS = [
+    "anth_stream",
+    "chat_stream",
+    "generate_stream",
+    "oai_chat_stream",
+    "oai_chat_stream_usage",
+    "oai_compl_stream",
+    "oai_resp_stream",
+]
 
 _STAMPS = re.compile(rb'"(?:created_at|created|(?:total|load|prompt_eval|eval)_duration)":(?:"[^"]*"|\d+)|(?:chatcmpl-|cmpl-|msg_)\w+')
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +20,15 @@ from hearth.types import Outcome
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.emulator.waiting import until
+from tests.support.virtual_time import run_virtual, sleep_until
 from tests.wire.front import Front, front_settings, open_front
+from tests.worker.house import House, new_item, settings_with
 
 AT_ONCE_S = 0.2
 """How soon the model server has to see that a caller has left."""
 LOAD_S = 0.3
+LONG_TOKENS = 1000
+"""Five seconds of the slow models: longer than any test looks."""
 MODELS = [
     model("slow", decode_tokens_per_s=200.0),
     model("thinker", prompt_tokens_per_s=1.0),
@@ -35,28 +40,29 @@ WORDS = "one two three four five six seven eight nine ten"
 Leave = Callable[[asyncio.StreamWriter], object]
 
 
-def chat(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/api/chat", {"model": name, "messages": [{"role": "user", "content": WORDS}], **more}
+def chat(name: str, tokens: int = LONG_TOKENS, **more: Any) -> tuple[str, dict[str, Any]]:
+    body = {"model": name, "messages": [{"role": "user", "content": WORDS}], "options": {"num_predict": tokens}}
+    return "/api/chat", {**body, **more}
 
 
-def generation(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/api/generate", {"model": name, "prompt": WORDS, **more}
+def generation(name: str, tokens: int = LONG_TOKENS, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "/api/generate", {"model": name, "prompt": WORDS, "options": {"num_predict": tokens}, **more}
 
 
 def gpt(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/chat/completions", chat(name, **more)[1]
+    return "/v1/chat/completions", {**chat(name)[1], "max_tokens": LONG_TOKENS, **more}
 
 
 def completion(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/completions", {"model": name, "prompt": WORDS, **more}
+    return "/v1/completions", {"model": name, "prompt": WORDS, "max_tokens": LONG_TOKENS, **more}
 
 
 def responses(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/responses", {"model": name, "input": WORDS, **more}
+    return "/v1/responses", {"model": name, "input": WORDS, "max_output_tokens": LONG_TOKENS, **more}
 
 
 def claude(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/messages", {**chat(name, **more)[1], "max_tokens": 100_000}
+    return "/v1/messages", {**chat(name)[1], "max_tokens": LONG_TOKENS, **more}
 
 
 ROUTES = [chat, generation, gpt, completion, responses, claude]
@@ -72,9 +78,7 @@ def opened(**sections: dict[str, Any]) -> Any:
     return open_front(front_settings(auth={"keys": ()}, **sections), MODELS)
 
 
-async def ask(
-    front: Front, of: tuple[str, dict[str, Any]], headers: str = ""
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def ask(front: Front, of: tuple[str, dict[str, Any]], headers: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     path, body = of
     reader, writer = await connect(front.url)
     raw = json.dumps(body).encode()
@@ -143,7 +147,7 @@ async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any
 async def test_a_load_that_others_wait_for_goes_on_when_the_one_who_caused_it_leaves():
     async with opened() as front:
         _, causing = await ask(front, chat("heavy"))
-        reader, staying = await ask(front, chat("heavy", stream=False, options={"num_predict": 3}))
+        reader, staying = await ask(front, chat("heavy", tokens=3, stream=False))
         await until(lambda: waiting(front) == 2)
         causing.close()
         await until(lambda: waiting(front) == 1, within_s=AT_ONCE_S)
@@ -160,7 +164,7 @@ async def test_a_load_that_nobody_waits_for_any_more_is_still_there_for_the_next
         await until(lambda: waiting(front) == 1)
         causing.close()
         await until(lambda: waiting(front) == 0, within_s=AT_ONCE_S)
-        reader, next_one = await ask(front, chat("heavy", stream=False, options={"num_predict": 3}))
+        reader, next_one = await ask(front, chat("heavy", tokens=3, stream=False))
         assert await reader.readuntil(b'"done_reason":"length"')
         assert [name for name, _ in front.emulator.loads] == ["heavy:latest"]
         next_one.close()
@@ -171,7 +175,7 @@ async def test_leaving_while_an_interrupted_stream_is_being_replayed_closes_the_
         reader, writer = await ask(front, chat("slow"))
         for _ in range(60):
             await reader.readuntil(b"\n\r\n")
-        urgent, house = await ask(front, generation("slow", stream=False, options={"num_predict": 2}), "X-Task-Type: reply\r\n")
+        urgent, house = await ask(front, generation("slow", tokens=2, stream=False), "X-Task-Type: reply\r\n")
         assert await urgent.readuntil(b'"done_reason":"length"')
         await until(lambda: asked_of(front, "slow") == 3 and front.emulator.in_flight)
         writer.close()
@@ -187,19 +191,20 @@ async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_w
         narrow.setblocking(False)
         host, _, port = front.url.removeprefix("http://").partition(":")
         await asyncio.get_running_loop().sock_connect(narrow, (host, int(port)))
-        body = json.dumps(generation("fast")[1]).encode()
+        body = json.dumps(generation("fast", tokens=20_000)[1]).encode()
         narrow.send(b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await until(lambda: front.emulator.in_flight)
-        reader, other = await ask(front, generation("fast", stream=False, options={"num_predict": 3}))
+        reader, other = await ask(front, generation("fast", tokens=3, stream=False))
         async with asyncio.timeout(deadline_s + 1.0):
             assert await reader.readuntil(b'"done_reason":"length"')
+        assert [event.outcome for event in front.events.of(ItemEnded)] == [Outcome.CANCELLED, Outcome.COMPLETED]
         other.close()
         narrow.close()
 
 
 async def test_a_hundred_callers_who_leave_at_any_moment_leave_no_task_and_no_connection_behind():
     async with opened() as front:
-        reader, writer = await ask(front, chat("slow", options={"num_predict": 1}))
+        reader, writer = await ask(front, chat("slow", tokens=1))
         await reader.readuntil(b"0\r\n\r\n")
         writer.close()
         await _quiet(front)
@@ -221,3 +226,35 @@ async def _quiet(front: Front) -> None:
 
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+ROUNDS, ENOUGH = 700, 1250
+PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0}, queue={"max_interrupt_count": 1_000_000})
+"""Nothing is too near its end, or too often interrupted, to be interrupted."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ten_thousand_preemptions_and_cancels_leave_nothing_behind(seed: int):
+    async def scenario() -> int:
+        dice = random.Random(seed)
+        async with House("a", resident=("a",), settings=PROMPT) as house:
+            tasks = len(asyncio.all_tasks())
+            for number in range(ROUNDS):
+                await sleep_until(10.0 * (number + 1))
+                assert (len(asyncio.all_tasks()), len(house.worker.scheduler.state.entries)) == (tasks, 0)
+                assert +house.ollama.gpu.in_flight == {}
+                await preempted_and_left(house, dice)
+        return len(house.events.of(ItemInterrupted)) + [end.outcome for end in house.events.of(ItemEnded)].count(Outcome.CANCELLED)
+
+    assert run_virtual(scenario, seed=seed) >= ENOUGH
+
+
+async def preempted_and_left(house: House, dice: random.Random) -> None:
+    """An external stream is interrupted, and one of the two callers, or both, leave: running, waiting, stopping or being replayed."""
+    external = house.worker.submit(replace(new_item("a", stream=True), replayable=dice.random() < 0.8))
+    await asyncio.sleep(dice.choice((0.0, 0.05, 0.1, 0.4, 0.7)))
+    internal = house.internal("a", stream=dice.random() < 0.5)
+    for ticket in dice.sample((external, internal), k=dice.choice((1, 2))):
+        await asyncio.sleep(dice.choice((0.0, 0.0, 0.05, 0.3, 1.0, 1.2)))
+        ticket.reply.abandon()
+        house.worker.cancel(ticket.sequence)

@@ -58,7 +58,7 @@ class GatheringTransport(asyncio.Transport):
         """Bytes written and not yet sent."""
         return self._size_bytes + self._transport.get_write_buffer_size()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - the signature is asyncio's
         """As the other transport says."""
         return self._transport.get_extra_info(name, default)
 

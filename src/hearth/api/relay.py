@@ -20,6 +20,7 @@ from hearth.config.settings import KeepaliveSettings
 from hearth.dialects.errors import stream_error
 from hearth.dialects.keepalive import keep_alive, stream_headers
 from hearth.dialects.ollama import error_text
+from hearth.dialects.replay_frames import frame_end
 from hearth.dialects.routes import Route
 from hearth.errors import BackendError, HearthError
 from hearth.queue import LLMQueueWorker, Ticket
@@ -51,7 +52,8 @@ class Relay:
         self._of = of
         self._gone = False
         self._complete = False
-        self._last = b"\n"
+        self._frame_end = frame_end(of.route)
+        self._tail = self._frame_end
 
     async def run(self) -> None:
         """Return when the reply has been sent, has failed visibly, or nobody wants it any more; the item has ended for us in each case."""
@@ -106,7 +108,7 @@ class Relay:
         try:
             while chunks := await take():
                 for chunk in chunks:
-                    self._last = chunk[-1:]
+                    self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
                     await send(chunk)
                 if quiet is not None:
                     quiet.heard = True
@@ -115,9 +117,9 @@ class Relay:
                 quiet.stop()
 
     async def _sign_of_life(self) -> None:
-        """Only between lines: a frame that has been sent in part must go on with its own bytes."""
+        """Only between frames: one that has been sent in part must go on with its own bytes."""
         answer = self._visit.answer
-        if self._gone or self._last != b"\n":
+        if self._gone or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._of.route), *self._of.headers))
@@ -136,8 +138,8 @@ class Relay:
             reply = rendered(self._visit, error, self._of.headers[1:])
             await answer.whole(reply.status, reply.headers, reply.body)
         elif self._of.streaming and not _has_length(head):
-            new_line = b"" if self._last == b"\n" else b"\n\n"
-            await answer.chunk(new_line + stream_error(self._of.route, error, self._visit.request_id))
+            lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
+            await answer.chunk(lead + stream_error(self._of.route, error, self._visit.request_id))
             await answer.end()
 
 

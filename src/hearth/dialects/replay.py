@@ -47,13 +47,6 @@ class Sent:
         """All of it; empty once it is no longer replayable."""
         return b"".join(self._parts)
 
-    @property
-    def error_lead(self) -> bytes:
-        """What must be sent before an error frame: the end of a frame where the caller has only the beginning of one, else nothing."""
-        end = frame_end(self._route)
-        tail = b"".join(self._parts[-2:])
-        return end if tail and not tail.endswith(end) else b""
-
 
 class Replay:
     """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes out is for the caller."""

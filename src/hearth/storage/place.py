@@ -17,7 +17,9 @@ ADVICE = "Set `storage.path` to a file in a directory that Hearth may write."
 
 def database_path(configured: str, environ: Mapping[str, str]) -> Path:
     """The file that `storage.path` names (`~/` is the user's home); `default_path` where it is empty."""
-    return Path(configured).expanduser() if configured else default_path(environ)
+    if configured.startswith("~/"):
+        return _home(environ) / configured.removeprefix("~/")
+    return Path(configured) if configured else default_path(environ)
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
@@ -27,8 +29,12 @@ def default_path(environ: Mapping[str, str]) -> Path:
     """
     state = Path(environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
-        state = Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"
+        state = _home(environ) / ".local" / "state"
     return state / "hearth" / "hearth.db"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or "~").expanduser()
 
 
 def prepare_directory(path: Path) -> None:
