@@ -38,7 +38,7 @@ def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - one cr
     callers = raise_file_limit(CALLERS)
     with ExitStack() as stack:
         stub = stack.enter_context(house.stub())
-        hearth = stack.enter_context(house.hearth(stub, place, parallel=1))
+        hearth = stack.enter_context(house.wide_hearth(stub, place, connections=callers + SPARE_FILES))
         empty_mib = rss_mib(hearth.pid)
         began = perf_counter()
         drivers = [stack.enter_context(_driver(hearth.port, callers // DRIVERS)) for _ in range(DRIVERS)]

@@ -79,3 +79,10 @@ def hearth(upstream: Child, place: Path, *, parallel: int) -> Child:
     """`hearth serve`, its log in JSON to nowhere."""
     port = free_port()
     return Child(serve_command(write_config(upstream, place, port=port, parallel=parallel)), port)
+
+
+def wide_hearth(upstream: Child, place: Path, *, connections: int) -> Child:
+    """Hearth with one slot and room for a crowd; see `benchmarks.wide`."""
+    port = free_port()
+    file = write_config(upstream, place, port=port, parallel=1)
+    return Child([sys.executable, "-m", "benchmarks.wide", str(file), str(connections)], port, log=place / "wide.log")

@@ -16,6 +16,7 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.rendering import differences
+from hearth.config.settings import Settings
 from hearth.errors import BackendError, ConfigError, ModelNotFound
 from hearth.events import ConfigRejected, ConfigReloaded, GatewayStarted, GatewayStopped, GatewayStopping
 from hearth.observability.fanout import EventFanout
@@ -82,17 +83,12 @@ class Gateway:
         self._watch = BackendWatch(
             control=control,
             clock=clock,
-            settings=lambda: self._config.settings,
+            settings=self._settings,
             state=self.worker.scheduler.state,
             post=self.worker.post,
             events=events,
         )
-        self._timetable = Timetable(
-            config=lambda: self._config,
-            clock=clock,
-            announce=self.worker.announce,
-            nudge=lambda: self.worker.post(TimerFired()),
-        )
+        self._timetable = Timetable(config=self._in_force, clock=clock, announce=self.worker.announce, nudge=self._nudge)
         self._supervisor = Supervisor(clock=clock, events=events)
         self._stats = Stats24h()
         events.subscribe(self._stats)
@@ -257,6 +253,16 @@ class Gateway:
 
     def _name_of(self, model: str) -> str | None:
         return self._watch.name_of(model)
+
+    def _in_force(self) -> GatewayConfig:
+        return self._config
+
+    def _settings(self) -> Settings:
+        return self._config.settings
+
+    def _nudge(self) -> None:
+        """Have the worker take a decision, which reads the active hours."""
+        self.worker.post(TimerFired())
 
     def _fingerprint_of(self, model: str) -> str:
         return self._watch.fingerprint_of(model)

@@ -15,7 +15,7 @@ from hearth.changes import Changes
 from hearth.chronicle import Chronicle
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import load_options
+from hearth.config.settings import Settings, load_options
 from hearth.dispatching import Dispatching
 from hearth.errors import BadRequest, CallerGone, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
@@ -75,28 +75,25 @@ class LLMQueueWorker:
         self.tracker = tracker or GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)
         self._register = Register()
-        settings = lambda: self._config.settings  # noqa: E731 - always the configuration in force
-        chronicle = Chronicle(events=events, tracker=self.tracker)
-        fault = lambda where, error: chronicle.fault(where, error, clock.monotonic())  # noqa: E731 - a `Chronicle.fault` that knows the time
+        self._chronicle = Chronicle(events=events, tracker=self.tracker)
+        self._name_of = name_of
         self._executor = Executor(
-            backend=backend, clock=clock, settings=settings, post=self.post, fault=fault, fingerprint_of=fingerprint_of
+            backend=backend,
+            clock=clock,
+            settings=self._settings,
+            post=self.post,
+            fault=self._fault,
+            fingerprint_of=fingerprint_of,
         )
         self._dispatching = Dispatching(
             state=self.scheduler.state,
             register=self._register,
             executor=self._executor,
-            swapper=Swapper(
-                control=control,
-                settings=settings,
-                post=self.post,
-                fault=fault,
-                name_of=lambda name: name_of(name) or canonical_model(name),
-            ),
-            chronicle=chronicle,
+            swapper=Swapper(control=control, settings=self._settings, post=self.post, fault=self._fault, name_of=self._known_name),
+            chronicle=self._chronicle,
             arm=self._arm,
             post=self.post,
         )
-        self._name_of = name_of
         self._extra_status = extra_status
         self._on_decision = on_decision
         self._futures = Futures()
@@ -137,7 +134,7 @@ class LLMQueueWorker:
         position, wait_s = state.waiting.ahead_of(item.band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)
         self._register.add(work)
         self._arriving.add(item.band)
-        self._dispatching.chronicle.queued(work, position, item.arrived_at)
+        self._chronicle.queued(work, position, item.arrived_at)
         self.post(inputs.Arrived(item=item))
         return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=reply)
 
@@ -153,14 +150,8 @@ class LLMQueueWorker:
     ) -> asyncio.Future[Completion]:
         """Queue the house's own call; `priority` overrides what `priority_map` says of the task type. Cancel the future to cancel it."""
         band = priority if priority is not None else self._config.priority_for_task_type(task_type)
-        asked = Asked(
-            prompt=prompt,
-            model=model,
-            max_tokens=max_tokens,
-            json_mode=json_mode,
-            task_type=task_type,
-            load_options=self._load_options,
-        )
+        options = self._load_options
+        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type, load_options=options)
         return self._enqueue(asked, Lane.INTERNAL, band, Lane.INTERNAL.value)
 
     def enqueue_external(
@@ -174,14 +165,8 @@ class LLMQueueWorker:
         task_type: str | None = None,
     ) -> asyncio.Future[Completion]:
         """Queue a call on behalf of another program, in its order of arrival. Cancel the future to cancel it."""
-        asked = Asked(
-            prompt=prompt,
-            model=model,
-            max_tokens=max_tokens,
-            json_mode=json_mode,
-            task_type=task_type,
-            load_options=self._load_options,
-        )
+        options = self._load_options
+        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type, load_options=options)
         return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
 
     def cancel(self, sequence: Sequence) -> bool:
@@ -260,7 +245,7 @@ class LLMQueueWorker:
         try:
             self._decide(fact, max(self._clock.monotonic(), not_before, self._last_at))
         except Exception as error:  # noqa: BLE001 - supervision point: a defect in one decision must not end all of them
-            self._dispatching.chronicle.fault("queue", error, self._clock.monotonic())
+            self._fault("queue", error)
 
     async def run(self) -> None:
         """Decide until cancelled."""
@@ -322,6 +307,16 @@ class LLMQueueWorker:
 
     def _fire(self, due_at: float) -> None:
         self.post(inputs.TimerFired(), not_before=due_at)
+
+    def _settings(self) -> Settings:
+        """Always those in force."""
+        return self._config.settings
+
+    def _fault(self, where: str, error: BaseException) -> None:
+        self._chronicle.fault(where, error, self._clock.monotonic())
+
+    def _known_name(self, model: str) -> str:
+        return self._name_of(model) or canonical_model(model)
 
     def _load_options(self, model: str) -> LoadOptions:
         return load_options(self._config.settings, model)

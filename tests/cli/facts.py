@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued, SwapCompleted, SwapFailed, SwapStarted
+from hearth.events import (
+    ItemDispatched,
+    ItemEnded,
+    ItemInterrupted,
+    ItemProtected,
+    ItemQueued,
+    ItemResumed,
+    SwapCompleted,
+    SwapFailed,
+    SwapStarted,
+)
 from hearth.types import Lane, Outcome, RequestId, Sequence
 
 HOME, CODER = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b"
@@ -26,6 +36,10 @@ def dispatched(who: str = "editor-1", *, at: float = 0.0, attempt: int = 1, wait
 
 def interrupted(who: str = "editor-1", *, at: float = 0.0, ran_s: float = 1.0) -> ItemInterrupted:
     return ItemInterrupted(at=at, attempt=1, interrupt_count=1, ran_s=ran_s, **_item(who, Lane.EXTERNAL, CODER))
+
+
+def resumed(who: str = "editor-1", *, at: float = 0.0, verified_chars: int = 120, catch_up_s: float = 0.4) -> ItemResumed:
+    return ItemResumed(at=at, attempt=2, verified_chars=verified_chars, catch_up_s=catch_up_s, **_item(who, Lane.EXTERNAL, CODER))
 
 
 def protected(who: str = "editor-1", *, at: float = 0.0) -> ItemProtected:

@@ -55,6 +55,12 @@ async def test_the_house_interrupts_others_and_they_finish_later():
     assert sum(count.interruptions for count in tally.callers.values()) >= 1
 
 
+async def test_a_stream_that_the_house_interrupts_goes_on_where_it_stopped():
+    text, tally = await played("goes on where it stopped", speed=40.0)
+    assert re.search(r"writer +is interrupted after .*writer +runs again.*writer +goes on where it stopped", text, re.DOTALL)
+    assert tally.callers["writer"].failed == 0
+
+
 async def test_nothing_that_ends_because_the_demo_ends_is_told_or_counted_as_a_failure():
     text, tally = await played("asks")
     assert "cancelled" not in text

@@ -10,7 +10,7 @@ from hearth.cli.console import console_for
 from hearth.cli.demo_narrator import Narrator
 from hearth.events import Event, ModeChanged
 from hearth.types import Lane, Outcome
-from tests.cli.facts import CODER, dispatched, ended, interrupted, protected, queued, swap_completed, swap_failed, swap_started
+from tests.cli.facts import CODER, dispatched, ended, interrupted, protected, queued, resumed, swap_completed, swap_failed, swap_started
 
 
 def told(*events: Event, speed: float = 10.0) -> list[str]:
@@ -41,6 +41,12 @@ def test_a_second_try_is_told_and_an_immediate_start_is_not():
     assert told(dispatched(attempt=2)) == ["0.0 s editor runs again (try 2)"]
     assert told(dispatched(waited_s=0.01)) == []
     assert told(dispatched(waited_s=2.0)) == ["0.0 s editor runs after 2.0 s of waiting"]
+
+
+def test_a_resumed_stream_goes_on_where_it_stopped():
+    assert told(resumed(verified_chars=120, catch_up_s=0.4)) == [
+        "0.0 s editor goes on where it stopped: 120 characters repeated and compared in 0.4 s"
+    ]
 
 
 def test_a_swap_is_told_with_both_models_and_its_time_here_and_on_a_real_card():

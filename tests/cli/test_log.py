@@ -47,7 +47,7 @@ def lines_of(result: Any) -> list[str]:
 def test_every_phase_of_a_request_is_a_column(hearth, logging):
     head, row = lines_of(hearth("log", "--url", logging.url))
     assert head == "ended caller model task outcome queue swap first byte backend total tokens"
-    assert row.endswith("open-webui llama3.1:8b - completed 2.5 s 1.5 s 0.2 s 42 s 44 s 12+?")
+    assert row.endswith("open-webui llama3.1:8b - completed 2.5 s 1.5 s 0.25 s 42 s 44 s 12+?")
 
 
 def test_rows_keep_the_order_of_the_answer(hearth, logging):

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import httpx2
 
-from hearth.api.asgi import Message
 from hearth.api.app import HearthApp
+from hearth.api.asgi import Message
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ async def chat(clients: Clients) -> str:
 
 
 async def generate(clients: Clients) -> str:
-    return "".join([part.response async for part in await clients.native.generate(MODEL, "say hello", stream=True)])
+    return "".join([part.response or "" async for part in await clients.native.generate(MODEL, "say hello", stream=True)])
 
 
 async def gpt_chat(clients: Clients) -> str:

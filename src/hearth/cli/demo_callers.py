@@ -42,7 +42,6 @@ ROUND = (
         body={
             "model": HOME_MODEL,
             "prompt": "Write a story about the hearth of a house.",
-            "stream": False,
             "options": {"num_predict": 200},
         },
     ),

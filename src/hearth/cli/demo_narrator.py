@@ -19,6 +19,7 @@ from hearth.events import (
     ItemInterrupted,
     ItemProtected,
     ItemQueued,
+    ItemResumed,
     SwapCompleted,
     SwapFailed,
     SwapStarted,
@@ -82,6 +83,8 @@ def _of_item(event: ItemEvent) -> Text | None:
             return _queued(event)
         case ItemDispatched():
             return _dispatched(event)
+        case ItemResumed():
+            return _resumed(event)
         case ItemProtected():
             return _protected(event)
         case ItemEnded():
@@ -109,6 +112,11 @@ def _dispatched(event: ItemDispatched) -> Text | None:
 
 def _interrupted(event: ItemInterrupted, urgent: str) -> Text:
     return _of_caller(event, f"is interrupted after {duration(event.ran_s)}: {urgent} goes first", "magenta")
+
+
+def _resumed(event: ItemResumed) -> Text:
+    repeated = f"{event.verified_chars} characters repeated and compared in {duration(event.catch_up_s)}"
+    return _of_caller(event, f"goes on where it stopped: {repeated}", "green")
 
 
 def _protected(event: ItemProtected) -> Text:

@@ -30,7 +30,7 @@ def log_view(answer: Mapping[str, object]) -> RenderableType:
         return Text("nothing has ended that matches", style="dim")
     table = Table(box=None, pad_edge=False, show_edge=False)
     for name in _TEXTS:
-        table.add_column(name, header_style="dim")
+        table.add_column(name, header_style="dim", overflow="fold")
     for name in _NUMBERS:
         table.add_column(name, justify="right", header_style="dim", no_wrap=True)
     for row in rows:
@@ -60,8 +60,13 @@ def _outcome(row: Mapping[str, object]) -> Text:
 
 
 def _numbers(row: Mapping[str, object]) -> tuple[str, ...]:
-    phases = (duration(_number(row, field)) for field in _PHASES.values())
+    phases = (_phase(_number(row, field)) for field in _PHASES.values())
     return (*phases, f"{_count(row, 'prompt_tokens')}+{_count(row, 'output_tokens')}")
+
+
+def _phase(seconds: float | None) -> str:
+    """As `duration` says it; hundredths below a second, where most first bytes are."""
+    return f"{seconds:.2f} s" if seconds is not None and 0 <= seconds < 1 else duration(seconds)
 
 
 def _count(row: Mapping[str, object], field: str) -> str:

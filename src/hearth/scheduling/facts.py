@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 
+from hearth.config.settings import SchedulerSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, SwapReason
 from hearth.scheduling.inputs import Fault, Input
@@ -65,10 +66,7 @@ def fold(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, 
         case inputs.PreemptRequested():
             return _stop_all(state)
         case inputs.PolicyChanged(settings=settings):
-            state.settings = settings
-            state.residency.configure(settings)
-            state.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
-            state.home_failures = 0
+            _reconfigure(state, settings)
         case inputs.DrainRequested():
             state.draining = True
         case inputs.TimerFired():
@@ -141,6 +139,13 @@ def _outgrown(state: State, sequence: Sequence, attempt: int) -> list[Action]:
         entry.outgrown = True
         _go_on(entry)
     return []
+
+
+def _reconfigure(state: State, settings: SchedulerSettings) -> None:
+    state.settings = settings
+    state.residency.configure(settings)
+    state.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
+    state.home_failures = 0
 
 
 def _go_on(entry: Entry) -> None:

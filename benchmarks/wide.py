@@ -1,0 +1,38 @@
+"""`hearth serve` for a crowd, as `python -m benchmarks.wide CONFIG CONNECTIONS`: the same gateway and server, with room for more connections.
+
+`hearth serve` refuses connections beyond `hearth.api.server.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
+waiting callers than that can only be measured without this limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from hearth.api.app import HearthApp
+from hearth.api.server import HearthServer
+from hearth.bootstrap import Signals, build_gateway
+from hearth.config.loading import load_gateway_config
+
+GRACE_S = 1.0
+
+
+async def serve(file: Path, connections: int) -> None:
+    """Run until a signal ends it."""
+    config = load_gateway_config(file)
+    gateway = await build_gateway(config)
+    settings = config.settings.server
+    server, signals = HearthServer(HearthApp(gateway), lambda: settings, connection_limit=connections), Signals()
+    try:
+        await gateway.start()
+        await server.start(settings.host, settings.port)
+        await signals.stop_requested.wait()
+    finally:
+        await gateway.stop(GRACE_S)
+        await server.stop(GRACE_S)
+        signals.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))
