@@ -32,8 +32,8 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## What a decision costs, at depths of 100 to 100,000 waiting items
-	@$(BIN)/python -m benchmarks.decisions $(ARGS)
+bench: $(VENV)/.dev ## Cost per request and chunk, start-up, idle slots, 10,000 callers, decisions (ARGS="slot --rounds 3")
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 sim: $(VENV)/.run ## Replay a sample day under every policy
 	@$(BIN)/hearth simulate --trace examples/two_models.jsonl --policy fifo --policy affinity $(ARGS)

@@ -117,8 +117,9 @@ class Caller(asyncio.Protocol):
     def _begin(self, head: bytes) -> None:
         self._first = False
         self._load.first_s.append(perf_counter() - self._asked_at)
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(head.decode("latin-1"))
+        if not (head.startswith(b"HTTP/1.1 200") or self._ended.done()):
+            self._ended.set_exception(ConnectionError(head.decode("latin-1")))
+            self._transport.abort()
         _, found, rest = head.lower().partition(b"content-length:")
         self._missing_bytes = int(rest.partition(b"\r\n")[0]) if found else None
 

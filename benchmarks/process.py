@@ -39,7 +39,9 @@ class Child:
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as output:
-            self._process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603 - commands of our own
+            self._process = subprocess.Popen(  # noqa: S603 - commands of our own
+                self._command, stdout=output, stderr=subprocess.STDOUT, env=_environment()
+            )
         self.pid = self._process.pid
         try:
             self._wait_until_listening()
@@ -65,6 +67,11 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """That of an owner: Python keeps what it has compiled, whatever is set here for development."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def is_listening(port: int) -> bool:

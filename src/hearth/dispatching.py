@@ -60,8 +60,8 @@ class Dispatching:
     def record(self, fact: Input, now: float) -> None:
         """Note what a fact means, the scheduler having folded it in."""
         match fact:
-            case inputs.FirstByte(sequence=sequence):
-                self._first_byte(sequence, now)
+            case inputs.FirstByte(sequence=sequence, forwarded=forwarded):
+                self._first_byte(sequence, now, forwarded=forwarded)
             case inputs.Finished(sequence=sequence):
                 self._finished(sequence, now)
             case inputs.Failed(sequence=sequence) | inputs.Stopped(sequence=sequence):
@@ -127,14 +127,15 @@ class Dispatching:
             limit_s=estimates.limit_s(work.item, action.model),
         )
 
-    def _first_byte(self, sequence: Sequence, now: float) -> None:
+    def _first_byte(self, sequence: Sequence, now: float, *, forwarded: bool) -> None:
+        """A replay reports its first byte twice: when it comes, and when it has caught up and goes on."""
         work = self._register.live(sequence)
         if work is None:
             return
-        if work.verified_chars is None:
-            self.chronicle.first_byte(work, now)
-        else:
+        if forwarded and work.verified_chars is not None:
             self.chronicle.resumed(work, now)
+        else:
+            self.chronicle.first_byte(work, now)
 
     def _finished(self, sequence: Sequence, now: float) -> None:
         work = self._register.live(sequence)

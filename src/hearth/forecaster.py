@@ -44,9 +44,11 @@ class Forecaster:
             return 0.0
         reading = self._readings.get(item.band)
         if reading is None or now - reading.at >= FRESH_S:
-            wait_s = forecast(self._state, now, item).get(item.sequence, 0.0)
-            ahead = self._state.waiting.ahead_of(item.band)
-            reading = self._readings[item.band] = _Reading(at=now, wait_s=wait_s, pace_s=wait_s / (ahead + 1))
+            service_s = self._state.estimates.service_s(item, item.model or self._state.home or "")
+            wait_s = forecast(self._state, now, item).get(item.sequence, 0.0) + arriving * service_s
+            ahead = self._state.waiting.ahead_of(item.band) + arriving
+            pace_s = wait_s / ahead if ahead else service_s
+            self._readings[item.band] = _Reading(at=now, wait_s=wait_s, pace_s=pace_s)
             return wait_s
         reading.since += 1
         return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since

@@ -19,6 +19,7 @@ from hearth.config.settings import AuthSettings, KeySettings, ServerSettings, Se
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound
 from hearth.events import Event
 from hearth.gateway import Gateway
+from hearth.ports import InvocationHistory
 from hearth.queue import NewItem, Ticket
 from hearth.rate_limiter import RateLimiter
 from hearth.reply import Reply, ReplyHead
@@ -221,6 +222,7 @@ class FakeGateway:
         self.clock = Clock()
         self.events = Sink()
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
+        self.history: InvocationHistory | None = None
         self.emulated = False
         self.not_ready = ""
         self.missing: set[str] = set()

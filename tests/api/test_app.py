@@ -22,6 +22,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/openapi.json": (ADMIN, ("GET", "HEAD")),
     "/llm/queue/status": (ANY_KEY, ("GET",)),
     "/llm/queue/item/1": (ANY_KEY, ("GET",)),
+    "/llm/log": (ANY_KEY, ("GET",)),
     "/llm/models": (ANY_KEY, ("GET",)),
     "/llm/health": (ANY_KEY, ("GET",)),
     "/llm/requests/req_1/cancel": (ANY_KEY, ("POST",)),

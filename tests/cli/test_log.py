@@ -101,7 +101,7 @@ def test_an_answer_without_items_is_an_empty_log(hearth, logging, answer):
 @pytest.mark.parametrize("value", [None, "text", True, [], 1e300, 10**400, -1e14])
 def test_odd_fields_are_drawn_all_the_same(hearth, logging, value):
     logging.put(PAGE, {"items": [dict.fromkeys(item(), value)]})
-    assert len(lines_of(hearth("log", "--url", logging.url, COLUMNS="900"))) == 2
+    assert len(lines_of(hearth("log", "--url", logging.url, COLUMNS="9000"))) == 2
 
 
 def test_a_name_cannot_drive_the_terminal(hearth, logging):

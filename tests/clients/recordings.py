@@ -1,4 +1,4 @@
-"""Requests as well-known clients send them; each file names its public source."""
+"""Requests as well-known clients send them, written down from their public source, which each file names; texts are shortened."""
 
 from __future__ import annotations
 

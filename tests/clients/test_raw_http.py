@@ -186,8 +186,9 @@ async def test_curl_without_a_content_type_is_served_and_a_form_of_a_page_is_not
 
 
 async def test_a_fixed_body_says_what_was_rewritten_and_an_ordinary_one_says_nothing(curl):
-    plain = await curl("POST", "/api/generate", {"model": LLAMA, "prompt": "hi", **ONE})
-    fixed = await curl("POST", "/api/generate", {"model": LLAMA, "prompt": "hi", "keep_alive": -1, "options": {"num_ctx": 99}})
+    plain = await curl("POST", "/api/generate", {"model": LLAMA, "prompt": "hi", **ONE, "stream": False})
+    asked = {"model": LLAMA, "prompt": "hi", "stream": False, "keep_alive": -1, "options": {"num_ctx": 99}}
+    fixed = await curl("POST", "/api/generate", asked)
 
     assert "x-hearth-rewrote" not in plain.headers
     assert fixed.headers["x-hearth-rewrote"] == "keep_alive,options.num_ctx"

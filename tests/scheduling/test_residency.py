@@ -10,6 +10,7 @@ from hearth.config.settings import ModelSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Fault
 from hearth.scheduling.residency import Residency
+from hearth.types import WorkKind
 from tests.support.shell import Shell, house_settings
 
 SIZES = {"a": 10.0, "b": 10.0, "c": 6.0, "d": 20.0, "h": 4.0}
@@ -186,3 +187,20 @@ def test_with_more_models_than_can_be_searched_for_the_smallest_set_enough_of_th
     house = Shell(house_settings(vram_gb=24.0, models=models), resident=tuple(name for name in models if name != "big"))
     house.arrive("big")
     assert len(house.unloading) == 10
+
+
+def test_work_for_any_model_does_not_go_to_one_that_only_embeds():
+    house = Shell(
+        house_settings(home="h", vram_gb=24, models={"e": ModelSettings(vram_gb=1), "h": ModelSettings(vram_gb=20)}), resident=("e",)
+    )
+    house.finish(house.arrive("e", kind=WorkKind.EMBED))
+    house.arrive(None)
+    assert house.said == ["load h"]
+    assert house.loaded() == ["start 2 on h"]
+
+
+def test_work_for_any_model_takes_what_there_is_where_there_is_no_home():
+    house = Shell(house_settings(), resident=("e",))
+    house.finish(house.arrive("e", kind=WorkKind.EMBED))
+    house.arrive(None)
+    assert house.said == ["start 2 on e"]

@@ -21,7 +21,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.invariants import DecisionChecker
 from hearth.scheduling.state import State
-from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
 
 __all__ = ["Shell", "house_settings", "words"]
 
@@ -173,6 +173,7 @@ class Shell:
         prompt_tokens: int = 0,
         max_tokens: int | None = None,
         replayable: bool = False,
+        kind: WorkKind = WorkKind.GENERATE,
     ) -> Sequence:
         """An item is accepted now."""
         self._arrivals += 1
@@ -187,6 +188,7 @@ class Shell:
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
             replayable=replayable,
+            kind=kind,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,
         )
         self.tell(inputs.Arrived(item=item))

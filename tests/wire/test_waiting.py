@@ -23,7 +23,7 @@ from hearth.types import BackendCall, Outcome
 from tests.support.fake_ollama import Service
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
 from tests.wire.in_process import Httpx2Transport, HttpxTransport, Wire
-from tests.worker.house import FULL_TEXT, House, settings_with
+from tests.worker.house import FULL_TEXT, House, settings_with, settle
 
 MODEL = "a:latest"
 TEN_MINUTES_S = 600.0
@@ -157,11 +157,13 @@ async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
     async with busy_house() as house, clients_of(house) as (clients, wire):
         for _ in range(3):
             house.submit("a", service_s=20.0)
+            await settle()
         await ask(clients)
         (heard,) = wire.calls
         assert heard.head_s == 10.0
         assert heard.headers["x-queue-position"] == "2"
         assert heard.headers["x-request-id"].startswith("req_")
+        assert float(heard.headers["x-estimated-wait-seconds"]) > 0
 
 
 @pytest.mark.parametrize("ask", CLIENTS)

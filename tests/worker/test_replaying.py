@@ -13,7 +13,7 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings
 from hearth.errors import BackendGone, HearthError, StreamDiverged
-from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
+from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed, ItemStreaming
 from hearth.intake import Ticket
 from hearth.types import BackendCall, Lane, Outcome
 from tests.support.examples import EXAMPLES
@@ -73,6 +73,7 @@ async def test_an_interrupted_stream_goes_on_where_it_stopped_as_one_valid_strea
         (resumed,) = house.events.of(ItemResumed)
         assert stopped.at == 4.5
         assert resumed.verified_chars == len("".join(WORDS[:4]))
+        assert [event.attempt for event in house.events.of(ItemStreaming) if event.sequence == ticket.sequence] == [1, 2]
         assert house.ollama.calls[0].ending is Ending.CLOSED
         assert house.ollama.calls[0].body == house.ollama.calls[2].body
 
@@ -229,6 +230,16 @@ def test_no_wrong_byte_reaches_anybody_over_many_interruptions():
     wrong, diverged = run_virtual(lambda: _many(rounds, Random(7)), horizon_s=1e9)
     assert wrong == 0
     assert rounds * 0.1 < diverged < rounds * 0.5
+
+
+@in_virtual_time
+async def test_a_replay_that_catches_up_with_its_first_byte_is_told_once():
+    async with House("a", resident=("a",), service=Voice((" all at once",), (" all at once",)), settings=AT_ONCE) as house:
+        listening = asyncio.ensure_future(heard(streaming(house)))
+        await interrupted(house, at=1.0)
+        said, error = await listening
+        assert (text_of(said), error) == (" all at once", None)
+        assert len(house.events.of(ItemResumed)) <= 1
 
 
 async def _many(rounds: int, rng: Random) -> tuple[int, int]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from hearth.api.app import HearthApp, build_app
 from hearth.bootstrap import build_gateway, open_store
-from hearth.cli import main
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings
@@ -337,54 +335,6 @@ async def test_a_restart_long_after_remembers_nothing_that_has_run_out(settings)
         clock.advance(86_400.0 - 7200.0)
         status = gateway.worker.get_status()
         assert status["stats_24h"]["external_completed"] == 0
-
-
-def damage(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * 20_000)
-
-
-def age(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 999")
-
-
-@pytest.fixture
-def old_file(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "hearth.db"
-    asyncio.run(_make(path))
-    yield path
-    assert not path.with_name("hearth.db-wal").exists()
-
-
-async def _make(path: Path) -> None:
-    config = GatewayConfig(settings=Settings(storage=StorageSettings(path=str(path), reserve_mib=0)))
-    async with AsyncExitStack() as stack:
-        await open_store(config, clock=SystemClock(), events=EventFanout(), closing=stack)
-
-
-@pytest.mark.parametrize(("spoil", "says"), [(damage, "Restore a backup"), (age, "newer Hearth")])
-def test_serve_refuses_a_file_that_must_not_be_written_with_2_and_leaves_it_alone(old_file, tmp_path, spoil, says):
-    spoil(old_file)
-    before = old_file.read_bytes()
-    result = serve(tmp_path, old_file)
-    assert result.exit_code == 2
-    assert f"Error: {old_file}" in result.stderr
-    assert says in result.stderr
-    assert "gateway_started" not in result.stdout
-    assert old_file.read_bytes() == before
-
-
-def test_serve_refuses_a_directory_that_cannot_be_written_with_2_and_names_the_setting(tmp_path):
-    result = serve(tmp_path, Path("/proc/hearth/hearth.db"))
-    assert result.exit_code == 2
-    assert "storage.path" in result.stderr
-
-
-def serve(home: Path, database: Path) -> Any:
-    config = home / "llm_gateway.yaml"
-    config.write_text(f"storage: {{path: {database}}}\n")
-    environ = {"HOME": str(home), "XDG_STATE_HOME": "", "HEARTH_CONFIG": str(config)}
-    return CliRunner().invoke(main, ["serve", "--emulator", "--port", "0"], env=environ, prog_name="hearth")
 
 
 async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_on(live, settings):

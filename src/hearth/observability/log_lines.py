@@ -12,7 +12,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hearth.events import (
@@ -85,7 +85,7 @@ class LogLine:
 
 def line_of(event: Event, wall_at: float) -> LogLine:
     """The line of an event: every field but `at`, which becomes the time stamp."""
-    values = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
+    values = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "at"}
     return LogLine(wall_at=wall_at, level=level_of(event), event=name_of(event), fields=values)
 
 

@@ -17,7 +17,7 @@ from hearth.scheduling.preemption import yield_memory, yield_slots
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
-from hearth.types import Band
+from hearth.types import Band, WorkKind
 
 BANDS = tuple(Band)
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
@@ -156,15 +156,17 @@ class Placement:
         return False
 
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
-        ready = [r for r in self._state.residency.residents.values() if self._usable(r)]
+        home, residents = self._state.home, self._state.residency.residents.values()
+        usable = [resident for resident in residents if self._usable(resident)]
+        ready = [resident for resident in usable if not resident.embeds or home is None]
         free = [resident for resident in ready if self._state.residency.free_slots(resident) > 0]
         if free:
             self._dispatch(entry, max(free, key=lambda resident: (resident.last_used_at, resident.model)))
             return True
         if ready:
             self._take_slot(band, entry, ready)
-        elif not self._state.residency.residents and self._state.home is not None:
-            self.make_room(self._state.home, SwapReason.WAITING, entry)
+        elif home is not None and all(resident.embeds for resident in residents):
+            self.make_room(home, SwapReason.WAITING, entry)
         return False
 
     def _usable(self, resident: Resident) -> bool:
@@ -182,6 +184,8 @@ class Placement:
         entry.expected_end_at = self._now + self._state.estimates.service_s(entry.item, resident.model)
         resident.running[entry.item.sequence] = entry
         resident.settled = True
+        if entry.item.model is not None:
+            resident.embeds = entry.item.kind is WorkKind.EMBED
         resident.last_used_at = self._now
         self._actions.append(Dispatch(sequence=entry.item.sequence, attempt=entry.attempts, model=resident.model))
 

@@ -36,6 +36,7 @@ class Resident:
     Attributes:
         loaded_at: when it became ready; what it has served since then is measured from here.
         settled: a waiter has been dispatched since the load (nothing may swap it away before that).
+        embeds: it was last asked for embeddings, so it may not be able to answer a prompt that any model would do for.
         suspect: it stopped answering; nothing more is sent to it, and it is unloaded once idle.
     """
 
@@ -46,6 +47,7 @@ class Resident:
     last_used_at: float = 0.0
     settled: bool = True
     suspect: bool = False
+    embeds: bool = False
     running: dict[int, Entry] = field(default_factory=dict)
 
 

@@ -1,0 +1,80 @@
+"""The stub and the driver, each on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from benchmarks.driver import Plan, chat_request, drive
+from benchmarks.stub import CHUNKS, serve
+
+
+@pytest.fixture
+async def port():
+    server = await serve(0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def plan(port: int, **chosen) -> Plan:
+    return Plan(port=port, pid=os.getpid(), connections=2, requests=4, warm_up=2, **chosen)
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.readuntil(b"\r\n\r\n")
+    length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    body = await reader.readexactly(length)
+    writer.close()
+    return body
+
+
+async def log_of(port: int) -> list[str]:
+    return [kind for kind, _ in json.loads(await ask(port, b"GET /bench/log HTTP/1.1\r\n\r\n"))]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_the_driver_measures_every_request_but_the_warm_up(port, streaming):
+    load = await drive(plan(port, streaming=streaming))
+    assert len(load.latencies_s) == len(load.first_s) == 4
+    assert load.took_s > 0
+    assert await log_of(port) == ["arrived", "ended"] * 6
+
+
+async def test_a_stream_is_valid_ndjson_that_ends_as_ollama_ends_it(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(chat_request(port, "hello", streaming=True))
+    raw = await reader.readuntil(b"\r\n0\r\n\r\n")
+    lines = [json.loads(line) for line in raw.split(b"\r\n") if line.startswith(b"{")]
+    assert len(lines) == CHUNKS
+    assert [line["done"] for line in lines[-2:]] == [False, True]
+    writer.close()
+
+
+async def test_a_held_chat_is_never_answered_and_its_end_is_noted(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(chat_request(port, "hold", streaming=False))
+    seen = []
+    while "arrived" not in seen:
+        seen += await log_of(port)
+    writer.transport.abort()
+    while "closed" not in seen:
+        seen += await log_of(port)
+    assert seen == ["arrived", "closed"]
+    assert not await reader.read()
+
+
+async def test_an_answer_with_an_error_status_ends_the_measurement():
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\n{}")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        with pytest.raises(ConnectionError, match="503"):
+            await drive(plan(server.sockets[0].getsockname()[1]))

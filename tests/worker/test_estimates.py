@@ -1,0 +1,41 @@
+"""What a caller is told about its wait when it comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import House, body_of, settings_with
+
+
+@in_virtual_time
+async def test_whoever_can_start_at_once_waits_for_nothing():
+    async with House("a", resident=("a",)) as house:
+        assert house.submit("a").estimated_wait_s == 0.0
+
+
+@in_virtual_time
+async def test_each_of_several_that_come_at_once_is_told_of_those_before_it():
+    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 9})) as house:
+        told = [house.submit("a", max_tokens=40).estimated_wait_s for _ in range(5)]
+        assert told[0] == 0.0
+        assert told == sorted(told)
+        assert told[4] == pytest.approx(4.0, rel=0.3)
+
+
+@in_virtual_time
+async def test_a_swap_counts_as_long_as_such_swaps_have_taken():
+    async with House("a", "b", resident=("a",)) as house:
+        await body_of(house.submit("b"))
+        await body_of(house.submit("a"))
+        swap_s = house.worker.scheduler.state.estimates.swap_s("a:latest", "b:latest")
+        await sleep_until(house.now + 1.0)
+        assert house.submit("b").estimated_wait_s == pytest.approx(swap_s)
+
+
+@in_virtual_time
+async def test_while_nothing_answers_nothing_is_promised():
+    async with House("a", resident=("a",)) as house:
+        house.ollama.go_down()
+        await sleep_until(6.0)
+        assert house.submit("a").estimated_wait_s is None
