@@ -20,7 +20,6 @@ from hearth.clock import Clock, SystemClock
 from hearth.config.checks import exposure_problem
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
-from hearth.emulator.server import Emulator
 from hearth.errors import BackendError, ConfigError
 from hearth.events import EmulatorStarted
 from hearth.gateway import BackendIdentity, Gateway
@@ -113,6 +112,8 @@ async def _find_backend(mode: BackendMode, url: str, *, clock: Clock, events: Ev
     reason = await _why_emulate(mode, url)
     if reason is None:
         return url, False
+    from hearth.emulator.server import Emulator  # noqa: PLC0415 - 50 ms of imports that a house with an Ollama never needs
+
     emulator = Emulator(default_profiles(), clock=clock)
     closing.push_async_callback(emulator.stop)
     url = await emulator.start("127.0.0.1", 0)
@@ -196,7 +197,7 @@ async def serve(
         ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.
     """
     clock = SystemClock()
-    output = configure_logging(config.settings.server.log_format, sys.stdout)
+    output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
     signals = Signals()
     try:
         async with running_gateway(

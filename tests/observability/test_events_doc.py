@@ -35,8 +35,8 @@ def test_the_row_of_an_event_names_each_of_its_fields(kind: type[Event]):
 def test_the_row_of_an_event_says_when_it_happens_and_at_which_level(kind: type[Event]):
     _, when, _, level = ROWS[name_of(kind)]
     assert when.endswith(".")
-    levels = set(re.findall(r"\b(info|warning|error)\b", level))
-    assert {20: "info", 30: "warning", 40: "error"}[level_of(sample(kind))] in levels
+    levels = set(re.findall(r"\b(debug|info|warning|error)\b", level))
+    assert {10: "debug", 20: "info", 30: "warning", 40: "error"}[level_of(sample(kind))] in levels
 
 
 def test_the_fields_that_all_items_share_are_named_once():

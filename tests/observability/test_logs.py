@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hearth.errors import ConfigError
+from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemStreaming
 from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
 from tests.observability.samples import all_kinds, ended, sample
 
@@ -66,7 +67,7 @@ def fail() -> None:
 
 @contextmanager
 def logging_to(stream: io.StringIO, log_format: str = "json", **environ: str) -> Iterator[LogOutput]:
-    output = configure_logging(log_format, stream, environ=environ)
+    output = configure_logging(log_format, stream, level="debug", environ=environ)
     try:
         yield output
     finally:
@@ -82,6 +83,16 @@ def test_one_event_is_one_json_line_in_order():
     lines = stream.getvalue().splitlines()
     assert len(lines) == len(all_kinds())
     assert all(json.loads(line)["event"] for line in lines)
+
+
+def test_at_info_a_finished_item_is_one_line_and_its_steps_are_none():
+    stream = io.StringIO()
+    output = configure_logging("json", stream, environ={})
+    sink = LogSink(StoppedClock())
+    for kind in (ItemQueued, ItemDispatched, ItemStreaming, ItemEnded):
+        sink.emit(sample(kind))
+    assert output.close()
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["item_ended"]
 
 
 def test_the_time_stamp_is_the_wall_time_of_the_fact():

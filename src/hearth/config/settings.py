@@ -53,6 +53,13 @@ class UnreplayableStreams(StrEnum):
     ERROR = "error"
 
 
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    INFO = "info"
+    DEBUG = "debug"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A daily window in minutes after local midnight: start inclusive, end exclusive, crossing midnight where end <= start.
@@ -248,6 +255,8 @@ class ServerSettings:
     """Seconds that running work gets at shutdown. hot"""
     log_format: str = "auto"
     """`text`, `json`, or `auto`: text in a terminal, JSON elsewhere. restart"""
+    log_level: LogLevel = LogLevel.INFO
+    """`info`: one line for each finished item; `debug`: also its steps on the way. restart"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,11 @@ import ast
 import inspect
 import itertools
 import re
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hearth.config.problems import KeyPath
@@ -32,13 +34,18 @@ def field_types(cls: type) -> dict[str, Annotation]:
 
 def field_docs(cls: type) -> dict[str, str]:
     """The docstring under every field that has one."""
-    body = ast.parse(inspect.getsource(cls)).body[0]
-    statements = body.body if isinstance(body, ast.ClassDef) else []
     docs: dict[str, str] = {}
-    for above, below in itertools.pairwise(statements):
+    for above, below in itertools.pairwise(_classes_of(cls.__module__)[cls.__name__].body):
         if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name) and (text := _literal_text(below)) is not None:
             docs[above.target.id] = inspect.cleandoc(text)
     return docs
+
+
+@cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    """The classes of a module as they are written; parsed once, since a start asks for every one of them."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {statement.name: statement for statement in tree.body if isinstance(statement, ast.ClassDef)}
 
 
 def mode_of(doc: str) -> str | None:

@@ -21,10 +21,13 @@ from hearth.events import (
     EmulatorStarted,
     Event,
     InternalFault,
+    ItemDispatched,
     ItemDiverged,
     ItemEnded,
     ItemProtected,
+    ItemQueued,
     ItemResent,
+    ItemStreaming,
     RequestRejected,
     ResidencyDrifted,
     StorageFailed,
@@ -67,6 +70,8 @@ _WARNINGS = (
     SwapFailed,
 )
 
+_STEPS = (ItemQueued, ItemDispatched, ItemStreaming)
+
 _GLYPHS = {logging.DEBUG: "·", logging.INFO: "·", logging.WARNING: "!", logging.ERROR: "✗"}
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
 _COLOURS = {logging.DEBUG: "\x1b[2m", logging.INFO: "\x1b[32m", logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m"}
@@ -90,9 +95,11 @@ def line_of(event: Event, wall_at: float) -> LogLine:
 
 
 def level_of(event: Event) -> int:
-    """ERROR for our own faults, WARNING for what an owner may want to look at, else INFO."""
+    """ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for the steps of an item that its end sums up."""
     if isinstance(event, InternalFault):
         return logging.ERROR
+    if isinstance(event, _STEPS):
+        return logging.DEBUG
     ended_badly = isinstance(event, ItemEnded) and event.outcome in (Outcome.FAILED, Outcome.EXPIRED)
     slow_split = isinstance(event, SwapCompleted) and event.offloaded
     return logging.WARNING if ended_badly or slow_split or isinstance(event, _WARNINGS) else logging.INFO

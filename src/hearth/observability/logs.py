@@ -17,7 +17,7 @@ from typing import TextIO
 from hearth.clock import Clock
 from hearth.errors import ConfigError
 from hearth.events import Event
-from hearth.observability.log_lines import LogLine, line_of, to_json, to_text
+from hearth.observability.log_lines import LogLine, level_of, line_of, to_json, to_text
 from hearth.observability.log_writer import LineWriter, target_of
 
 QUEUED_LINES = 10_000
@@ -39,21 +39,20 @@ class LogSink:
 
     def emit(self, event: Event) -> None:
         """Log the event; never blocks."""
-        wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
-        line = line_of(event, wall_at)
-        if self._logger.isEnabledFor(line.level):
-            self._logger.handle(_record_of(self._logger.name, line))
+        if self._logger.isEnabledFor(level_of(event)):
+            wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
+            self._logger.handle(_record_of(self._logger.name, line_of(event, wall_at)))
 
 
 class LogOutput:
     """The configured output of this process, until `close`."""
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: LineWriter, level: int) -> None:
         self._writer = writer
         self._handler = _LineHandler(writer)
         self._logger = logging.getLogger("hearth")
         self._level_before = self._logger.level
-        self._logger.setLevel(logging.INFO)
+        self._logger.setLevel(level)
         logging.getLogger().addHandler(self._handler)
 
     @property
@@ -69,11 +68,17 @@ class LogOutput:
 
 
 def configure_logging(
-    log_format: str, stream: TextIO, *, environ: Mapping[str, str] | None = None, queued_lines: int = QUEUED_LINES
+    log_format: str,
+    stream: TextIO,
+    *,
+    level: str = "info",
+    environ: Mapping[str, str] | None = None,
+    queued_lines: int = QUEUED_LINES,
 ) -> LogOutput:
-    """Send everything that is logged in this process to `stream`: `hearth` from INFO, other libraries as the root logger says (WARNING).
+    """Send everything that is logged in this process to `stream`: `hearth` from `level`, other libraries as the root logger says (WARNING).
 
     Args:
+        level: `info`, or `debug` for every step of every item.
         log_format: `text`, `json`, or `auto`: text in a terminal, JSON elsewhere.
         environ: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None.
         queued_lines: lines held for a slow output; more are dropped and counted.
@@ -84,7 +89,7 @@ def configure_logging(
     if log_format not in FORMATS:
         raise ConfigError([f"server.log_format: {log_format!r} is not one of {', '.join(FORMATS)}"])
     render = _renderer(log_format, stream, os.environ if environ is None else environ)
-    return LogOutput(LineWriter(target_of(stream), render, queued_lines))
+    return LogOutput(LineWriter(target_of(stream), render, queued_lines), logging.getLevelName(level.upper()))
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
