@@ -12,7 +12,7 @@ from hearth.scheduling.actions import WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
 from hearth.scheduling.invariants import DecisionChecker
-from hearth.simulation.engine import Engine, Run, simulate
+from hearth.simulation.engine import CHECKED_JOBS, Engine, Run, brain_for, simulate
 from hearth.simulation.workloads import Job, Mix, SwapCosts, Workload, random_workload
 from hearth.types import Lane
 
@@ -212,3 +212,10 @@ def test_a_swap_costs_what_its_dearest_pair_costs(replaced, expected):
 
 def test_a_pair_that_is_not_known_costs_the_dearest_known_way():
     assert SwapCosts(by_pair={("a", "b"): 3.0, ("c", "b"): 5.0}).seconds(("d",), "b") == 5.0
+
+
+def test_every_decision_of_a_workload_that_is_not_huge_is_judged():
+    few, many = workload(job(0, "a")), workload(*(job(number, "a") for number in range(CHECKED_JOBS + 1)))
+    settings = few.settings(SchedulerSettings(), PolicyName.FIFO)
+    assert isinstance(brain_for(few, settings), DecisionChecker)
+    assert isinstance(brain_for(many, settings), Scheduler)

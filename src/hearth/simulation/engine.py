@@ -19,6 +19,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Dispatch, Expire, Fail, Load, Preempt, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
+from hearth.scheduling.invariants import DecisionChecker
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import QueueItem, RequestId, Sequence
 
@@ -77,15 +78,27 @@ class Run:
     busy_s: float = 0.0
 
 
+CHECKED_JOBS = 1000
+
+
 def simulate(workload: Workload, settings: SchedulerSettings, brain: Brain | None = None) -> Run:
     """Run a workload to its end under settings that fit it (`Workload.settings`); `brain` stands in for the scheduler.
 
+    Up to `CHECKED_JOBS` jobs, every decision is judged by `scheduling.invariants`; that looks at the whole queue, so more would be slow.
+
     Raises:
+        InvariantBroken: the scheduler contradicts itself.
         KeyError: a model has to be loaded whose swap cost the workload does not tell.
     """
-    engine = Engine(brain or Scheduler(settings), workload)
+    engine = Engine(brain or brain_for(workload, settings), workload)
     engine.run()
     return engine.outcome
+
+
+def brain_for(workload: Workload, settings: SchedulerSettings) -> Brain:
+    """The scheduler, judged after every decision where that does not take long."""
+    scheduler = Scheduler(settings)
+    return DecisionChecker(scheduler) if len(workload.jobs) <= CHECKED_JOBS else scheduler
 
 
 class Engine:
