@@ -78,6 +78,7 @@ class Gateway:
             name_of=self._name_of,
             fingerprint_of=self._fingerprint_of,
             extra_status=self._extra_status,
+            on_backend_down=self._look_at_backend,
         )
         self._identity = identity
         self._watch = BackendWatch(
@@ -259,6 +260,11 @@ class Gateway:
 
     def _settings(self) -> Settings:
         return self._config.settings
+
+    def _look_at_backend(self) -> None:
+        """Work has found it down: know it at once, and look for its return at the faster beat."""
+        if self._watch.up:
+            self._watch.poke()
 
     def _nudge(self) -> None:
         """Have the worker take a decision, which reads the active hours."""

@@ -51,6 +51,7 @@ class LLMQueueWorker:
     Args:
         name_of: the installed name of a model as callers write it, None where it is not installed.
         fingerprint_of: what decides the text of a seeded run on a model, besides the request.
+        on_backend_down: called when work finds that the backend does not answer.
         extra_status: what `get_status` shows beside the queue and the GPU.
         on_decision: called after each decision with the instant and the actions, for tests and recordings.
     """
@@ -67,6 +68,7 @@ class LLMQueueWorker:
         name_of: Callable[[str], str | None] = canonical_model,
         fingerprint_of: Callable[[str], str] = canonical_model,
         extra_status: Callable[[], dict[str, object]] = dict,
+        on_backend_down: Callable[[], None] = lambda: None,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
         self._config = config
@@ -95,6 +97,7 @@ class LLMQueueWorker:
             post=self.post,
         )
         self._extra_status = extra_status
+        self._on_backend_down = on_backend_down
         self._on_decision = on_decision
         self._futures = Futures()
         self._mailbox: deque[tuple[Input, float]] = deque()
@@ -291,6 +294,8 @@ class LLMQueueWorker:
 
     def _apply(self, fact: Input, now: float) -> None:
         actions = self.scheduler.handle(fact, now)
+        if isinstance(fact, inputs.BackendDown):
+            self._on_backend_down()
         if isinstance(fact, inputs.Scheduled):
             self._events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
         self._dispatching.record(fact, now)

@@ -1,4 +1,4 @@
-"""Waits for the scheduler: what breaks while the backend is down must not use up a resend or a second load."""
+"""What breaks while the backend is down uses up no resend and no second load, and its return is noticed soon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hearth.errors import BackendUnreachable
 from hearth.events import ItemEnded
 from hearth.types import Outcome
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
 
 
 @in_virtual_time
@@ -51,3 +51,16 @@ async def test_a_backend_that_is_killed_during_a_load_is_loaded_again_when_it_is
         assert text_of(await body_of(ticket)) == FULL_TEXT
         await settle()
         assert [record.kind for record in house.ollama.control].count("load") >= 2
+
+
+@in_virtual_time
+async def test_a_return_is_noticed_within_a_second_of_it_though_the_watch_looks_only_every_five():
+    async with House("a", resident=("a",), settings=settings_with(backend={"wait_when_down_s": 20.0})) as house:
+        await sleep_until(0.5)
+        house.ollama.go_down()
+        ticket = house.submit("a", service_s=1.0)
+        await sleep_until(1.0)
+        assert house.gateway.ready()[0] is False
+        house.ollama.come_up()
+        assert text_of(await body_of(ticket)) == FULL_TEXT
+        assert house.now < 6.0
