@@ -137,7 +137,14 @@ async def test_cancelling_who_waits_leaves_the_statement_to_finish(tmp_path):
 
 async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path):
     reports: list[StorageHealth] = []
-    async with writing(tmp_path / "hearth.db", capacity=5, listener=reports.append) as writer:
+    recovered = asyncio.Event()
+
+    def hear(health: StorageHealth) -> None:
+        reports.append(health)
+        if health.fault is None:
+            recovered.set()
+
+    async with writing(tmp_path / "hearth.db", capacity=5, listener=hear) as writer:
         gate = Gate()
         slow = writer.submit(gate)
         await asyncio.to_thread(gate.reached.wait)
@@ -149,7 +156,7 @@ async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path)
         assert (writer.health.waiting, writer.health.dropped) == (5, 3)
         gate.open.set()
         await slow
-        await writer.submit(lambda connection: None)
+        await recovered.wait()
     assert notes(tmp_path / "hearth.db") == [0, 1, 2, 3, 4]
     assert [(report.fault, report.dropped) for report in reports] == [(StorageFault.OVERLOADED, 1), (None, 3)]
 

@@ -21,11 +21,16 @@ class Job:
     future: asyncio.Future[object] | None
 
 
+GATHER_S = 0.2
+"""Jobs that nobody waits for are gathered for this long: one synced commit for many rows, and one wake-up of the writer."""
+
+
 class Backlog:
-    """First in, first out; at most `capacity` jobs."""
+    """First in, first out; at most `capacity` jobs. A job that somebody waits for is never held up, and takes the others with it."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
+        self._awaited = 0
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._fresh = False
@@ -46,7 +51,9 @@ class Backlog:
                 return False
             self._jobs.append(job)
             self._fresh = True
-            self._changed.notify()
+            self._awaited += job.future is not None
+            if job.future is not None or len(self._jobs) in {1, self._capacity}:
+                self._changed.notify()
             return True
 
     def take(self, limit: int, timeout_s: float | None) -> list[Job] | None:
@@ -57,9 +64,12 @@ class Backlog:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._fresh or self._closed, timeout_s)
+            if self._fresh and len(self._jobs) < limit:
+                self._changed.wait_for(lambda: self._awaited or self._closed or len(self._jobs) >= self._capacity, GATHER_S)
             if self._closed and not self._jobs:
                 return None
             taken = [self._jobs.popleft() for _ in range(min(limit, len(self._jobs)))]
+            self._awaited -= sum(job.future is not None for job in taken)
             self._fresh = bool(self._jobs)
             return taken
 
@@ -73,6 +83,7 @@ class Backlog:
             everything = [*jobs, *self._jobs]
             self._jobs = deque(job for job in everything if job.future is None)
             self._fresh = False
+            self._awaited = 0
             return [job for job in everything if job.future is not None]
 
     def close(self) -> None:
@@ -86,4 +97,5 @@ class Backlog:
         with self._changed:
             left = list(self._jobs)
             self._jobs.clear()
+            self._awaited = 0
             return left
