@@ -43,9 +43,10 @@ class Timetable:
         config, wall = self._config(), self._clock.wall()
         horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
         after = max(wall, self._announced_until) if self._announced_until <= horizon else wall
-        while (found := config.next_announcement(after)) is not None and found[1] <= horizon:
-            task, after = found[0], found[1]
-            self._announce(task.task_type, after)
+        while (found := config.next_announcements(after)) is not None and found[1] <= horizon:
+            tasks, after = found
+            for task in tasks:
+                self._announce(task.task_type, after)
         self._announced_until = after
         self._nudge()
 

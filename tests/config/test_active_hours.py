@@ -15,7 +15,7 @@ from hearth.config.active_hours import (
     is_whole_day,
     next_change,
     next_cron,
-    next_occurrence,
+    next_occurrences,
     parse_window,
     window_text,
     zone_of,
@@ -197,18 +197,18 @@ def test_the_announcement_that_comes_first_is_named_with_its_instant() -> None:
     zone = zone_of("Europe/Berlin")
     late, early = Announcement(task_type="late", cron="0 9 * * *"), Announcement(task_type="early", cron="30 6 * * *")
     now = instant("2026-01-10T05:00:00+01:00")
-    assert next_occurrence([late, early], zone, now) == (early, instant("2026-01-10T06:30:00+01:00"))
+    assert next_occurrences([late, early], zone, now) == ((early,), instant("2026-01-10T06:30:00+01:00"))
 
 
-def test_of_two_announcements_for_one_instant_the_earlier_line_is_named() -> None:
+def test_announcements_of_the_same_instant_come_together() -> None:
     first, second = Announcement(task_type="a", cron="0 9 * * *"), Announcement(task_type="b", cron="0 9 * * *")
-    found = next_occurrence([first, second], zone_of("UTC"), 0.0)
+    found = next_occurrences([first, second], zone_of("UTC"), 0.0)
     assert found is not None
-    assert found[0] is first
+    assert found[0] == (first, second)
 
 
 def test_without_announcements_nothing_comes() -> None:
-    assert next_occurrence([], zone_of("UTC"), 0.0) is None
+    assert next_occurrences([], zone_of("UTC"), 0.0) is None
 
 
 @pytest.mark.parametrize("cron", ["15 2 * * *", "*/20 * * * *", "0 3 * * *", "45 1,2 * * *"])

@@ -63,10 +63,10 @@ def test_hours_of_a_whole_day_never_change() -> None:
 
 def test_announcements_are_read_in_the_configured_zone() -> None:
     config = config_of("scheduling: {time_zone: Asia/Kolkata, announcements: [{task_type: digest, cron: '30 6 * * *'}]}")
-    found = config.next_announcement(instant("2026-01-10T00:00:00+00:00"))
+    found = config.next_announcements(instant("2026-01-10T00:00:00+00:00"))
     assert found is not None
-    assert (found[0].task_type, found[1]) == ("digest", instant("2026-01-10T01:00:00+00:00"))
-    assert config_of("{}").next_announcement(0.0) is None
+    assert (found[0][0].task_type, found[1]) == ("digest", instant("2026-01-10T01:00:00+00:00"))
+    assert config_of("{}").next_announcements(0.0) is None
 
 
 def test_the_scheduler_gets_its_part_of_the_settings() -> None:

@@ -130,3 +130,14 @@ async def test_a_wall_clock_that_jumps_back_an_hour_announces_that_hours_task_ag
     timetable.look()
     timetable.look()
     assert announced == [3900.0, 300.0]
+
+
+@in_virtual_time
+async def test_tasks_of_the_same_minute_are_all_announced():
+    announced = tuple(Announcement(task_type=name, cron="5 * * * *") for name in ("briefing", "backup"))
+    async with House("a", resident=("a",), settings=settings_with(scheduling={"announcements": announced})) as house:
+        await sleep_until(300.0)
+        assert {(event.task_type, event.at + event.due_s) for event in house.events.of(TaskAnnounced)} == {
+            ("briefing", 300.0),
+            ("backup", 300.0),
+        }

@@ -116,8 +116,8 @@ def next_change(window: Window, zone: tzinfo, wall_s: float) -> float | None:
     return float(at)
 
 
-def next_occurrence(announcements: Iterable[Announcement], zone: tzinfo, wall_s: float) -> tuple[Announcement, float] | None:
-    """The announcement that comes first after `wall_s`, with its instant; None when nothing is announced. Ties go to the earlier line.
+def next_occurrences(announcements: Iterable[Announcement], zone: tzinfo, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
+    """All announcements of the first instant after `wall_s` that has any, with that instant; None when nothing is announced.
 
     A task at a fixed time that the clock jumps over comes right after the jump; one in a repeated hour comes once, in the first pass
     (Debian cron's rules, which cronsim follows).
@@ -125,8 +125,8 @@ def next_occurrence(announcements: Iterable[Announcement], zone: tzinfo, wall_s:
     coming = [(found, each) for each in announcements if (found := next_cron(each.cron, zone, wall_s)) is not None]
     if not coming:
         return None
-    at, announcement = min(coming, key=lambda pair: pair[0])
-    return announcement, at
+    first_at = min(at for at, _ in coming)
+    return tuple(each for at, each in coming if at == first_at), first_at
 
 
 def next_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:

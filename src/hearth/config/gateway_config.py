@@ -42,10 +42,10 @@ class GatewayConfig:
         """The first instant after `wall_s` at which `is_active_hours` changes; None where the window is the whole day."""
         return active_hours.next_change(self._scheduling.active_hours, active_hours.zone_of(self._scheduling.time_zone), wall_s)
 
-    def next_announcement(self, wall_s: float) -> tuple[Announcement, float] | None:
-        """The announced task that comes first after `wall_s`, with its instant; None where nothing is announced."""
+    def next_announcements(self, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
+        """The announced tasks that come first after `wall_s`, with their common instant; None where nothing is announced."""
         zone = active_hours.zone_of(self._scheduling.time_zone)
-        return active_hours.next_occurrence(self._scheduling.announcements, zone, wall_s)
+        return active_hours.next_occurrences(self._scheduling.announcements, zone, wall_s)
 
     def rpm_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 60 seconds."""
