@@ -87,15 +87,7 @@ class LLMQueueWorker:
             fault=self._fault,
             fingerprint_of=fingerprint_of,
         )
-        self._dispatching = Dispatching(
-            state=self.scheduler.state,
-            register=self._register,
-            executor=self._executor,
-            swapper=Swapper(control=control, settings=self._settings, post=self.post, fault=self._fault, name_of=self._known_name),
-            chronicle=self._chronicle,
-            arm=self._arm,
-            post=self.post,
-        )
+        self._dispatching = self._hands(control)
         self._extra_status = extra_status
         self._on_backend_down = on_backend_down
         self._on_decision = on_decision
@@ -110,6 +102,18 @@ class LLMQueueWorker:
         self._stopping = False
         self._changes = Changes()
         self._forecaster = Forecaster(self.scheduler.state)
+
+    def _hands(self, control: ModelControl) -> Dispatching:
+        swapper = Swapper(control=control, settings=self._settings, post=self.post, fault=self._fault, name_of=self._known_name)
+        return Dispatching(
+            state=self.scheduler.state,
+            register=self._register,
+            executor=self._executor,
+            swapper=swapper,
+            chronicle=self._chronicle,
+            arm=self._arm,
+            post=self.post,
+        )
 
     # The way in.
 
