@@ -13,8 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from hearth.admission.auth import digest_of
-from hearth.config.client_settings import BackgroundTasks, ClientSettings
-from hearth.config.settings import KeySettings, ModelSettings
+from hearth.config.settings import BackgroundTasks, ClientSettings, KeySettings, ModelSettings
 from hearth.events import ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask

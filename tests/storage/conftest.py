@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hearth.config.storage_settings import StorageSettings
+from hearth.config.settings import StorageSettings
 from hearth.storage.store import Store
 from tests.storage.house import StoppedClock
 

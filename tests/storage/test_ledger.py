@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.config.storage_settings import StorageSettings
+from hearth.config.settings import StorageSettings
 from hearth.storage.ledger import Spend
 from hearth.storage.store import Store
 from tests.storage.house import WALL

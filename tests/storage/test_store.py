@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from hearth.config.storage_settings import StorageSettings
+from hearth.config.settings import StorageSettings
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.store import Store
 from hearth.types import InvocationFilter

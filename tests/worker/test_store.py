@@ -17,8 +17,7 @@ from hearth.api.app import HearthApp, build_app
 from hearth.bootstrap import build_gateway, open_store
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings
-from hearth.config.storage_settings import StorageSettings
+from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, StorageSettings
 from hearth.errors import StorageFault, StorageRefused
 from hearth.events import Event, InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
-from hearth.config.client_settings import BackgroundTasks
+from hearth.config.settings import BackgroundTasks
 from hearth.dialects.envelope import Envelope
 from hearth.errors import Forbidden, ModelNotFound
 from hearth.gateway import Gateway

@@ -32,8 +32,8 @@ from hearth.config.settings import (
     SchedulingSettings,
     ServerSettings,
     Settings,
+    StorageSettings,
 )
-from hearth.config.storage_settings import StorageSettings
 
 MAX_TEXT_CHARS = 1000
 MAX_NAME_CHARS = 256

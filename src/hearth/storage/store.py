@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hearth.clock import Clock
-from hearth.config.storage_settings import StorageSettings
+from hearth.config.settings import StorageSettings
 from hearth.errors import StorageUnavailable
 from hearth.storage.backup import copy_into
 from hearth.storage.connections import Connect, connect_writer

@@ -1,4 +1,4 @@
-"""The `clients` section of the settings tree; see `settings`, the only module that imports this one."""
+"""Habits of well-known clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `storage` section of the settings tree; see `settings`. Pure data; also read by `storage` itself."""
+"""What outlives the process."""
 
 from __future__ import annotations
 

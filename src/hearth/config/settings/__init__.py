@@ -1,0 +1,122 @@
+"""The settings tree: what the owner's file says, as frozen values with the defaults in the one place where they are written.
+
+A module per group of sections; everybody imports from here. Pure data (the scheduler imports it): no I/O, no clock, no pydantic.
+`loading` turns YAML into it, `schema` turns it into the JSON Schema, `gateway_config` puts it into the `GatewayConfig` that the rest of
+Hearth holds.
+
+The docstring under a field is its documentation: effect, unit, why this default. `hot` marks what a reload applies at once; the rest
+needs a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from hearth.config.settings.callers import AuthSettings, BudgetSettings, CallerLimits, KeySettings, RateLimitSettings
+from hearth.config.settings.clients import BackgroundTasks, ClientSettings
+from hearth.config.settings.gpu import GpuAlertSettings, GpuSettings, ModelSettings
+from hearth.config.settings.scheduling import (
+    Announcement,
+    PolicyName,
+    QueueSettings,
+    SchedulingSettings,
+    StartedStreams,
+    UnreplayableStreams,
+    Window,
+)
+from hearth.config.settings.servers import BackendMode, BackendSettings, KeepaliveSettings, LogLevel, OllamaSettings, ServerSettings
+from hearth.config.settings.storage import StorageSettings
+from hearth.types import LoadOptions, Priority, canonical_model
+
+__all__ = [
+    "Announcement",
+    "AuthSettings",
+    "BackendMode",
+    "BackendSettings",
+    "BackgroundTasks",
+    "BudgetSettings",
+    "CallerLimits",
+    "ClientSettings",
+    "GpuAlertSettings",
+    "GpuSettings",
+    "KeepaliveSettings",
+    "KeySettings",
+    "LogLevel",
+    "MIB_PER_GB",
+    "ModelSettings",
+    "OllamaSettings",
+    "PolicyName",
+    "QueueSettings",
+    "RateLimitSettings",
+    "SchedulerSettings",
+    "SchedulingSettings",
+    "ServerSettings",
+    "Settings",
+    "StartedStreams",
+    "StorageSettings",
+    "UnreplayableStreams",
+    "Window",
+    "load_options",
+]
+
+MIB_PER_GB = 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole file."""
+
+    scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    priority_map: Mapping[str, Priority] = field(default_factory=lambda: MappingProxyType({}))
+    """Internal task types by priority; a type that is not listed is `normal`. hot"""
+    rate_limits: RateLimitSettings = field(default_factory=RateLimitSettings)
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
+    gpu: GpuSettings = field(default_factory=GpuSettings)
+    models: Mapping[str, ModelSettings] = field(default_factory=lambda: MappingProxyType({}))
+    """Models by name as callers write it. hot"""
+    backend: BackendSettings = field(default_factory=BackendSettings)
+    ollama: OllamaSettings = field(default_factory=OllamaSettings)
+    keepalive: KeepaliveSettings = field(default_factory=KeepaliveSettings)
+    clients: ClientSettings = field(default_factory=ClientSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """The part of the settings that the scheduler decides by."""
+
+    scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    gpu: GpuSettings = field(default_factory=GpuSettings)
+    models: Mapping[str, ModelSettings] = field(default_factory=lambda: MappingProxyType({}))
+    wait_when_down_s: float = 10.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> SchedulerSettings:
+        """The scheduler's view of a whole settings tree, models under the names that Ollama lists."""
+        return cls(
+            scheduling=settings.scheduling,
+            queue=settings.queue,
+            gpu=replace(settings.gpu, home_model=settings.gpu.home_model and canonical_model(settings.gpu.home_model)),
+            models=MappingProxyType({canonical_model(name): model for name, model in settings.models.items()}),
+            wait_when_down_s=settings.backend.wait_when_down_s,
+        )
+
+    def parallel(self, model: str) -> int:
+        """Slots of a model."""
+        chosen = self.models.get(model)
+        return self.gpu.parallel if chosen is None or chosen.parallel is None else chosen.parallel
+
+
+def load_options(settings: Settings, model: str) -> LoadOptions:
+    """How a model is loaded, and so how every request for it must be sent; `model` in any spelling that Ollama takes."""
+    if not settings.models:
+        return LoadOptions()
+    wanted = canonical_model(model).lower()
+    pinned = (known for name, known in settings.models.items() if canonical_model(name).lower() == wanted)
+    return LoadOptions(num_ctx=next((known.num_ctx for known in pinned), None))
