@@ -6,7 +6,7 @@ What `hearth serve` runs and what a Python program embeds. Wiring is `bootstrap`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -94,6 +94,9 @@ class Gateway:
         self._stats = Stats24h()
         events.subscribe(self._stats)
         self._on_stop = on_stop
+        self._companions: list[tuple[str, Callable[[], Coroutine[object, object, None]]]] = []
+        self._shown: dict[str, Callable[[], object]] = {}
+        self._on_reload: list[Callable[[GatewayConfig], None]] = []
         self._started_at: float | None = None
         self._stopping = False
         self._generation = 1
@@ -103,6 +106,18 @@ class Gateway:
     def config(self) -> GatewayConfig:
         """The configuration in force."""
         return self._config
+
+    def accompany(self, name: str, run: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Have `run` run from `start` to `stop`, and start it again where it fails; before `start` only."""
+        self._companions.append((name, run))
+
+    def show(self, key: str, part: Callable[[], object]) -> None:
+        """Have the status carry what `part` says, under `key`."""
+        self._shown[key] = part
+
+    def on_reload(self, take: Callable[[GatewayConfig], None]) -> None:
+        """Have `take` hear of every configuration that comes into force after the present one."""
+        self._on_reload.append(take)
 
     async def start(self) -> None:
         """Recall the last hour and day, look at the backend once, then queue, watch and schedule until `stop`.
@@ -117,6 +132,8 @@ class Gateway:
         self._supervisor.start("queue", self.worker.run)
         self._supervisor.start("backend watch", self._watch.run)
         self._supervisor.start("timetable", self._timetable.run)
+        for name, run in self._companions:
+            self._supervisor.start(name, run)
 
     async def _recall(self, history: InvocationHistory) -> None:
         """What happened after this moment by the calendar happened now: a clock that was set back must not lengthen any window."""
@@ -197,6 +214,8 @@ class Gateway:
         self._generation += bool(changes)
         self.rate_limiter.update_limits(fresh.settings.rate_limits)
         self.worker.reload_config(fresh)
+        for take in self._on_reload:
+            take(fresh)
         self.events.emit(
             ConfigReloaded(
                 at=now,
@@ -293,4 +312,4 @@ class Gateway:
             },
             "backend": self._backend_status(),
             "config": {"generation": self._generation, "problems": list(self._problems)},
-        }
+        } | {key: part() for key, part in self._shown.items()}
