@@ -94,7 +94,7 @@ class Gateway:
         self._stats = Stats24h()
         events.subscribe(self._stats)
         self._on_stop = on_stop
-        self._companions: list[tuple[str, Callable[[], Coroutine[object, object, None]]]] = []
+        self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._shown: dict[str, Callable[[], object]] = {}
         self._on_reload: list[Callable[[GatewayConfig], None]] = []
         self._started_at: float | None = None
@@ -107,7 +107,7 @@ class Gateway:
         """The configuration in force."""
         return self._config
 
-    def accompany(self, name: str, run: Callable[[], Coroutine[object, object, None]]) -> None:
+    def accompany(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Have `run` run from `start` to `stop`, and start it again where it fails; before `start` only."""
         self._companions.append((name, run))
 
