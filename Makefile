@@ -35,8 +35,8 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 bench: $(VENV)/.dev ## Cost per request and chunk, start-up, idle slots, 10,000 callers, decisions (ARGS="slot --rounds 3")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-sim: $(VENV)/.run ## Replay a sample day under every policy
-	@$(BIN)/hearth simulate --trace examples/two_models.jsonl --policy fifo --policy affinity $(ARGS)
+sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT")
+	@$(BIN)/hearth simulate --workload all $(ARGS)
 
 reliability: $(VENV)/.dev ## The property and differential tests with twenty times the examples
 	@HEARTH_EXAMPLES=20 $(BIN)/python -m pytest -n auto tests/scheduling tests/simulation $(ARGS)
@@ -45,7 +45,7 @@ lock: $(VENV)/.dev ## Pin every dependency with hashes
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
 		--extra build -o requirements.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
-		--extra build --extra dev -o requirements-dev.lock pyproject.toml
+		--extra build --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

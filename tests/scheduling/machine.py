@@ -9,7 +9,17 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.config.settings import (
+    AgingSettings,
+    GpuSettings,
+    ModelSettings,
+    PackingMode,
+    PackingSettings,
+    PolicyName,
+    QueueSettings,
+    SchedulerSettings,
+    SchedulingSettings,
+)
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Fault, Input
 from hearth.types import Lane, Priority, Sequence, Usage
@@ -25,7 +35,13 @@ def rules_of_the_house(*, policy: PolicyName, shared: bool, parallel: int, home:
     """Either one model at a time, or three sizes of which some fit beside each other."""
     sizes = {"a": 10.0, "b": 10.0, "c": 18.0}
     return SchedulerSettings(
-        scheduling=SchedulingSettings(policy=policy, max_swap_wait_s=20.0, schedule_drain_minutes=0.5),
+        scheduling=SchedulingSettings(
+            policy=policy,
+            max_swap_wait_s=20.0,
+            schedule_drain_minutes=0.5,
+            aging=AgingSettings(promote_after_s=25.0, ceiling=Priority.CRITICAL),
+            packing=PackingSettings(mode=PackingMode.PACK if shared else PackingMode.FIFO, prefill_max_tokens=300, force_fifo_every=3),
+        ),
         queue=QueueSettings(max_interrupt_count=2),
         gpu=GpuSettings(vram_gb=24.0 if shared else None, home_model=home),
         models={name: ModelSettings(vram_gb=size if shared else None, parallel=parallel) for name, size in sizes.items()},
@@ -45,6 +61,7 @@ DRIFT = st.sampled_from(
         *(inputs.Loaded(model=model, vram_mib=2048.0) for model in (*MODELS, "x")),
         inputs.GpuSampled(capacity_mib=None),
         inputs.GpuSampled(capacity_mib=24 * 1024.0),
+        inputs.GpuSampled(capacity_mib=24 * 1024.0, foreign_mib=14 * 1024.0),
     )
 )
 BACKEND = st.sampled_from((inputs.BackendDown(), inputs.BackendUp(), inputs.BackendUp(), inputs.BackendUp()))
@@ -79,8 +96,10 @@ class House(RuleBasedStateMachine):
     @rule(model=MODEL, lane=st.sampled_from(Lane), priority=st.sampled_from(Priority), wait=st.sampled_from((None, None, None, 15.0)))
     def arrive(self, model: str | None, lane: Lane, priority: Priority, wait: float | None) -> None:
         self.accepted += 1
-        limit, replayable = (60 if self.accepted % 3 else None), self.accepted % 2 == 0
-        self.house.arrive(model, lane=lane, priority=priority, max_wait_s=wait, max_tokens=limit, replayable=replayable)
+        limit, replayable, tokens = (60 if self.accepted % 3 else None), self.accepted % 2 == 0, 100 * (self.accepted % 5)
+        self.house.arrive(
+            model, lane=lane, priority=priority, max_wait_s=wait, max_tokens=limit, replayable=replayable, prompt_tokens=tokens
+        )
 
     @rule(models=st.lists(MODEL, min_size=2, max_size=5), internal=st.booleans())
     def several_arrive(self, models: list[str | None], internal: bool) -> None:

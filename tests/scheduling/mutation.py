@@ -30,7 +30,13 @@ MOVED = (
 )
 SENTENCES = (
     "test_bands",
+    "test_aging",
+    "test_packing",
     "test_affinity",
+    "test_adaptive",
+    "test_cost_aware",
+    "test_time_slice",
+    "test_preload",
     "test_preemption",
     "test_residency",
     "test_faults",
@@ -120,3 +126,9 @@ def first_failure() -> str | None:
                 except (AssertionError, LookupError, TypeError, ValueError, AttributeError):
                     return title
     return None
+
+
+def broken_schedule(schedules: int) -> int | None:
+    """The first random schedule of the copies that breaks a rule, None where none does."""
+    broken = importlib.import_module(f"{PACKAGE}.tests.schedules").first_broken(range(schedules))
+    return None if broken is None else broken[0]

@@ -132,13 +132,10 @@ class Reference:
                 self.start(item)
             else:
                 self.resident = None
-                self.load(band)
+                self.load(item)
             return
 
-    def load(self, band: int) -> None:
-        """The memory is clear: what comes is decided anew, among all that wait."""
-        item = self.choose([item for item in self.waiting if item.band == band])
-        assert item is not None
+    def load(self, item: Item) -> None:
         self.loading = item.job.model or self.workload.home
         self.loads_until = self.now + self.workload.swap_costs.seconds((), self.loading)
 
@@ -172,11 +169,13 @@ class Reference:
         oldest = min(heads.values(), key=lambda item: item.number, default=None)
         if oldest is None or self.now - oldest.arrived < self.max_swap_wait_s:
             return None
-        target = oldest.job.model or ""
-        cost_s = self.workload.swap_costs.seconds((), target) if target in self.measured else SWAP_PRIOR_S
-        if self.resident is not None and self.now - self.loaded_at < self.residency_factor * cost_s:
-            return None
-        return oldest
+        if self.resident is None:
+            return oldest
+        cost_s = max(self.cost_s(self.resident), self.cost_s(oldest.job.model or ""))
+        return oldest if self.now - self.loaded_at >= self.residency_factor * cost_s else None
+
+    def cost_s(self, model: str) -> float:
+        return self.workload.swap_costs.seconds((), model) if model in self.measured else SWAP_PRIOR_S
 
     def start(self, item: Item) -> None:
         assert self.resident is not None

@@ -7,7 +7,7 @@ from hearth.scheduling import inputs
 from hearth.types import Priority
 from tests.support.shell import Shell, house_settings
 
-SOON = SchedulingSettings(max_swap_wait_s=20.0, residency_factor=3.0)
+SOON = SchedulingSettings(policy=PolicyName.AFFINITY, max_swap_wait_s=20.0, residency_factor=3.0)
 
 
 def overloaded(policy: PolicyName = PolicyName.AFFINITY) -> tuple[Shell, int]:
@@ -24,6 +24,15 @@ def test_an_overdue_item_forces_a_swap_once_the_loaded_model_has_earned_its_keep
     house, running = overloaded()
     assert house.at(30.0).finish(running) == ["unload a"]
     assert house.unloaded() == ["load b"]
+
+
+def test_a_model_that_was_dear_to_load_serves_three_times_that_although_the_next_one_is_cheap():
+    """Else the dear one is loaded again and again for a few items each, and most of the time goes into that."""
+    house, running = overloaded()
+    house.state.estimates.learn_swap("x", "a", 20.0)
+    house.state.estimates.learn_swap("a", "b", 2.0)
+    assert house.at(59.0).finish(running) == ["start 3 on a"]
+    assert house.at(60.0).finish(3) == ["unload a"]
 
 
 def test_an_item_that_is_not_overdue_yet_forces_nothing():
@@ -63,7 +72,10 @@ def test_fifo_never_ages():
 
 def test_overload_does_not_collapse_into_swapping():
     """Two models, more work than fits: swaps stay bounded by the residency that each must earn."""
-    house = Shell(house_settings(scheduling=SchedulingSettings(max_swap_wait_s=5.0, residency_factor=3.0)), resident=("a",))
+    house = Shell(
+        house_settings(scheduling=SchedulingSettings(policy=PolicyName.AFFINITY, max_swap_wait_s=5.0, residency_factor=3.0)),
+        resident=("a",),
+    )
     for _ in range(150):
         house.arrive("a")
         house.arrive("b")
@@ -74,6 +86,28 @@ def test_overload_does_not_collapse_into_swapping():
             house.swap(10.0)
         house.at(house.now + 1.0).finish(min(house.running))
     assert loads <= 300 / 30 + 2
+
+
+def test_memory_that_was_cleared_for_a_model_is_for_that_model():
+    """Among all that wait, the queue of the model that had to go is the older one."""
+    house = Shell(house_settings(scheduling=SOON), resident=("a",))
+    running = house.arrive("a")
+    for _ in range(3):
+        house.arrive("a")
+    house.at(0.1).arrive("b")
+    assert house.at(30.1).finish(running) == ["unload a"]
+    assert house.unloaded() == ["load b"]
+
+
+def test_memory_that_was_cleared_for_nobody_any_more_is_for_whoever_is_next():
+    house = Shell(house_settings(scheduling=SOON), resident=("a",))
+    running = house.arrive("a")
+    house.arrive("a")
+    left = house.arrive("b")
+    house.at(30.1).finish(running)
+    house.cancel(left)
+    house.arrive("b")
+    assert house.unloaded() == ["load a"]
 
 
 def test_a_loaded_model_serves_a_waiter_before_it_may_be_swapped_away():

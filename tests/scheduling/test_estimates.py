@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from hearth.scheduling.estimates import MAX_CALLERS, Estimates
+from hearth.scheduling.estimates import KEPT_CALLERS, MAX_CALLERS, Estimates
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
 
 
@@ -47,6 +49,14 @@ def test_one_cold_start_does_not_spoil_the_average():
     assert estimates.swap_s("a", "b") == 60.0
 
 
+def test_now_and_then_a_slow_swap_does_not_lift_the_cap():
+    estimates = Estimates(swap_prior_s=10.0)
+    for seconds in (5.0, 5.0, 500.0, 5.0, 5.0, 500.0):
+        estimates.learn_swap("a", "b", seconds)
+    assert estimates.swap_s("a", "b") < 32.0
+    assert estimates.swap_s("elsewhere", "b") < 32.0
+
+
 def test_a_model_that_is_always_slow_is_learned_as_slow():
     estimates = Estimates(swap_prior_s=10.0)
     for _ in range(30):
@@ -87,3 +97,93 @@ def test_the_memory_of_callers_is_bounded():
 def test_what_may_take_long_is_longer_than_what_is_expected():
     estimates = Estimates(swap_prior_s=10.0)
     assert estimates.limit_s(item(), "a") > estimates.service_s(item(), "a")
+
+
+def test_a_prompt_is_taken_for_three_and_a_half_characters_a_token_until_the_model_has_counted_some():
+    estimates = Estimates(swap_prior_s=10.0)
+    assert estimates.chars_per_token("a") == 3.5
+    assert estimates.prompt_tokens(item(prompt_tokens=700), "a") == 700
+    for _ in range(40):
+        estimates.learn_item(item(prompt_tokens=700), "a", Usage(prompt_tokens=1400), run_s=1.0)
+    assert estimates.chars_per_token("a") == pytest.approx(1.75, rel=0.01)
+    assert estimates.prompt_s(item(prompt_tokens=1000), "a") == pytest.approx(2.0, rel=0.01)
+    assert estimates.prompt_s(item(prompt_tokens=1000), "b") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("guessed", "counted"),
+    [(3, 40), (63, 70), (1000, 10), (1000, 90_000)],
+    ids=["a greeting inside a template", "too short", "cut to the context", "images"],
+)
+def test_a_count_that_says_little_of_the_models_tokens_teaches_nothing(guessed: int, counted: int) -> None:
+    estimates = Estimates(swap_prior_s=10.0)
+    estimates.learn_item(item(prompt_tokens=guessed), "a", Usage(prompt_tokens=counted), run_s=1.0)
+    assert estimates.chars_per_token("a") == 3.5
+
+
+def an_experienced_one() -> Estimates:
+    estimates = Estimates(swap_prior_s=10.0)
+    for seconds in (4.0, 6.0, 90.0):
+        estimates.learn_swap("a", "b", seconds)
+        estimates.learn_swap("", "a", seconds)
+    usage = Usage(prompt_tokens=300, output_tokens=50, prompt_s=0.5, decode_s=2.0)
+    for caller in ("c", "d"):
+        estimates.learn_item(item(caller=caller, prompt_tokens=200), "a", usage, run_s=9.0)
+    return estimates
+
+
+def test_what_was_learned_survives_being_written_down():
+    old, new = an_experienced_one(), Estimates(swap_prior_s=10.0)
+    new.restore(json.loads(json.dumps(old.export(), allow_nan=False)))
+    assert new.export() == old.export()
+    assert (new.swap_s("a", "b"), new.swap_s("x", "b")) == (old.swap_s("a", "b"), old.swap_s("x", "b"))
+    assert new.service_s(item(caller="d", prompt_tokens=900), "a") == old.service_s(item(caller="d", prompt_tokens=900), "a")
+    for estimates in (old, new):
+        estimates.learn_swap("a", "b", 100.0)
+    assert new.export() == old.export()
+
+
+def test_a_copy_knows_the_same_and_learns_apart():
+    old = an_experienced_one()
+    before, twin = old.export(), old.copied()
+    assert twin.export() == before
+    twin.learn_swap("a", "b", 1.0)
+    twin.learn_item(item(prompt_tokens=200), "a", Usage(prompt_tokens=900, output_tokens=5, prompt_s=0.1), run_s=1.0)
+    assert old.export() == before
+
+
+def test_of_many_callers_the_latest_are_written_down():
+    estimates = Estimates(swap_prior_s=10.0)
+    for number in range(KEPT_CALLERS + 3):
+        estimates.learn_item(item(caller=f"c{number}"), "a", Usage(output_tokens=1, decode_s=1.0), run_s=1.0)
+    written = estimates.export()["output_tokens"]
+    assert isinstance(written, list)
+    assert [written[0][0], written[-1][0], len(written)] == ["c3", f"c{KEPT_CALLERS + 2}", KEPT_CALLERS]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"format": 2, "swap_s": [["a", "b", 3.0]]},
+        {"format": 1, "swap_s": 7, "target_s": [1], "recent_swaps_s": {"b": 4}, "decode_tps": {"a": "fast"}, "output_tokens": {"a": 1}},
+        {"format": 1, "swap_s": [["a", "b"], ["a", "b", "c"], ["a", 1, 2.0], None, ["a", "b", -1], ["a", "b", 0], ["a", "b", True]]},
+        {"format": 1, "swap_s": [["a", "b", float("inf")], ["a", "b", float("nan")], ["a", "b", 10**400]]},
+        {"format": 1, "prompt_factor": {"a": 100.0, "b": 0.0001}, "decode_tps": {"a": 0}, "prompt_tps": {"a": -5.0}},
+        {"format": 1, "recent_swaps_s": {"b": [None, "x", -3, float("nan")]}},
+    ],
+)
+def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]) -> None:
+    estimates = Estimates(swap_prior_s=10.0)
+    estimates.restore(document)
+    assert (estimates.swap_s("a", "b"), estimates.chars_per_token("a")) == (10.0, 3.5)
+    assert estimates.service_s(item(prompt_tokens=1000, max_tokens=80), "a") == 3.0
+    estimates.learn_swap("a", "b", 4.0)
+    assert estimates.swap_s("a", "b") == 4.0
+
+
+def test_the_good_part_of_a_damaged_document_is_used():
+    estimates = Estimates(swap_prior_s=10.0)
+    estimates.restore({"format": 1, "swap_s": [["a", "b", "?"], ["b", "a", 3.0]], "decode_tps": {"a": None, "b": 20}})
+    assert (estimates.swap_s("a", "b"), estimates.swap_s("b", "a")) == (10.0, 3.0)
+    assert estimates.service_s(item(max_tokens=100), "b") == 5.0

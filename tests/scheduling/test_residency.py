@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
-from hearth.config.settings import ModelSettings
+from hearth.config.settings import GpuSettings, ModelSettings, SchedulerSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Fault
 from hearth.scheduling.residency import Residency
@@ -25,6 +26,14 @@ def test_a_model_that_fits_is_loaded_beside_the_others():
     house = sized(resident=("a",))
     house.arrive("b")
     assert house.said == ["load b"]
+
+
+def test_what_was_just_loaded_is_not_counted_on_by_the_next_swap():
+    house = sized()
+    first = house.arrive("a")
+    house.arrive("c")
+    house.arrive("b")
+    assert house.loaded() == [f"start {first} on a", "load b"], "c, which is first, needs the place of a"
 
 
 def test_a_model_that_fits_is_loaded_beside_the_others_however_busy_they_are():
@@ -105,6 +114,55 @@ def test_a_sampled_capacity_counts_where_none_is_configured():
     assert house.said == ["load b"]
 
 
+def test_memory_that_others_hold_is_not_there_for_models():
+    house = sized(resident=("a",))
+    house.tell(inputs.GpuSampled(capacity_mib=None, foreign_mib=4 * 1024.0))
+    house.arrive("b")
+    assert house.said == ["load b"]
+    house = sized(resident=("a",))
+    house.tell(inputs.GpuSampled(capacity_mib=None, foreign_mib=4 * 1024.0 + 1))
+    house.arrive("b")
+    assert house.said == ["unload a"]
+
+
+def test_memory_that_others_take_evicts_nothing_by_itself_and_makes_the_next_load_clear_more():
+    house = sized(resident=("a", "b"))
+    house.tell(inputs.GpuSampled(capacity_mib=None, foreign_mib=12 * 1024.0))
+    assert house.said == []
+    house.arrive("h")
+    assert house.said == ["unload a", "unload b"]
+
+
+def test_a_model_that_others_leave_no_room_for_is_loaded_alone():
+    house = sized(resident=("a", "h"))
+    house.tell(inputs.GpuSampled(capacity_mib=None, foreign_mib=8 * 1024.0))
+    house.arrive("d")
+    assert house.said == ["unload a", "unload h"]
+    house.unloaded()
+    assert house.unloaded() == ["load d"]
+
+
+def test_a_gpu_that_others_fill_counts_as_full_for_work_of_the_same_rank():
+    house = sized(resident=("a",))
+    house.tell(inputs.GpuSampled(capacity_mib=None, foreign_mib=8 * 1024.0))
+    house.arrive("a")
+    house.arrive("c")
+    assert house.said == ["load c"]
+    house = sized(resident=("a",))
+    house.tell(inputs.GpuSampled(capacity_mib=None, foreign_mib=9 * 1024.0))
+    house.arrive("a")
+    house.arrive("c")
+    assert house.said == []
+
+
+def test_what_the_gpu_says_of_its_size_refuses_nobody():
+    house = sized(vram_gb=None, resident=("h",))
+    house.tell(inputs.GpuSampled(capacity_mib=16 * 1024.0))
+    house.arrive("d")
+    assert house.said == ["unload h"]
+    assert house.unloaded() == ["load d"]
+
+
 def test_a_machine_without_a_gpu_has_no_limit():
     house = Shell(house_settings(vram_gb=0), resident=("a",))
     house.arrive("b")
@@ -174,6 +232,16 @@ def test_the_owners_word_about_memory_counts_before_the_gpus(configured, sampled
     assert residency.capacity_mib == expected
 
 
+@pytest.mark.parametrize(
+    ("configured", "sampled", "foreign", "expected"),
+    [(None, None, 5.0, None), (None, 512.0, 12.0, 500.0), (1.0, 512.0, 24.0, 1000.0), (None, 512.0, 600.0, 0.0), (0, 5.0, 5.0, inf)],
+)
+def test_the_room_for_models_is_what_others_leave(configured, sampled, foreign, expected):
+    residency = Residency(house_settings(vram_gb=configured))
+    residency.sample(sampled, foreign)
+    assert residency.room_mib == expected
+
+
 def test_an_unload_that_nobody_ordered_does_not_take_a_model_from_under_running_work():
     house = sized(resident=("a",))
     running = house.arrive("a")
@@ -182,11 +250,107 @@ def test_an_unload_that_nobody_ordered_does_not_take_a_model_from_under_running_
     assert not house.state.entries
 
 
-def test_with_more_models_than_can_be_searched_for_the_smallest_set_enough_of_them_go():
-    models = {f"m{index}": ModelSettings(vram_gb=2.0) for index in range(12)} | {"big": ModelSettings(vram_gb=20.0)}
-    house = Shell(house_settings(vram_gb=24.0, models=models), resident=tuple(name for name in models if name != "big"))
+def crowded(sizes_gb: dict[str, float], newcomer_gb: float) -> Shell:
+    models = {name: ModelSettings(vram_gb=size) for name, size in {**sizes_gb, "big": newcomer_gb}.items()}
+    house = Shell(house_settings(vram_gb=24.0, models=models), resident=tuple(sizes_gb))
     house.arrive("big")
-    assert len(house.unloading) == 10
+    return house
+
+
+def test_among_many_models_no_more_are_evicted_than_needed():
+    assert len(crowded({f"m{number}": 2.0 for number in range(12)}, 20.0).unloading) == 10
+    assert crowded({f"m{number}": 1.0 for number in range(12)} | {"m12": 12.0}, 12.0).unloading == ["m12"]
+
+
+def test_the_largest_go_where_too_many_sets_would_have_to_be_looked_at():
+    sizes = {f"m{number:02}": 0.5 for number in range(20)} | {f"n{number}": 2.0 for number in range(7)}
+    assert set(crowded(sizes, 12.0).unloading) <= {name for name in sizes if name.startswith("n")}
+
+
+def budgeted(*, vram_gb: float = 24.0, budgets: dict[str, float] | None = None) -> SchedulerSettings:
+    models = {"a": ModelSettings(vram_gb=20.0), "b": ModelSettings(vram_gb=10.0)}
+    return replace(
+        house_settings(models=models),
+        gpu=GpuSettings(home_model="", vram_gb=vram_gb, task_vram_gb=budgets or {"letter": 2.5, "study": 22.0}),
+    )
+
+
+def test_the_budget_of_a_task_stands_in_for_the_models_own():
+    house = Shell(budgeted(), resident=("a",))
+    house.arrive("b", task_type="letter")
+    assert house.said == ["load b"]
+    assert house.state.residency.residents["b"].reserved_mib == 2.5 * 1024
+
+
+def test_without_a_budget_of_its_task_the_models_own_size_counts():
+    house = Shell(budgeted(), resident=("a",))
+    house.arrive("b", task_type="something else")
+    assert house.said == ["unload a"]
+
+
+def test_a_budget_makes_a_model_fit_whose_size_nobody_knows():
+    house = Shell(budgeted(), resident=("a",))
+    house.arrive("c", task_type="letter")
+    assert house.said == ["load c"]
+
+
+def test_a_larger_budget_than_the_models_own_makes_room_for_itself():
+    house = Shell(budgeted(), resident=("b",))
+    house.arrive("c", task_type="study")
+    assert house.said == ["unload b"]
+
+
+def test_the_reservation_is_that_of_the_load_until_the_model_goes():
+    house = Shell(budgeted())
+    house.arrive("b", task_type="letter")
+    house.loaded(vram_mib=9000.0)
+    assert house.state.residency.residents["b"].reserved_mib == 2.5 * 1024
+    house.finish(1)
+    house.tell(inputs.Loaded(model="b", vram_mib=9000.0))
+    assert house.state.residency.residents["b"].reserved_mib == 2.5 * 1024
+    house.tell(inputs.PolicyChanged(settings=budgeted(budgets={"letter": 3.0})))
+    assert house.state.residency.residents["b"].reserved_mib == 3.0 * 1024
+    house.tell(inputs.Unloaded(model="b"))
+    house.tell(inputs.Loaded(model="b"))
+    assert house.state.residency.residents["b"].reserved_mib == 10.0 * 1024
+
+
+def test_a_task_whose_budget_can_never_fit_is_refused_at_once_and_others_of_its_model_are_not():
+    house = Shell(budgeted(vram_gb=21.0), resident=())
+    refused = house.arrive("b", task_type="study")
+    assert house.said == [f"fail {refused} never_fits"]
+    house.arrive("b")
+    assert house.said == ["load b"]
+
+
+def test_full_slots_do_not_keep_out_a_modest_task_of_a_large_model():
+    house = Shell(budgeted(), resident=("a",))
+    house.arrive("a")
+    house.arrive("b", task_type="letter")
+    assert house.said == ["load b"]
+
+
+def test_what_waits_and_could_never_be_loaded_after_a_reload_is_told_so():
+    house = Shell(budgeted(), resident=("a",))
+    house.arrive("a")
+    waiting = house.arrive("a")
+    small = house.arrive("a", task_type="letter")
+    house.tell(inputs.PolicyChanged(settings=budgeted(vram_gb=16.0)))
+    assert house.said == [f"fail {waiting} never_fits"]
+    assert small in house.state.entries
+
+
+def test_models_that_take_turns_are_loaded_no_more_often_than_they_serve():
+    """Never an endless loop of evictions: each load serves somebody before it is undone."""
+    house = Shell(budgeted())
+    for _ in range(10):
+        for model in ("a", "b", "c"):
+            house.arrive(model)
+    house.quiesce(bound=200)
+    loads = [said for _, said in house.log if said.startswith("load")]
+    starts = [said for _, said in house.log if said.startswith("start")]
+    assert len(starts) == 30
+    assert len(loads) <= len(starts)
 
 
 def test_work_for_any_model_does_not_go_to_one_that_only_embeds():

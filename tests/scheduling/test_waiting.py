@@ -65,7 +65,7 @@ def test_an_entry_that_comes_back_to_its_own_line_is_counted_once():
     room.add(only)
     assert (len(room), room.wants("a"), room.count(Lane.EXTERNAL)) == (1, 1, 1)
     room.remove(only)
-    assert (len(room), room.models(), room.any_in(Band.EXTERNAL)) == (0, (), False)
+    assert (len(room), room.models(), room.lines[Band.EXTERNAL]) == (0, (), {})
 
 
 def test_counts_by_band_include_what_is_more_urgent():

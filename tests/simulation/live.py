@@ -72,7 +72,8 @@ class LiveHouse:
     async def _live(self, job: Job, ends: dict[int, asyncio.Future[None]]) -> None:
         loop = asyncio.get_running_loop()
         if job.after is not None:
-            await ends[job.after]
+            for other in (job.after, *job.also_after):
+                await ends[other]
         await sleep_until(job.at if job.after is None else max(loop.time() + job.think_s, job.at))
         ticket = self._worker.submit(_request(job))
         leaving = None

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hearth.cli import main
+from hearth.config.settings import PolicyName
 from tests.simulation.test_measures import TRACE
 
 
@@ -35,7 +36,7 @@ def test_the_runs_are_written_as_a_list_in_the_order_of_the_policies_asked_for(t
 
 def test_a_dash_writes_nothing_but_json_to_stdout(trace):
     result = CliRunner().invoke(main, ["simulate", "--trace", str(trace), "--json", "-"])
-    assert [run["policy"] for run in json.loads(result.stdout)] == ["fifo", "affinity"]
+    assert [run["policy"] for run in json.loads(result.stdout)] == [policy.value for policy in PolicyName]
 
 
 def test_a_bad_trace_is_exit_2_with_file_and_line(tmp_path):

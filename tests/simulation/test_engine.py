@@ -12,7 +12,7 @@ from hearth.scheduling.actions import WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
 from hearth.scheduling.invariants import DecisionChecker
-from hearth.simulation.engine import CHECKED_JOBS, Engine, Run, brain_for, simulate
+from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Engine, Run, brain_for, simulate
 from hearth.simulation.workloads import Job, Mix, SwapCosts, Workload, random_workload
 from hearth.types import Lane
 
@@ -82,6 +82,25 @@ def test_a_stream_that_its_caller_sees_is_not_interrupted():
     seen = replace(job(0, "a", service_s=30.0), streaming=True, first_byte_s=0.5)
     outcome = run(workload(seen, job(1, "a", at=1.0, lane=Lane.INTERNAL)))
     assert outcome.records[0].interrupts == 0
+
+
+def test_a_stream_that_cannot_be_resumed_is_cut_when_its_time_is_up():
+    seen = replace(job(0, "a", service_s=300.0), streaming=True, first_byte_s=0.5)
+    outcome = run(workload(seen, job(1, "a", at=1.0, lane=Lane.INTERNAL)))
+    bound_s = SchedulerSettings().scheduling.preempt_finish_bound_s
+    assert (outcome.records[0].failed, outcome.records[0].ended) == (True, 1.0 + bound_s)
+    assert outcome.records[1].started == 1.0 + bound_s
+
+
+def test_a_request_that_waits_for_several_others_arrives_after_the_last_of_them():
+    jobs = job(0, "a"), job(1, "a", service_s=3.0), job(2, "a", after=0, also_after=(1,), think_s=0.5)
+    assert run(workload(*jobs)).records[2].arrived == 4.5
+
+
+def test_what_was_stopped_is_kept_apart_from_what_was_answered():
+    outcome = run(workload(job(0, "a", service_s=30.0), job(1, "a", at=1.0, lane=Lane.INTERNAL)))
+    assert [(stop.model, stop.start, stop.end) for stop in outcome.stops] == [("a", 0.0, 1.0)]
+    assert [record.model for record in outcome.records] == ["a", "a"]
 
 
 def test_a_request_that_ends_at_the_instant_of_its_preemption_has_ended():
@@ -184,6 +203,21 @@ def test_the_log_of_decisions_holds_everything_but_the_timer():
     outcome = run(random_workload(Random(3), Mix()))
     assert outcome.decisions
     assert not [action for _, action in outcome.decisions if isinstance(action, WakeAt)]
+
+
+def test_decisions_need_not_be_kept():
+    house = random_workload(Random(3), Mix())
+    outcome = simulate(house, house.settings(SchedulerSettings(), PolicyName.AFFINITY), keep_decisions=False)
+    assert outcome.decisions == []
+    assert len(outcome.records) == len(house.jobs)
+
+
+def test_whoever_wants_to_know_is_told_how_far_a_long_run_is():
+    told: list[int] = []
+    jobs = [job(number, "a", at=float(number), service_s=0.5) for number in range(2 * PROGRESS_JOBS)]
+    house = workload(*jobs)
+    simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO), on_progress=told.append)
+    assert told == [PROGRESS_JOBS, 2 * PROGRESS_JOBS]
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))

@@ -6,9 +6,11 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import Run, simulate
-from hearth.simulation.measures import as_json, summary
+from hearth.simulation.estimating import EstimateError
+from hearth.simulation.measures import as_json, findings, summary
 from hearth.simulation.report import comparison
 from hearth.simulation.traces import parse_trace
+from hearth.types import Lane
 
 TRACE = """\
 {"models": {"a": {}, "b": {}}, "swap_s": {"a": {"b": 6}, "b": {"a": 2}}, "gpu": {"vram_gb": 24}, "resident": ["a"]}
@@ -48,7 +50,62 @@ def test_the_json_form_names_requests_swaps_and_summary():
     assert set(value["summary"]) == {"makespan_s", "swaps", "swap_s", "busy_pct", "mean_wait_s", "p95_wait_s", "max_wait_s"}
 
 
-def test_the_table_has_a_row_per_policy():
-    table = comparison({"fifo": summary(fifo()), "affinity": summary(Run())})
-    assert table.row_count == 2
-    assert list(table.columns[0].cells) == ["fifo", "affinity"]
+def test_the_json_form_also_tells_of_the_lanes_and_of_the_estimates():
+    error = EstimateError(sampled=3, median_error_s=0.5, median_error_pct=10.0)
+    value = as_json("fifo", fifo(), error)
+    assert value["lanes"] == {
+        "external": {"requests": 3, "answered": 2, "interrupts": 0, "mean_wait_s": 3.25, "p95_wait_s": 6.5, "max_wait_s": 6.5}
+    }
+    assert value["estimates"] == {"sampled": 3, "median_error_s": 0.5, "median_error_pct": 10.0}
+
+
+BOTH_LANES = """\
+{"models": {"a": {}}, "resident": ["a"]}
+{"id": 0, "t": 0, "model": "a", "service_s": 30}
+{"id": 1, "t": 10, "model": "a", "service_s": 4, "lane": "internal"}
+"""
+
+
+def both_lanes() -> Run:
+    house = parse_trace(BOTH_LANES, source="t")
+    return simulate(house, house.settings(SchedulerSettings(), PolicyName.AFFINITY))
+
+
+def test_lanes_are_told_apart_and_interruptions_counted():
+    found = findings("affinity", both_lanes())
+    assert set(found.lanes) == {Lane.INTERNAL, Lane.EXTERNAL}
+    assert found.lanes[Lane.INTERNAL].mean_wait_s == 0.0
+    assert (found.lanes[Lane.EXTERNAL].mean_wait_s, found.lanes[Lane.EXTERNAL].interrupts) == (14.0, 1)
+
+
+def test_loading_after_the_last_answer_is_no_part_of_the_makespan():
+    house = parse_trace(
+        BOTH_LANES.replace('"models": {"a": {}}', '"models": {"a": {}, "h": {}}, "home": "h", "swap_s": {"": {"a": 2, "h": 5}}'), source="t"
+    )
+    run = simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
+    assert [swap.target for swap in run.swaps] == ["h"]
+    assert findings("fifo", run).swap_pct == 0.0
+
+
+def cells(*rows, **more) -> list[list[str]]:
+    table = comparison(rows, **more)
+    return [[str(column.header), *(str(cell) for cell in column.cells)] for column in table.columns]
+
+
+def test_the_table_has_a_row_per_policy_and_a_column_of_waits_for_each_lane_at_work():
+    columns = cells(findings("fifo", fifo()), findings("affinity", both_lanes()))
+    assert columns[0] == ["policy", "fifo", "affinity"]
+    waits = {column[0].split()[0]: column[1:] for column in columns if "wait s" in column[0]}
+    assert waits == {"internal": ["-", "0.00 / 0.00 / 0.00"], "external": ["3.25 / 6.50 / 6.50", "14.0 / 14.0 / 14.0"]}
+    assert columns[-1] == ["interrupted", "0", "1"]
+
+
+def test_the_table_tells_how_far_estimates_were_off_where_any_were_made():
+    some = EstimateError(sampled=9, median_error_s=1.5, median_error_pct=20.4)
+    none = EstimateError(sampled=0, median_error_s=None, median_error_pct=None)
+    columns = cells(findings("fifo", fifo(), some), findings("affinity", fifo(), none))
+    assert columns[-1][1:] == ["1.50 (20)", "-"]
+
+
+def test_an_empty_run_is_a_row_too():
+    assert cells(findings("fifo", Run()))[0] == ["policy", "fifo"]

@@ -8,7 +8,7 @@ import pytest
 
 from hearth.errors import ConfigError
 from hearth.simulation.traces import parse_trace, read_trace
-from hearth.types import Lane, Priority
+from hearth.types import Lane, Priority, Usage
 
 HEADER = {
     "models": {"a": {"vram_gb": 13, "parallel": 2, "prompt_tps": 1000, "tps": 50}, "b": {}},
@@ -65,6 +65,22 @@ def test_blank_lines_do_not_shift_line_numbers():
         parse_trace(text(GOOD) + '\n\n{"id": 1, "model": "zz", "service_s": 1}', source="t")
 
 
+def test_a_request_may_tell_its_first_byte_its_limit_and_what_its_answer_reports():
+    told = {"id": 0, "model": "a", "service_s": 3, "first_byte_s": 1, "max_tokens": 64, "reports": {"output_tokens": 40, "decode_s": 2}}
+    job = parse_trace(text(told), source="t").jobs[0]
+    assert (job.first_byte_s, job.max_tokens, job.usage) == (1, 64, Usage(output_tokens=40, decode_s=2))
+
+
+def test_a_request_may_wait_for_several_others():
+    job = parse_trace(text(GOOD, {**GOOD, "id": 1}, {**GOOD, "id": 2, "after": 0, "also_after": [1]}), source="t").jobs[2]
+    assert (job.after, job.also_after) == (0, (1,))
+
+
+def test_the_header_may_tell_of_active_hours_and_of_how_long_unloading_takes():
+    house = parse_trace(text(GOOD, header={**HEADER, "unload_s": {"a": 0.5}, "hours": [{"t": 60, "active": False}]}), source="t")
+    assert (house.unload_s, house.modes) == ({"a": 0.5}, ((60, False),))
+
+
 @pytest.mark.parametrize(
     ("request_line", "expected"),
     [
@@ -76,7 +92,11 @@ def test_blank_lines_do_not_shift_line_numbers():
         ({"id": 0, "model": "a", "service_s": "1"}, "t.jsonl:2: service_s: "),
         ({"id": 0, "model": "a", "service_s": 1, "lane": "fast"}, "t.jsonl:2: lane: "),
         ({"id": 0, "model": "a", "service_s": 1, "priority": 0}, "t.jsonl:2: priority: "),
-        ({"id": 0, "model": "a", "service_s": 1, "servce": 1}, "t.jsonl:2: servce: "),
+        ({"id": 0, "model": "a", "service_s": 1, "servce": 1}, "t.jsonl:2: servce: unknown field; leave it out"),
+        ({"id": 0, "service_s": 1}, "t.jsonl:2: model: is missing; add it"),
+        ({"id": 0, "model": "a", "service_s": 1, "first_byte_s": 2}, "t.jsonl:2: first_byte_s: is more than `service_s`"),
+        ({"id": 0, "model": "a", "service_s": 1, "also_after": []} | {"after": None, "t": -1}, "t.jsonl:2: t: "),
+        ({"id": 0, "model": "a", "service_s": 1, "after": 0}, "t.jsonl:2: after: no request above has the id 0"),
         ({"id": 0, "model": "a", "service_s": 1, "after": 5}, "t.jsonl:2: after: no request above has the id 5"),
         ({"model": "a", "service_s": 1}, "t.jsonl:2: id: "),
         (["not", "an", "object"], "t.jsonl:2: "),
@@ -94,7 +114,10 @@ def test_a_bad_request_is_named_with_its_line(request_line, expected):
         ({}, "t.jsonl:1: models: "),
         ({**HEADER, "resident": ["zz"]}, 't.jsonl:1: "zz" is not in `models`'),
         ({**HEADER, "home": "zz"}, 't.jsonl:1: "zz" is not in `models`'),
+        ({**HEADER, "unload_s": {"zz": 1}}, 't.jsonl:1: "zz" is not in `models`'),
+        ({**HEADER, "hours": [{"t": 1}]}, "t.jsonl:1: hours.0.active: is missing; add it"),
         ({**HEADER, "swap_s": {"b": {"a": -2}}}, "t.jsonl:1: swap_s.b.a: "),
+        ({**HEADER, "home": "b", "swap_s": {"b": {"a": 1}}}, 't.jsonl:1: swap_s: nothing tells what loading "b" costs'),
         ({**HEADER, "swap_s": {}}, 't.jsonl:1: swap_s: nothing tells what loading "a" costs'),
         ({**HEADER, "models": {"a": {"parallel": 0}}}, "t.jsonl:1: models.a.parallel: "),
     ],
@@ -108,7 +131,7 @@ def test_every_problem_is_told_at_once():
 
 
 def test_an_identity_that_is_taken_is_named_with_the_line_that_took_it():
-    assert problems(GOOD, GOOD) == ("t.jsonl:3: id: 0 is taken by line 2",)
+    assert problems(GOOD, GOOD) == ("t.jsonl:3: id: 0 is taken by line 2; give each request a number of its own",)
 
 
 def test_what_is_not_json_is_named_with_its_line():

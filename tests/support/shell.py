@@ -16,7 +16,7 @@ from math import inf
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Unload, WakeAt
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Promote, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.invariants import DecisionChecker
@@ -51,7 +51,7 @@ def house_settings(
     )
 
 
-def words(action: Action) -> str:
+def words(action: Action) -> str:  # noqa: C901 - a closed set, one line each
     """An action in a few words."""
     match action:
         case Dispatch(sequence=sequence, model=model):
@@ -66,6 +66,8 @@ def words(action: Action) -> str:
             return f"cut {sequence}"
         case Abort(sequence=sequence):
             return f"abort {sequence}"
+        case Promote(sequence=sequence, band=band):
+            return f"promote {sequence} to {band.name.lower()}"
         case Fail(sequence=sequence, why=why):
             return f"fail {sequence} {why}"
         case Expire(sequence=sequence):
@@ -174,6 +176,8 @@ class Shell:
         max_tokens: int | None = None,
         replayable: bool = False,
         kind: WorkKind = WorkKind.GENERATE,
+        task_type: str | None = None,
+        caller: str = "test",
     ) -> Sequence:
         """An item is accepted now."""
         self._arrivals += 1
@@ -182,13 +186,14 @@ class Shell:
             request_id=RequestId(f"req_{self._arrivals}"),
             lane=lane,
             priority=priority,
-            caller="test",
+            caller=caller,
             model=model,
             arrived_at=self.now,
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
             replayable=replayable,
             kind=kind,
+            task_type=task_type,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,
         )
         self.tell(inputs.Arrived(item=item))

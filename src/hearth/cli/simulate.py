@@ -1,4 +1,7 @@
-"""`hearth simulate`: what each policy would have done with a trace, side by side. Touches no gateway. Called by `hearth.cli`."""
+"""`hearth simulate`: what each policy would have done with a trace, a workload that ships, or the gateway's own log, side by side.
+
+Asks a gateway only with `--from-log`, and changes nothing there. Called by `hearth.cli`.
+"""
 
 from __future__ import annotations
 
@@ -6,69 +9,129 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import SplitResult
 
 import click
 
 from hearth.cli.console import console_for
 from hearth.cli.exits import CommandFailed
+from hearth.cli.gateway_options import gateway_options
+from hearth.cli.simulate_runs import PolicyRun, RunProgress, run_policies
+from hearth.cli.simulate_sources import ALL, SourceOptions, sources
+from hearth.clock import SystemClock
+from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import PolicyName, SchedulerSettings
-from hearth.errors import ConfigError
-from hearth.simulation.engine import Run
-from hearth.simulation.engine import simulate as run_simulation
-from hearth.simulation.measures import as_json, summary
+from hearth.config.settings import PolicyName, Settings
+from hearth.simulation.measures import as_json, findings
 from hearth.simulation.report import comparison
-from hearth.simulation.traces import read_trace
-from hearth.simulation.workloads import Workload
+from hearth.simulation.trace_text import trace_text
+from hearth.simulation.workloads import WORKLOADS
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-
-
-class _Trace(click.ParamType[Workload]):
-    """A trace file; what is wrong with it is a usage error (exit 2)."""
-
-    name = "file"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Workload:
-        try:
-            return read_trace(Path(str(value)))
-        except ConfigError as error:
-            return self.fail(str(error), param, ctx)
+_OUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+_POLICIES = [policy.value for policy in PolicyName]
 
 
 @click.command
-@click.option("--trace", "workload", type=_Trace(), required=True, help="Requests, one JSON line each (docs/scheduling.md).")
+@click.option("--trace", "trace_file", type=_FILE, help="Requests, one JSON line each (docs/scheduling.md).")
+@click.option(
+    "--workload",
+    "names",
+    type=click.Choice([*WORKLOADS, ALL]),
+    metavar="NAME",
+    multiple=True,
+    help=f"A workload that ships ({', '.join(WORKLOADS)}), or {ALL}; may be given more than once.",
+)
+@click.option("--from-log", "from_log", is_flag=True, help="What a running gateway has in its log.")
+@click.option("--since", default="7d", show_default=True, help="With --from-log: what ended since then, as for `hearth log`.")
+@gateway_options
 @click.option(
     "--policy",
     "policies",
-    type=click.Choice([policy.value for policy in PolicyName]),
+    type=click.Choice(_POLICIES),
     multiple=True,
     help="Policy to try; may be given more than once. Default: all of them.",
 )
-@click.option("--config", "config_file", type=_FILE, help="Configuration whose scheduling rules apply. Default: the built-in ones.")
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Write the runs here; - is stdout."
-)
-def simulate(workload: Workload, policies: Sequence[str], config_file: Path | None, json_file: Path | None) -> None:
-    """Try scheduling policies on a recorded or made-up day."""
-    base = _rules(config_file)
-    runs = {name: _run(workload, base, PolicyName(name)) for name in dict.fromkeys(policies or [policy.value for policy in PolicyName])}
+@click.option("--config", "config_file", type=_FILE, help="Configuration whose rules and GPU apply. Default: the built-in ones.")
+@click.option("--json", "json_file", type=_OUT, help="Write the runs here; - is stdout.")
+@click.option("--plot", "plot_file", type=_FILE, help="Draw the GPU's day and the waits into this PNG (needs the extra `plots`).")
+@click.option("--save", "save_file", type=_OUT, help="Write what is simulated as a trace; - is stdout.")
+def simulate(
+    policies: Sequence[str],
+    config_file: Path | None,
+    json_file: Path | None,
+    plot_file: Path | None,
+    save_file: Path | None,
+    *,
+    trace_file: Path | None,
+    names: tuple[str, ...],
+    from_log: bool,
+    since: str,
+    address: SplitResult,
+    key: str | None,
+) -> None:
+    """Try scheduling policies on a recorded or made-up day.
+
+    Give one of --trace, --workload and --from-log.
+    """
+    config = _config(config_file)
+    wanted = SourceOptions(trace_file=trace_file, names=names, from_log=from_log, since=since, address=address, key=key)
+    chosen = sources(wanted, config)
+    if len(chosen) > 1 and (plot_file is not None or save_file is not None):
+        raise click.UsageError("--plot and --save take one workload; name it with --workload")
+    if plot_file is not None:
+        _check_plots()
+    if save_file is not None:
+        _write(save_file, trace_text(chosen[0].workload))
+    progress = RunProgress(console_for(sys.stderr, environ=os.environ), SystemClock())
+    with progress.over(sum(len(source.workload.jobs) for source in chosen) * len(policies or _POLICIES)):
+        runs = run_policies(
+            chosen, config.scheduler_settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)], progress
+        )
     if json_file is not None:
-        _write(json_file, json.dumps([as_json(name, run) for name, run in runs.items()]) + "\n")
-    if str(json_file) != "-":
-        console_for(sys.stdout, environ=os.environ).print(comparison({name: summary(run) for name, run in runs.items()}))
+        _write(json_file, json.dumps([_entry(run) for run in runs]) + "\n")
+    if plot_file is not None:
+        _plot(plot_file, runs)
+    if "-" not in {str(json_file), str(save_file)}:
+        _print(runs)
 
 
-def _rules(config_file: Path | None) -> SchedulerSettings:
+def _config(config_file: Path | None) -> GatewayConfig:
     """The built-in rules where no file is named: a result must not depend on the directory it was made in."""
-    if config_file is None:
-        return SchedulerSettings()
-    return load_gateway_config(config_file).scheduler_settings
+    return GatewayConfig(settings=Settings()) if config_file is None else load_gateway_config(config_file)
 
 
-def _run(workload: Workload, base: SchedulerSettings, policy: PolicyName) -> Run:
-    return run_simulation(workload, workload.settings(base, policy))
+def _entry(run: PolicyRun) -> dict[str, object]:
+    """A run; of a workload that ships, with its name."""
+    named = {} if run.workload is None else {"workload": run.workload}
+    return {**named, **as_json(run.policy, run.run, run.estimates)}
+
+
+def _print(runs: Sequence[PolicyRun]) -> None:
+    console = console_for(sys.stdout, environ=os.environ)
+    titles = dict.fromkeys(run.workload for run in runs)
+    for title in titles:
+        rows = [findings(run.policy, run.run, run.estimates) for run in runs if run.workload == title]
+        console.print(comparison(rows, title=title))
+        if len(titles) > 1:
+            console.print()
+
+
+def _check_plots() -> None:
+    """Before anything is simulated. Raises CommandFailed where there is nothing to draw with."""
+    if find_spec("matplotlib") is None:
+        raise CommandFailed('--plot needs matplotlib: run `pip install "hearth-gateway[plots]"`')
+
+
+def _plot(path: Path, runs: Sequence[PolicyRun]) -> None:
+    from hearth.simulation.plots import draw_png  # noqa: PLC0415 (matplotlib is not paid for by others)
+
+    try:
+        path.write_bytes(draw_png({run.policy: run.run for run in runs}, title=runs[0].workload))
+    except OSError as error:
+        raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _write(path: Path, text: str) -> None:

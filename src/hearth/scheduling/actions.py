@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hearth.types import Sequence
+from hearth.types import Band, Sequence, value
 
 
 class SwapReason(StrEnum):
@@ -15,6 +15,8 @@ class SwapReason(StrEnum):
     """The next item of a band needs it."""
     OVERDUE = "overdue"
     """An item has waited past `scheduling.max_swap_wait_s`."""
+    EXPECTED = "expected"
+    """Nothing else to do, and the last caller is likely to ask for it next."""
     HOME = "home"
     """Nothing else to do: back to the home model."""
     RELOAD = "reload"
@@ -31,7 +33,7 @@ class Refusal(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Dispatch:
     """Run the item on `model` now; `attempt` counts from 1 and names this try."""
 
@@ -82,6 +84,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Promote:
+    """Write down that the waiting item has risen to `band` by its age."""
+
+    sequence: Sequence
+    band: Band
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """Give the item up and tell its caller."""
 
@@ -103,4 +113,4 @@ class WakeAt:
     at: float | None
 
 
-Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Fail | Expire | WakeAt
+Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Promote | Fail | Expire | WakeAt

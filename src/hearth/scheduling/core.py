@@ -4,8 +4,8 @@
 
 1. fold the fact into the state (a late report about an attempt that is over is ignored; a fact that cannot change what was decided
    before ends the decision here);
-2. give up what has waited too long;
-3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
+2. give up what has waited too long, raise what has waited long;
+3. stop what must yield, start the best item per free slot, swap where that is due (`placement`; `starting` where it is plain);
 4. go home when there is nothing else to do (`home`);
 5. re-arm the one timer.
 
@@ -19,11 +19,15 @@ from __future__ import annotations
 import heapq
 
 from hearth.config.settings import SchedulerSettings
-from hearth.scheduling.actions import Action, Expire, Fail, Refusal, WakeAt
-from hearth.scheduling.facts import fold, is_idle_news
+from hearth.scheduling.actions import Action, Expire, Fail, Promote, Refusal, WakeAt
+from hearth.scheduling.aging import raised
+from hearth.scheduling.facts import FOLDS
 from hearth.scheduling.home import restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
+from hearth.scheduling.policies import POLICIES
+from hearth.scheduling.preload import preload
+from hearth.scheduling.starting import start_next_of_line
 from hearth.scheduling.state import State
 
 
@@ -31,7 +35,7 @@ class Scheduler:
     """Decides; see the module docstring. `state` is for reading (snapshots, invariants), never for changing from outside."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self.state = State.new(settings)
+        self.state = State.new(settings, learns=POLICIES[settings.scheduling.policy].learns)
         self._armed_at: float | None = None
         self._stranded_check_at: float | None = None
 
@@ -41,25 +45,53 @@ class Scheduler:
         Returns:
             What to do, in the order in which it was decided. At most one `WakeAt`, at the end, where the timer changes.
         """
-        if isinstance(fact, TimerFired):
+        state, kind = self.state, type(fact)
+        actions = FOLDS[kind](state, fact, now)
+        if actions is None:
+            return []
+        state.next_wake_at = None
+        if kind is TimerFired:
             self._armed_at = None
-        if is_idle_news(self.state, fact, now):
-            return fold(self.state, fact, now)
-        self.state.wakes.clear()
-        actions = fold(self.state, fact, now)
-        if not isinstance(fact, Arrived):
+        if kind is not Arrived or state.down_since is None:
             self._stranded_check_at = None
-        actions += self._give_up(now)
-        if self.state.down_since is None and not self.state.draining:
-            placement = Placement(self.state, now)
-            restore(self.state, placement, now)
-            actions += placement.run()
+        if state.expiries:
+            actions += self._expired(now)
+        if state.down_since is not None:
+            actions += self._stranded(now)
+        if state.aging.due:
+            actions += self._raise(now)
+        if state.down_since is None and not state.draining:
+            actions += self._place(now)
         else:
-            self.state.idle_since = None
-        return actions + self._arm(now)
+            state.idle_since = None
+        return self._armed(actions, now)
 
-    def _give_up(self, now: float) -> list[Action]:
-        return self._expired(now) + self._stranded(now)
+    def _place(self, now: float) -> list[Action]:
+        """What starts, stops and is swapped; where nothing waits or runs, what may be loaded meanwhile."""
+        state, started = self.state, list[Action]()
+        if state.entries:
+            state.idle_since = None
+            if (action := start_next_of_line(state, now)) is not None:
+                started.append(action)
+                if state.residency.saturated(state.waiting.lines_of):
+                    return started
+            return started + Placement(state, now).run()
+        placement = Placement(state, now)
+        restore(state, placement, now)
+        preload(state, placement, now)
+        return placement.run()
+
+    def _raise(self, now: float) -> list[Action]:
+        """Internal items that have waited long enough for the next band, in the order in which their time came."""
+        state, actions = self.state, list[Action]()
+        while (entry := state.aging.next_due(state.entries, now)) is not None:
+            state.waiting.move(entry, raised(entry.band))
+            state.aging.promotions += 1
+            state.aging.expect(entry)
+            actions.append(Promote(sequence=entry.item.sequence, band=entry.band))
+        if state.aging.due:
+            state.wake_at(state.aging.due[0][0])
+        return actions
 
     def _expired(self, now: float) -> list[Action]:
         """Items that have waited for their first start as long as they may; what was started once is not given up for its age."""
@@ -103,10 +135,12 @@ class Scheduler:
                 self._stranded_check_at = min(until, self._stranded_check_at or until)
         return actions
 
-    def _arm(self, now: float) -> list[Action]:
-        wakes = self.state.wakes
-        at = max(wakes[0], now) if wakes else None
-        if at == self._armed_at:
-            return []
-        self._armed_at = at
-        return [WakeAt(at=at)]
+    def _armed(self, actions: list[Action], now: float) -> list[Action]:
+        """The actions, with the timer set to what was asked for during this decision."""
+        at = self.state.next_wake_at
+        if at is not None and at < now:
+            at = now
+        if at != self._armed_at:
+            self._armed_at = at
+            actions.append(WakeAt(at=at))
+        return actions

@@ -1,19 +1,30 @@
-"""What the scheduler has learned from finished work: speeds, output lengths and what a swap costs.
+"""What the scheduler has learned from finished work: speeds, output lengths, sizes of prompts and what a swap costs.
 
 All averages are exponential with alpha 0.3, as in llmux's switching efficiency report; a swap observation is capped at 60 s (or the
-target's own running average, where that is more) so that one cold start does not spoil the average. Estimates never come from the
-simulator's ground truth.
+target's own median, where that is more) so that one cold start does not spoil the average. Estimates never come from the simulator's
+ground truth. `export` and `restore` carry what was learned over a restart as plain values.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
 
 from hearth.types import QueueItem, Usage, WorkKind
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
+SWAP_MEMORY = 9
+"""Swaps to a model that its median is taken of."""
 PRIOR_DECODE_TOKENS_PER_S = 40.0
 PRIOR_PROMPT_TOKENS_PER_S = 1000.0
 PRIOR_OUTPUT_TOKENS = 200.0
+CHARS_PER_TOKEN = 3.5
+"""What the guess `QueueItem.prompt_tokens` takes for granted; the learned factor corrects it by model."""
+MIN_PROMPT_TOKENS = 64
+"""Shorter prompts teach nothing of that: most of what is counted then is the model's own template."""
+FACTORS = (0.2, 5.0)
+"""A count outside this range of the guess says more about the guess (images, a cut prompt) than about the model."""
 UNBOUNDED_OUTPUT_TOKENS = 8192.0
 """What an answer without a limit is taken to reach at most, when it is decided that it takes too long."""
 PESSIMISTIC_TOKENS_PER_S = 10.0
@@ -21,6 +32,13 @@ PESSIMISTIC_TOKENS_PER_S = 10.0
 doubles the limit."""
 MAX_CALLERS = 4096
 """Output lengths are kept for this many (caller, model) pairs; the oldest pair goes first."""
+_GENERATE = WorkKind.GENERATE
+"""Looked up once: in Python 3.11 that takes as long as calling a function."""
+KEPT_CALLERS = 1000
+"""Of those, so many of the latest outlive a restart."""
+FORMAT = 1
+MOST = 1e9
+"""Nothing that was measured is larger: a restored value that is was never learned."""
 
 
 def _blend(old: float | None, seen: float) -> float:
@@ -34,28 +52,32 @@ class Estimates:
         self.swap_prior_s = swap_prior_s
         self._swap_s: dict[tuple[str, str], float] = {}
         self._target_s: dict[str, float] = {}
+        self._recent_swaps_s: dict[str, tuple[float, ...]] = {}
         self._decode_tps: dict[str, float] = {}
         self._prompt_tps: dict[str, float] = {}
+        self._prompt_factor: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
 
     def copied(self) -> Estimates:
         """The same knowledge, to learn on separately."""
         twin = Estimates(swap_prior_s=self.swap_prior_s)
-        twin._swap_s, twin._target_s = dict(self._swap_s), dict(self._target_s)
+        twin._swap_s, twin._target_s, twin._recent_swaps_s = dict(self._swap_s), dict(self._target_s), dict(self._recent_swaps_s)
         twin._decode_tps, twin._prompt_tps = dict(self._decode_tps), dict(self._prompt_tps)
-        twin._output_tokens = dict(self._output_tokens)
+        twin._prompt_factor, twin._output_tokens = dict(self._prompt_factor), dict(self._output_tokens)
         return twin
 
     def learn_swap(self, origin: str, target: str, seconds: float) -> None:
         """Fold in one measured swap; `origin` is "" for an empty GPU."""
-        cap = max(SWAP_CAP_S, self._target_s.get(target, 0.0))
-        self._target_s[target] = _blend(self._target_s.get(target), seconds)
+        recent = self._recent_swaps_s.get(target, ())
+        cap = max(SWAP_CAP_S, sorted(recent)[len(recent) // 2] if recent else 0.0)
+        self._recent_swaps_s[target] = (*recent, seconds)[-SWAP_MEMORY:]
+        self._target_s[target] = _blend(self._target_s.get(target), min(seconds, cap))
         self._swap_s[origin, target] = _blend(self._swap_s.get((origin, target)), min(seconds, cap))
 
     def swap_s(self, origin: str, target: str) -> float:
         """Expected seconds of a swap: this direction, else this target from anywhere, else the prior."""
         known = self._swap_s.get((origin, target))
-        return known if known is not None else min(self._target_s.get(target, self.swap_prior_s), SWAP_CAP_S)
+        return known if known is not None else self._target_s.get(target, self.swap_prior_s)
 
     def learn_item(self, item: QueueItem, model: str, usage: Usage, run_s: float) -> None:
         """Fold in one finished generation; `run_s` is dispatch to end and stands in where the dialect carries no timings."""
@@ -66,6 +88,8 @@ class Estimates:
                 self._decode_tps[model] = _blend(self._decode_tps.get(model), usage.output_tokens / decode_s)
         if usage.prompt_tokens and usage.prompt_s:
             self._prompt_tps[model] = _blend(self._prompt_tps.get(model), usage.prompt_tokens / usage.prompt_s)
+        if usage.prompt_tokens and item.prompt_tokens >= MIN_PROMPT_TOKENS:
+            self._learn_size(model, usage.prompt_tokens / item.prompt_tokens)
 
     def _learn_output(self, caller: str, model: str, tokens: int) -> None:
         key = (caller, model)
@@ -73,18 +97,31 @@ class Estimates:
         if len(self._output_tokens) > MAX_CALLERS:
             del self._output_tokens[next(iter(self._output_tokens))]
 
+    def _learn_size(self, model: str, factor: float) -> None:
+        if FACTORS[0] <= factor <= FACTORS[1]:
+            self._prompt_factor[model] = _blend(self._prompt_factor.get(model, 1.0), factor)
+
+    def chars_per_token(self, model: str) -> float:
+        """Characters of a prompt that make one token of this model."""
+        return CHARS_PER_TOKEN / self._prompt_factor.get(model, 1.0)
+
+    def prompt_tokens(self, item: QueueItem, model: str) -> float:
+        """Expected tokens of the prompt, in this model's own."""
+        return item.prompt_tokens * self._prompt_factor.get(model, 1.0)
+
     def prompt_s(self, item: QueueItem, model: str) -> float:
         """Expected seconds of prompt evaluation."""
-        return item.prompt_tokens / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
+        return self.prompt_tokens(item, model) / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
 
     def service_s(self, item: QueueItem, model: str) -> float:
         """Expected seconds from dispatch to end, the model being resident."""
-        output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
-        if item.max_tokens is not None:
-            output = min(output, item.max_tokens)
-        if item.kind is not WorkKind.GENERATE:
-            output = 0.0
-        return self.prompt_s(item, model) + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
+        output = 0.0
+        if item.kind is _GENERATE:
+            output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
+            if item.max_tokens is not None and item.max_tokens < output:
+                output = item.max_tokens
+        prompt_s = self.prompt_s(item, model) if item.prompt_tokens else 0.0
+        return prompt_s + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
     def limit_s(self, item: QueueItem, model: str) -> float:
         """The most seconds that a healthy answer can be expected to take: its output limit at the model's learned speed."""
@@ -92,3 +129,57 @@ class Estimates:
         if item.kind is not WorkKind.GENERATE:
             output = 0.0
         return self.prompt_s(item, model) + output / self._decode_tps.get(model, PESSIMISTIC_TOKENS_PER_S)
+
+    def export(self) -> dict[str, object]:
+        """What was learned, as values that JSON can hold. Reads only."""
+        latest = islice(reversed(self._output_tokens.items()), KEPT_CALLERS)
+        return {
+            "format": FORMAT,
+            "swap_s": [[origin, target, seconds] for (origin, target), seconds in self._swap_s.items()],
+            "target_s": dict(self._target_s),
+            "recent_swaps_s": {target: list(seconds) for target, seconds in self._recent_swaps_s.items()},
+            "decode_tps": dict(self._decode_tps),
+            "prompt_tps": dict(self._prompt_tps),
+            "prompt_factor": dict(self._prompt_factor),
+            "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
+        }
+
+    def restore(self, document: Mapping[str, object]) -> None:
+        """Take over what an earlier process exported. What is missing, wrong or of another format counts as never learned."""
+        if document.get("format") != FORMAT:
+            return
+        self._swap_s |= _pairs(document.get("swap_s"))
+        self._target_s |= _numbers(document.get("target_s"))
+        self._decode_tps |= _numbers(document.get("decode_tps"))
+        self._prompt_tps |= _numbers(document.get("prompt_tps"))
+        factors = _numbers(document.get("prompt_factor"))
+        self._prompt_factor |= {model: factor for model, factor in factors.items() if FACTORS[0] <= factor <= FACTORS[1]}
+        self._output_tokens |= dict(islice(_pairs(document.get("output_tokens")).items(), MAX_CALLERS))
+        for target, swaps in _named(document.get("recent_swaps_s")):
+            self._recent_swaps_s[target] = tuple(_measures(swaps))[-SWAP_MEMORY:]
+
+
+def _measures(value: object) -> list[float]:
+    """The numbers of a list that can have been measured: more than nothing, and of this world."""
+    found = value if isinstance(value, list) else ()
+    return [float(each) for each in found if isinstance(each, int | float) and not isinstance(each, bool) and 0 < each <= MOST]
+
+
+def _named(value: object) -> list[tuple[str, object]]:
+    return [(key, each) for key, each in value.items() if isinstance(key, str)] if isinstance(value, dict) else []
+
+
+def _numbers(value: object) -> dict[str, float]:
+    return {name: measure for name, each in _named(value) for measure in _measures([each])}
+
+
+def _pairs(value: object) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for row in value if isinstance(value, list) else ():
+        match row:
+            case [str(first), str(second), number]:
+                for measure in _measures([number]):
+                    found[first, second] = measure
+            case _:
+                pass
+    return found

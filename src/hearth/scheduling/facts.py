@@ -1,151 +1,115 @@
 """Folding one reported fact into the state: the first step of every decision.
 
 Each handler changes the state and returns what must be said at once (giving an item up, stopping an attempt). It starts nothing: who
-runs next is decided afterwards, from the whole state.
+runs next is decided afterwards, from the whole state. Facts about items or attempts that are over are ignored.
+
+`FOLDS` has the handler of each kind of fact. A handler returns None where the fact makes nothing possible, and nothing due, that was not
+so before: then there is nothing to decide. That is so for most facts of a busy day.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
-from hearth.config.settings import SchedulerSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, SwapReason
+from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.inputs import Fault, Input
+from hearth.scheduling.packing import first_byte_may_open
+from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, resumable
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
-from hearth.types import Band, Sequence
+from hearth.types import Band, Lane, QueueItem, Sequence
 
 RESENDS = 1
 """Attempts that a backend fault may undo before the item is given up."""
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
-
-
-def fold(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, PLR0911, PLR0912 - a closed set, one line each
-    """Apply one fact. Facts about items or attempts that are over are ignored."""
-    match fact:
-        case inputs.Arrived():
-            return _arrived(state, fact)
-        case inputs.Started(sequence=sequence, attempt=attempt):
-            return _started(state, sequence, attempt, now)
-        case inputs.FirstByte():
-            return _first_byte(state, fact, now)
-        case inputs.Outgrown(sequence=sequence, attempt=attempt):
-            return _outgrown(state, sequence, attempt)
-        case inputs.Finished():
-            return _finished(state, fact, now)
-        case inputs.Failed():
-            return _failed(state, fact, now)
-        case inputs.Stopped(sequence=sequence, attempt=attempt):
-            return _stopped(state, sequence, attempt, now)
-        case inputs.Cancelled(sequence=sequence):
-            return _cancelled(state, sequence)
-        case inputs.Loaded(model=model, vram_mib=vram_mib):
-            return _loaded(state, model, vram_mib, now)
-        case inputs.LoadFailed(model=model, permanent=permanent):
-            return _load_failed(state, model, now, permanent=permanent)
-        case inputs.Unloaded(model=model):
-            state.residency.unloaded(model, now)
-            state.failures.pop(model, None)
-        case inputs.UnloadFailed(model=model):
-            return _unload_failed(state, model, now)
-        case inputs.GpuSampled(capacity_mib=capacity_mib):
-            state.residency.sample(capacity_mib)
-        case inputs.BackendDown():
-            state.down_since = now if state.down_since is None else state.down_since
-        case inputs.BackendUp():
-            state.down_since = None
-            state.not_before.clear()
-            state.failures.clear()
-        case inputs.Scheduled(task_type=task_type, due_at=due_at):
-            state.announced = {other: at for other, at in state.announced.items() if at > now} | {task_type: due_at}
-        case inputs.ModeChanged(active=active):
-            state.active = active
-        case inputs.PreemptRequested():
-            return _stop_all(state)
-        case inputs.PolicyChanged(settings=settings):
-            _reconfigure(state, settings)
-        case inputs.DrainRequested():
-            state.draining = True
-        case inputs.TimerFired():
-            pass
-    return []
-
-
-def is_idle_news(state: State, fact: Input, now: float) -> bool:
-    """Can this fact make nothing possible, and nothing due, that was not so before?
-
-    True for a first byte of an attempt that is not told to stop (it only takes options away), a start at the instant of its dispatch
-    (expected then), and an external item that comes to stand behind another of its own line: together most facts of a busy day.
-    """
-    match fact:
-        case inputs.FirstByte(sequence=sequence):
-            entry = state.entries.get(sequence)
-            return entry is None or entry.place is Place.RUNNING
-        case inputs.Started(sequence=sequence):
-            entry = state.entries.get(sequence)
-            return entry is None or now <= entry.dispatched_at
-        case inputs.Arrived(item=item):
-            behind = item.expires_at is None and item.band is Band.EXTERNAL and state.waiting.head(Band.EXTERNAL, item.model) is not None
-            return behind and state.down_since is None and not state.draining
-        case _:
-            return False
+_RUNNING, _WAITING, _EXTERNAL_BAND, _EXTERNAL_LANE = Place.RUNNING, Place.WAITING, Band.EXTERNAL, Lane.EXTERNAL
+"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
 def _attempt(state: State, sequence: Sequence, attempt: int) -> Entry | None:
     """The entry if this very attempt of it is under way."""
     entry = state.entries.get(sequence)
-    if entry is None or entry.place is Place.WAITING or entry.attempts != attempt:
+    if entry is None or entry.place is _WAITING or entry.attempts != attempt:
         return None
     return entry
 
 
-def _arrived(state: State, fact: inputs.Arrived) -> list[Action]:
+def _arrived(state: State, fact: inputs.Arrived, now: float) -> list[Action] | None:
+    """Nothing to decide for an external item that comes to stand behind another of its own line."""
     item = fact.item
-    if item.model is not None and state.residency.never_fits(item.model):
+    if item.model is not None and state.residency.never_fits(item.model, item.task_type):
         return [Fail(sequence=item.sequence, why=Refusal.NEVER_FITS)]
-    entry = Entry(item=item, band=item.band)
-    state.entries[item.sequence] = entry
+    if state.arrivals.learns:
+        state.arrivals.arrived(item.caller, item.model, now)
+        if item.model is not None and state.is_idle(item.model):
+            state.arrivals.came_back(item.caller, item.model, now)
+    behind = item.expires_at is None and item.lane is _EXTERNAL_LANE and item.model in state.waiting.lines[_EXTERNAL_BAND]
+    entry = state.entries[item.sequence] = Entry(item, item.band)
     state.enqueue(entry)
     if item.expires_at is not None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))
-    return []
+    return None if behind and state.held_until is None and state.down_since is None and not state.draining else []
 
 
-def _started(state: State, sequence: Sequence, attempt: int, now: float) -> list[Action]:
-    entry = _attempt(state, sequence, attempt)
-    if entry is not None and entry.model is not None and now > entry.dispatched_at:
+def _started(state: State, fact: inputs.Started, now: float) -> list[Action] | None:
+    """Nothing to decide for a start at the instant of its dispatch, which is what was expected then."""
+    entry = state.entries.get(fact.sequence)
+    if entry is None or now <= entry.dispatched_at:
+        return None
+    if entry.place is not _WAITING and entry.attempts == fact.attempt and entry.model is not None:
         entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model)
     return []
 
 
-def _first_byte(state: State, fact: inputs.FirstByte, now: float) -> list[Action]:
-    """Bytes that reached the caller while a `Preempt` was on its way win: the shell lets such an attempt go on."""
-    entry = _attempt(state, fact.sequence, fact.attempt)
-    if entry is not None:
+def _first_byte(state: State, fact: inputs.FirstByte, now: float) -> list[Action] | None:
+    """Bytes that reached the caller while a `Preempt` was on its way win: the shell lets such an attempt go on.
+
+    Nothing to decide where the attempt was not told to stop and no round ends that somebody waits for: it only takes options away.
+    """
+    entry = state.entries.get(fact.sequence)
+    if entry is None:
+        return None
+    is_idle_news = entry.place is _RUNNING and not first_byte_may_open(state)
+    if entry.place is not _WAITING and entry.attempts == fact.attempt:
         entry.first_byte_at = now
         entry.forwarded = fact.forwarded
-        if fact.forwarded and not resumable(state, entry):
+        if entry.place is not _RUNNING and fact.forwarded and not resumable(state, entry):
             _go_on(entry)
-    return []
+    return None if is_idle_news else []
 
 
-def _outgrown(state: State, sequence: Sequence, attempt: int) -> list[Action]:
+def _outgrown(state: State, fact: inputs.Outgrown, _now: float) -> list[Action]:
     """A `Preempt` on its way comes too late, as after a first byte."""
-    entry = _attempt(state, sequence, attempt)
+    entry = _attempt(state, fact.sequence, fact.attempt)
     if entry is not None:
         entry.outgrown = True
         _go_on(entry)
     return []
 
 
-def _reconfigure(state: State, settings: SchedulerSettings) -> None:
-    state.settings = settings
+def _reconfigured(state: State, fact: inputs.PolicyChanged, _now: float) -> list[Action]:
+    """What waits and could never be loaded under the new settings is told so, as it would be on arrival."""
+    settings = state.settings = fact.settings
     state.residency.configure(settings)
     state.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
+    state.aging.configure(settings.scheduling.aging, state.waiting.all_entries())
     state.home_failures = 0
+    learns = POLICIES[settings.scheduling.policy].learns
+    if learns is not state.arrivals.learns:
+        state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
+    waiting = sorted(state.waiting.all_entries(), key=lambda entry: entry.item.sequence)
+    return [_give_up(state, entry, Refusal.NEVER_FITS) for entry in waiting if _never_fits(state, entry.item)]
+
+
+def _never_fits(state: State, item: QueueItem) -> bool:
+    return item.model is not None and state.residency.never_fits(item.model, item.task_type)
 
 
 def _go_on(entry: Entry) -> None:
@@ -159,6 +123,8 @@ def _finished(state: State, fact: inputs.Finished, now: float) -> list[Action]:
         state.estimates.learn_item(entry.item, entry.model, fact.usage, now - entry.dispatched_at)
         state.release(entry, now)
         state.leave(entry)
+        if state.arrivals.learns:
+            state.arrivals.ended(entry.item.caller, entry.model, now, now - entry.dispatched_at)
     return []
 
 
@@ -182,14 +148,14 @@ def _failed(state: State, fact: inputs.Failed, now: float) -> list[Action]:
     return []
 
 
-def _stopped(state: State, sequence: Sequence, attempt: int, now: float) -> list[Action]:
-    entry = _attempt(state, sequence, attempt)
+def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
+    entry = _attempt(state, fact.sequence, fact.attempt)
     if entry is None:
         return []
     state.release(entry, now)
     if entry.cancelled or entry.cut:
         state.leave(entry)
-        return [] if entry.cancelled else [Fail(sequence=sequence, why=Refusal.INTERRUPTED)]
+        return [] if entry.cancelled else [Fail(sequence=fact.sequence, why=Refusal.INTERRUPTED)]
     entry.interrupts += 1
     state.interruptions += 1
     entry.band, entry.rank = Band.INTERRUPTED, -state.interruptions
@@ -197,8 +163,8 @@ def _stopped(state: State, sequence: Sequence, attempt: int, now: float) -> list
     return []
 
 
-def _cancelled(state: State, sequence: Sequence) -> list[Action]:
-    entry = state.entries.get(sequence)
+def _cancelled(state: State, fact: inputs.Cancelled, _now: float) -> list[Action]:
+    entry = state.entries.get(fact.sequence)
     if entry is None or entry.cancelled:
         return []
     if entry.place is Place.WAITING:
@@ -208,11 +174,12 @@ def _cancelled(state: State, sequence: Sequence) -> list[Action]:
     entry.cancelled = True
     was_running = entry.place is Place.RUNNING
     entry.place = Place.STOPPING
-    return [Abort(sequence=sequence, attempt=entry.attempts)] if was_running else []
+    return [Abort(sequence=fact.sequence, attempt=entry.attempts)] if was_running else []
 
 
-def _loaded(state: State, model: str, vram_mib: float | None, now: float) -> list[Action]:
-    swap = state.residency.loaded(model, now, vram_mib)
+def _loaded(state: State, fact: inputs.Loaded, now: float) -> list[Action]:
+    model = fact.model
+    swap = state.residency.loaded(model, now, fact.vram_mib)
     if swap is not None:
         origin = swap.replaced[0] if swap.replaced else ""
         state.estimates.learn_swap(origin, model, now - swap.started_at + swap.cleared_s)
@@ -221,7 +188,8 @@ def _loaded(state: State, model: str, vram_mib: float | None, now: float) -> lis
     return []
 
 
-def _load_failed(state: State, model: str, now: float, *, permanent: bool) -> list[Action]:
+def _load_failed(state: State, fact: inputs.LoadFailed, now: float) -> list[Action]:
+    model, permanent = fact.model, fact.permanent
     swap = state.residency.load_failed(model)
     if swap is None:
         return []
@@ -240,7 +208,14 @@ def _load_failed(state: State, model: str, now: float, *, permanent: bool) -> li
     return [_give_up(state, entry, Refusal.LOAD_FAILED) for entry in stranded]
 
 
-def _unload_failed(state: State, model: str, now: float) -> list[Action]:
+def _unloaded(state: State, fact: inputs.Unloaded, now: float) -> list[Action]:
+    state.residency.unloaded(fact.model, now)
+    state.failures.pop(fact.model, None)
+    return []
+
+
+def _unload_failed(state: State, fact: inputs.UnloadFailed, now: float) -> list[Action]:
+    model = fact.model
     state.residency.unload_failed(model, now)
     state.not_before[model] = now + UNLOAD_RETRY_S
     state.failures[model] = state.failures.get(model, 0) + 1
@@ -250,7 +225,43 @@ def _unload_failed(state: State, model: str, now: float) -> list[Action]:
     return [_give_up(state, entry, Refusal.LOAD_FAILED) for entry in sorted(stranded, key=lambda entry: entry.item.sequence)]
 
 
-def _stop_all(state: State) -> list[Action]:
+def _gpu_sampled(state: State, fact: inputs.GpuSampled, _now: float) -> list[Action]:
+    state.residency.sample(fact.capacity_mib, fact.foreign_mib)
+    return []
+
+
+def _backend_down(state: State, _fact: inputs.BackendDown, now: float) -> list[Action]:
+    state.down_since = now if state.down_since is None else state.down_since
+    return []
+
+
+def _backend_up(state: State, _fact: inputs.BackendUp, _now: float) -> list[Action]:
+    state.down_since = None
+    state.not_before.clear()
+    state.failures.clear()
+    return []
+
+
+def _scheduled(state: State, fact: inputs.Scheduled, now: float) -> list[Action]:
+    state.announced = {other: at for other, at in state.announced.items() if at > now} | {fact.task_type: fact.due_at}
+    return []
+
+
+def _mode_changed(state: State, fact: inputs.ModeChanged, _now: float) -> list[Action]:
+    state.active = fact.active
+    return []
+
+
+def _drain_requested(state: State, _fact: inputs.DrainRequested, _now: float) -> list[Action]:
+    state.draining = True
+    return []
+
+
+def _timer_fired(_state: State, _fact: inputs.TimerFired, _now: float) -> list[Action]:
+    return []
+
+
+def _stop_all(state: State, _fact: inputs.PreemptRequested, _now: float) -> list[Action]:
     actions: list[Action] = []
     for entry in state.running:
         if interruptible(state, entry):
@@ -263,3 +274,30 @@ def _give_up(state: State, entry: Entry, why: Refusal) -> Action:
     state.waiting.remove(entry)
     state.leave(entry)
     return Fail(sequence=entry.item.sequence, why=why)
+
+
+FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] = MappingProxyType(
+    {
+        inputs.Arrived: _arrived,
+        inputs.Started: _started,
+        inputs.FirstByte: _first_byte,
+        inputs.Outgrown: _outgrown,
+        inputs.Finished: _finished,
+        inputs.Failed: _failed,
+        inputs.Stopped: _stopped,
+        inputs.Cancelled: _cancelled,
+        inputs.Loaded: _loaded,
+        inputs.LoadFailed: _load_failed,
+        inputs.Unloaded: _unloaded,
+        inputs.UnloadFailed: _unload_failed,
+        inputs.GpuSampled: _gpu_sampled,
+        inputs.BackendDown: _backend_down,
+        inputs.BackendUp: _backend_up,
+        inputs.Scheduled: _scheduled,
+        inputs.ModeChanged: _mode_changed,
+        inputs.PreemptRequested: _stop_all,
+        inputs.PolicyChanged: _reconfigured,
+        inputs.DrainRequested: _drain_requested,
+        inputs.TimerFired: _timer_fired,
+    }
+)

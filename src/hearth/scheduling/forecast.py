@@ -16,7 +16,8 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Load, Preempt, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.residency import Phase, Resident
+from hearth.scheduling.packing import budget_tokens
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import QueueItem, Sequence, Usage
@@ -63,13 +64,15 @@ class _Shadow:
         mine = self._brain.state
         mine.active, mine.interruptions = state.active, state.interruptions
         mine.announced, mine.not_before = dict(state.announced), dict(state.not_before)
-        mine.estimates = state.estimates.copied()
+        mine.rounds = dict(state.rounds)
+        mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
         mine.residency = copy(state.residency)
         mine.residency.residents = {model: self._copied(resident) for model, resident in state.residency.residents.items()}
         for entry in waiting:
             twin = replace(entry)
             mine.entries[entry.item.sequence] = twin
             mine.waiting.add(twin)
+            mine.aging.expect(twin)
         self._expect_swap(state)
         self.tell(inputs.TimerFired(), self._began_at)
 
@@ -144,4 +147,6 @@ def slot_is_free(state: State, item: QueueItem) -> bool:
     if len(state.waiting) or item.model is None or state.down_since is not None or state.draining:
         return False
     resident = state.residency.ready(item.model)
-    return resident is not None and resident.phase is Phase.READY and state.residency.free_slots(resident) > 0
+    if resident is None or (resident.running and budget_tokens(state.settings.scheduling.packing) is not None):
+        return False
+    return state.residency.free_slots(resident) > 0

@@ -15,10 +15,7 @@ MAX_RESTORES = 5
 
 
 def restore(state: State, placement: Placement, now: float) -> None:
-    """Start restoring the home model if its time has come; else ask to be woken when it has."""
-    if state.entries:
-        state.idle_since = None
-        return
+    """With nothing waiting or running, start restoring the home model if its time has come; else ask to be woken when it has."""
     if state.idle_since is None:
         state.idle_since = now
     home = state.home

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hearth.config.settings import SchedulerSettings
-from hearth.types import QueueItem, Sequence, Usage
+from hearth.types import QueueItem, Sequence, Usage, value
 
 
 class Fault(StrEnum):
@@ -25,14 +25,14 @@ class Fault(StrEnum):
     """Resending cannot help."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Arrived:
     """An item was accepted."""
 
     item: QueueItem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Started:
     """The attempt's request has been sent to the backend."""
 
@@ -40,7 +40,7 @@ class Started:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class FirstByte:
     """The backend's first byte has arrived. `forwarded`: the caller is seeing it, so the attempt can no longer be silently redone."""
 
@@ -57,7 +57,7 @@ class Outgrown:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Finished:
     """The attempt produced its whole answer."""
 
@@ -122,9 +122,10 @@ class UnloadFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSampled:
-    """What the GPU says of its memory; None where unknown."""
+    """What the GPU says of its memory: all that there is for models, None where unknown, and what other programs hold of it."""
 
     capacity_mib: float | None
+    foreign_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

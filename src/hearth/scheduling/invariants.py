@@ -130,7 +130,7 @@ class DecisionChecker:
     def _judge_load(self, model: str) -> None:
         residency = self.state.residency
         others = [resident for name, resident in residency.residents.items() if name != model]
-        capacity, need = residency.capacity_mib, residency.need_mib(model)
+        capacity, need = residency.room_mib, residency.residents[model].reserved_mib
         if capacity == inf:
             return
         if capacity is None or need is None or any(resident.reserved_mib is None for resident in others):
@@ -153,6 +153,6 @@ class DecisionChecker:
             return
         if any(resident.running for resident in state.residency.residents.values()):
             return
-        held = bool(state.not_before) or any(due > now for due in state.announced.values())
+        held = bool(state.not_before) or state.held_until is not None or any(due > now for due in state.announced.values())
         homeless = state.home is None and state.waiting.models() == (None,)
         _require(held or homeless, f"the GPU idles at {now} while {len(state.waiting)} items wait")

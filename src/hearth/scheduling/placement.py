@@ -4,6 +4,8 @@
 2. What it cannot place it reserves: a resident it is waiting for may not be evicted for anything less urgent (`claimed`), and a
    resident that must make room for it takes no more work (`evicting`).
 3. One swap at a time. It begins when everything that must go is idle: unload, then (in the decision that sees the memory clear) load.
+   Memory that was cleared for the waiters of a model is theirs, unless a more urgent band needs it: else what was just unloaded could
+   come back at once.
 4. A model that was just loaded serves a waiter before a swap of equal or lower rank may take it away.
 5. A waiting item that is older than `max_swap_wait_s` may force a swap, but only once the resident model has served
    `residency_factor` times what the swap costs: a bare age limit would turn overload into nothing but swapping.
@@ -11,42 +13,61 @@
 
 from __future__ import annotations
 
-from hearth.scheduling.actions import Action, Dispatch, Load, SwapReason, Unload
-from hearth.scheduling.policies import POLICIES, Candidate
+from collections.abc import Mapping
+
+from hearth.scheduling.actions import Action, Load, SwapReason, Unload
+from hearth.scheduling.packing import is_reading, next_round
+from hearth.scheduling.policies import POLICIES, Candidate, Hold, Situation, earned
 from hearth.scheduling.preemption import yield_memory, yield_slots
 from hearth.scheduling.residency import Phase, Resident
+from hearth.scheduling.starting import start
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry, Place
-from hearth.types import Band, WorkKind
+from hearth.scheduling.waiting import BANDS, Entry, Line
+from hearth.types import Band
 
-BANDS = tuple(Band)
+WAITED_FOR = frozenset({SwapReason.WAITING, SwapReason.OVERDUE})
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
+_READY, _UNLOADING, _WAITING = Phase.READY, Phase.UNLOADING, SwapReason.WAITING
+"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
 class Placement:
     """One pass; made for one decision and thrown away."""
 
+    __slots__ = ("_actions", "_claimed", "_evicting", "_now", "_policy", "_room_wanted", "_state", "_unsettled")
+
     def __init__(self, state: State, now: float) -> None:
         self._state = state
+        state.held_until = None
         self._now = now
         self._policy = POLICIES[state.settings.scheduling.policy]
         self._claimed: set[str] = set()
         self._evicting: set[str] = set()
         self._room_wanted = False
         self._actions: list[Action] = []
+        self._unsettled: list[Resident] = []
 
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
-        for band in BANDS:
-            if self._state.waiting.any_in(band):
-                self._serve_band(band)
-        self._unload_suspects()
+        state, suspicious = self._state, False
+        if state.cleared_for is not None and not state.waiting.wants(state.cleared_for[0]):
+            state.cleared_for = None
+        for resident in state.residency.residents.values():
+            suspicious |= resident.suspect
+            if not resident.settled:
+                self._unsettled.append(resident)
+        for band, lines in zip(BANDS, state.waiting.lines, strict=True):
+            if lines:
+                self._serve_band(band, lines)
+        if suspicious:
+            self._unload_suspects()
         return self._actions
 
     def make_room(self, model: str, why: SwapReason, waiter: Entry | None = None) -> None:
         """Bring a model in, or get closer to it: nothing happens while another swap is under way or its turn has not come."""
         residency = self._state.residency
-        evict = residency.eviction_for(model, self._claimed)
+        task_type = None if waiter is None else waiter.item.task_type
+        evict = residency.eviction_for(model, self._claimed, task_type)
         if self._room_wanted or evict is None or self._left_alone(model):
             return
         self._room_wanted = True
@@ -56,88 +77,110 @@ class Placement:
             if waiter is not None:
                 self._actions += yield_memory(self._state, waiter, running, self._now)
         elif residency.swap is None:
-            self._begin(model, evict, why)
+            self._begin(model, evict, why, task_type)
 
-    def _begin(self, model: str, evict: tuple[str, ...], why: SwapReason) -> None:
+    def _begin(self, model: str, evict: tuple[str, ...], why: SwapReason, task_type: str | None = None) -> None:
         residency = self._state.residency
         if evict:
             if any(self._left_alone(name) for name in evict):
                 return
+            self._state.cleared_for = (model, why) if why in WAITED_FOR else None
             residency.begin_unload(evict, self._now, why)
             self._actions += [Unload(model=name, why=why) for name in evict]
         else:
-            replaced = residency.begin_load(model, self._now, why)
+            self._state.cleared_for = None
+            replaced = residency.begin_load(model, self._now, why, task_type)
             self._actions.append(Load(model=model, replaces=replaced, why=why))
 
-    def _serve_band(self, band: Band) -> None:
-        self._hold_unsettled(band)
-        heads = {entry.item.model: entry for entry in self._state.waiting.heads(band)}
-        while heads and not self._hopeless(band):
-            chosen, why = self._choose(list(heads.values()))
+    def _serve_band(self, band: Band, lines: Mapping[str | None, Line]) -> None:
+        """Serve line by line, until each is empty or has to wait."""
+        if self._unsettled:
+            self._hold_unsettled(band)
+        going = dict(lines)
+        is_external = band in EXTERNAL_BANDS
+        while going and not (is_external and self._hopeless()):
+            chosen, why = self._choose(band, [line.head for line in going.values() if line.head is not None])
+            if chosen is None:
+                break
             model = chosen.item.model
-            head = self._state.waiting.head(band, model) if self._serve(band, chosen, why) else None
-            if head is None:
-                del heads[model]
-            else:
-                heads[model] = head
+            if not self._serve(band, chosen, why) or model not in lines:
+                del going[model]
 
-    def _hopeless(self, band: Band) -> bool:
+    def _hopeless(self) -> bool:
         """Nothing external can start, or make anything yield, while every slot is taken."""
-        return band in EXTERNAL_BANDS and self._state.residency.saturated(self._state.waiting.models())
+        return self._state.residency.saturated(self._state.waiting.lines_of)
 
     def _hold_unsettled(self, band: Band) -> None:
-        for resident in self._state.residency.residents.values():
-            if not resident.settled and resident.phase is Phase.READY:
+        for resident in self._unsettled:
+            if not resident.settled and resident.phase is _READY:
                 best = self._state.waiting.best_band(resident.model)
                 if best is not None and best <= band:
                     self._claimed.add(resident.model)
 
-    def _choose(self, heads: list[Entry]) -> tuple[Entry, SwapReason]:
-        if not all(resident.settled for resident in self._state.residency.residents.values()):
-            unsettled = [entry for entry in heads if self._unsettled(entry)]
-            if unsettled:
-                return min(unsettled, key=lambda entry: entry.key), SwapReason.WAITING
+    def _choose(self, band: Band, heads: list[Entry]) -> tuple[Entry | None, SwapReason]:
+        """The head to serve next; None: the policy holds what is in memory, and nothing that remains of the band is served."""
+        if self._unsettled:
+            served_first = [entry for entry in heads if self._is_unsettled(entry)]
+            if served_first:
+                return min(served_first, key=lambda entry: entry.key), _WAITING
+        if self._state.cleared_for is not None:
+            model, why = self._state.cleared_for
+            expected = next((entry for entry in heads if entry.item.model == model), None)
+            if expected is not None:
+                return expected, why
         candidates = [Candidate(entry=entry, resident=self._stays(entry.item.model)) for entry in heads]
-        overdue = self._overdue(candidates) if self._policy.ages else None
+        situation = Situation(self._state, band, candidates, self._now, self._claimed)
+        overdue = self._overdue(situation) if self._policy.ages else None
         if overdue is not None:
             return overdue, SwapReason.OVERDUE
-        return self._policy.choose(candidates).entry, SwapReason.WAITING
+        choice = self._policy.choose(situation)
+        if isinstance(choice, Hold):
+            self._hold(band, choice)
+            return None, _WAITING
+        return choice.entry, _WAITING
 
-    def _unsettled(self, entry: Entry) -> bool:
+    def _hold(self, band: Band, hold: Hold) -> None:
+        """What is held is not for less urgent work to swap away, and while the house's own work waits, not for others to use."""
+        self._state.held_until = hold.until
+        self._state.wake_at(hold.until)
+        (self._claimed if band in EXTERNAL_BANDS else self._evicting).update(self._state.residency.residents)
+
+    def _is_unsettled(self, entry: Entry) -> bool:
         resident = self._state.residency.ready(entry.item.model or "")
         return resident is not None and not resident.settled and resident.model not in self._evicting
 
     def _stays(self, model: str | None) -> bool:
         residents = self._state.residency.residents
-        names = tuple(residents) if model is None else (model,)
-        return any(
-            name not in self._evicting and not resident.suspect and resident.phase is not Phase.UNLOADING
-            for name in names
-            if (resident := residents.get(name)) is not None
-        )
+        if model is not None:
+            resident = residents.get(model)
+            return resident is not None and model not in self._evicting and not resident.suspect and resident.phase is not _UNLOADING
+        return any(self._goes_on(resident) for resident in residents.values())
 
-    def _overdue(self, candidates: list[Candidate]) -> Entry | None:
+    def _goes_on(self, resident: Resident) -> bool:
+        return resident.model not in self._evicting and not resident.suspect and resident.phase is not _UNLOADING
+
+    def _overdue(self, situation: Situation) -> Entry | None:
         """The longest waiting item that needs a swap, if it has waited too long and the residents have earned their keep."""
-        needing = [candidate.entry for candidate in candidates if not candidate.resident and candidate.entry.item.model is not None]
-        if not needing:
+        now, limit_s = self._now, self._state.settings.scheduling.max_swap_wait_s
+        late: list[Entry] = []
+        for each in situation.candidates:
+            item = each.entry.item
+            if not each.resident and item.model is not None and now - item.arrived_at >= limit_s:
+                late.append(each.entry)
+        if not late:
             return None
-        oldest = min(needing, key=lambda entry: (entry.item.arrived_at, entry.item.sequence))
-        waited_s = self._now - oldest.item.arrived_at
-        if waited_s < self._state.settings.scheduling.max_swap_wait_s or not self._earned(oldest.item.model or ""):
+        oldest = min(late, key=lambda entry: (entry.item.arrived_at, entry.item.sequence))
+        if now - oldest.item.arrived_at < self._policy.patience_s(situation) or not self._earned(oldest.item.model or ""):
             return None
         return oldest
 
     def _earned(self, target: str) -> bool:
-        factor = self._state.settings.scheduling.residency_factor
-        return all(
-            self._now - resident.loaded_at >= factor * self._state.estimates.swap_s(resident.model, target)
-            for resident in self._state.residency.residents.values()
-            if resident.phase is Phase.READY
-        )
+        residents = self._state.residency.residents.values()
+        return all(earned(self._state, resident.model, target, self._now) for resident in residents if resident.phase is _READY)
 
     def _serve(self, band: Band, entry: Entry, why: SwapReason) -> bool:
         """Dispatch the head of a line if it can start now; else reserve what it waits for."""
-        if band in EXTERNAL_BANDS and self._would_overrun(entry):
+        if self._state.announced and band in EXTERNAL_BANDS and self._would_overrun(entry):
             return False
         model = entry.item.model
         if model is None:
@@ -145,10 +188,9 @@ class Placement:
         resident = self._state.residency.residents.get(model)
         if resident is None:
             self.make_room(model, why, entry)
-        elif resident.phase is Phase.READY and not resident.suspect and model not in self._evicting:
-            if self._state.residency.free_slots(resident) > 0:
-                self._dispatch(entry, resident)
-                return True
+        elif resident.phase is _READY and not resident.suspect and model not in self._evicting:
+            if len(resident.running) < resident.parallel:
+                return self._admit(entry, resident)
             self._claimed.add(model)
             self._take_slot(band, entry, [resident])
         elif resident.phase is Phase.LOADING:
@@ -161,33 +203,32 @@ class Placement:
         ready = [resident for resident in usable if not resident.embeds or home is None]
         free = [resident for resident in ready if self._state.residency.free_slots(resident) > 0]
         if free:
-            self._dispatch(entry, max(free, key=lambda resident: (resident.last_used_at, resident.model)))
-            return True
+            open_now = [resident for resident in free if not is_reading(self._state, resident, band, self._now)]
+            chosen = max(open_now, key=lambda resident: (resident.last_used_at, resident.model), default=None)
+            return chosen is not None and self._admit(entry, chosen)
         if ready:
             self._take_slot(band, entry, ready)
         elif home is not None and all(resident.embeds for resident in residents):
-            self.make_room(home, SwapReason.WAITING, entry)
+            self.make_room(home, _WAITING, entry)
         return False
 
+    def _admit(self, head: Entry, resident: Resident) -> bool:
+        """Start the next round of a line; False while the prompts of the last one are being read."""
+        chosen = next_round(self._state, head, resident, self._now, self._may_start)
+        for entry in chosen:
+            self._actions.append(start(self._state, entry, resident, self._now))
+        if not chosen:
+            self._claimed.add(resident.model)
+        return bool(chosen)
+
+    def _may_start(self, entry: Entry) -> bool:
+        return not (entry.external and self._would_overrun(entry))
+
     def _usable(self, resident: Resident) -> bool:
-        return resident.phase is Phase.READY and not resident.suspect and resident.model not in self._evicting
+        return resident.phase is _READY and not resident.suspect and resident.model not in self._evicting
 
     def _take_slot(self, band: Band, entry: Entry, residents: list[Resident]) -> None:
         self._actions += yield_slots(self._state, entry, residents, band, self._now)
-
-    def _dispatch(self, entry: Entry, resident: Resident) -> None:
-        self._state.waiting.remove(entry)
-        entry.place = Place.RUNNING
-        entry.attempts += 1
-        entry.model = resident.model
-        entry.dispatched_at = self._now
-        entry.expected_end_at = self._now + self._state.estimates.service_s(entry.item, resident.model)
-        resident.running[entry.item.sequence] = entry
-        resident.settled = True
-        if entry.item.model is not None:
-            resident.embeds = entry.item.kind is WorkKind.EMBED
-        resident.last_used_at = self._now
-        self._actions.append(Dispatch(sequence=entry.item.sequence, attempt=entry.attempts, model=resident.model))
 
     def _would_overrun(self, entry: Entry) -> bool:
         """Would this external item still run when an announced internal task is due?"""

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import combinations
+from itertools import combinations, islice
 from math import inf
 
 from hearth.config.settings import MIB_PER_GB, SchedulerSettings
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.waiting import Entry
 
-EXHAUSTIVE_LIMIT = 8
-"""Up to this many candidates the smallest eviction set is searched exhaustively (at most 2^8 sets); a home has fewer."""
+MAX_SETS = 256
+"""So many sets of the fewest models that can make room are looked at for the one that is missed least; a home has fewer."""
 
 
 class Phase(Enum):
@@ -34,8 +34,10 @@ class Resident:
     """One model in memory or on its way in or out.
 
     Attributes:
+        parallel: its slots.
         loaded_at: when it became ready; what it has served since then is measured from here.
         settled: a waiter has been dispatched since the load (nothing may swap it away before that).
+        task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
         embeds: it was last asked for embeddings, so it may not be able to answer a prompt that any model would do for.
         suspect: it stopped answering; nothing more is sent to it, and it is unloaded once idle.
     """
@@ -43,10 +45,12 @@ class Resident:
     model: str
     phase: Phase
     reserved_mib: float | None
+    parallel: int
     loaded_at: float = 0.0
     last_used_at: float = 0.0
     settled: bool = True
     suspect: bool = False
+    task_type: str | None = None
     embeds: bool = False
     running: dict[int, Entry] = field(default_factory=dict)
 
@@ -70,7 +74,12 @@ class Swap:
 
 
 class Residency:
-    """The set of residents. Owned and changed by the scheduler alone."""
+    """The set of residents. Owned and changed by the scheduler alone.
+
+    Attributes:
+        capacity_mib: VRAM to share out: configured, else sampled, else None for unknown; infinite without a GPU.
+        room_mib: VRAM that reservations have to fit: the capacity without what other programs hold of it now; None for unknown.
+    """
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.residents: dict[str, Resident] = {}
@@ -80,36 +89,53 @@ class Residency:
         self._cleared_s = 0.0
         self._settings = settings
         self._learned_mib: dict[str, float] = {}
+        self._needs_mib: dict[str, float] = {}
         self._sampled_mib: float | None = None
+        self._foreign_mib = 0.0
+        self.capacity_mib: float | None = None
+        self.room_mib: float | None = None
+        self._measure()
 
     def configure(self, settings: SchedulerSettings) -> None:
-        """Apply new settings; reservations of residents follow them."""
+        """Apply new settings; reservations and slots of residents follow them."""
         self._settings = settings
+        self._measure()
         for resident in self.residents.values():
-            resident.reserved_mib = self.need_mib(resident.model)
+            resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
+            resident.parallel = settings.parallel(resident.model)
 
-    def sample(self, capacity_mib: float | None) -> None:
-        """Remember what the GPU says of its size."""
+    def sample(self, capacity_mib: float | None, foreign_mib: float = 0.0) -> None:
+        """Remember what the GPU says of its size, and what others hold of it."""
         self._sampled_mib = capacity_mib
+        self._foreign_mib = max(0.0, foreign_mib)
+        self._measure()
 
-    @property
-    def capacity_mib(self) -> float | None:
-        """VRAM to share out: configured, else sampled, else None for unknown; infinite without a GPU."""
-        configured = self._settings.gpu.vram_gb
-        if configured is None:
-            return self._sampled_mib
-        return inf if configured == 0 else configured * MIB_PER_GB
+    def _measure(self) -> None:
+        """Reckon anew what there is and what each model needs, from the settings and what was seen."""
+        configured, capacity = self._settings.gpu.vram_gb, self._sampled_mib
+        if configured is not None:
+            capacity = inf if configured == 0 else configured * MIB_PER_GB
+        chosen = self._settings.models.items()
+        configured_mib = {name: model.vram_gb * MIB_PER_GB for name, model in chosen if model.vram_gb is not None}
+        self._needs_mib = self._learned_mib | configured_mib
+        self.capacity_mib = capacity
+        self.room_mib = None if capacity is None else max(0.0, capacity - self._foreign_mib)
 
-    def need_mib(self, model: str) -> float | None:
-        """VRAM that a model needs: configured, else learned from the backend, else None for unknown."""
-        chosen = self._settings.models.get(model)
-        if chosen is not None and chosen.vram_gb is not None:
-            return chosen.vram_gb * MIB_PER_GB
-        return self._learned_mib.get(model)
+    def need_mib(self, model: str, task_type: str | None = None) -> float | None:
+        """VRAM to reserve for a model: the task's budget, else as configured, else as learned from the backend, else None for unknown."""
+        budget_gb = self._settings.gpu.task_vram_gb.get(task_type) if task_type is not None else None
+        if budget_gb is not None:
+            return budget_gb * MIB_PER_GB
+        return self._needs_mib.get(model)
 
-    def never_fits(self, model: str) -> bool:
-        """It needs more than there is, so that no eviction can help."""
-        need, capacity = self.need_mib(model), self.capacity_mib
+    def never_fits(self, model: str, task_type: str | None = None) -> bool:
+        """It needs more than the owner says there is, so that no eviction can help.
+
+        What a GPU says of itself refuses nobody: where its memory falls short, now or ever, the model is loaded alone and split.
+        """
+        if self._settings.gpu.vram_gb is None:
+            return False
+        need, capacity = self.need_mib(model, task_type), self.capacity_mib
         return need is not None and capacity is not None and need > capacity
 
     def ready(self, model: str) -> Resident | None:
@@ -124,30 +150,44 @@ class Residency:
 
     def free_slots(self, resident: Resident) -> int:
         """Requests that could be added now."""
-        return self._settings.parallel(resident.model) - len(resident.running)
+        return resident.parallel - len(resident.running)
 
     def saturated(self, wanted: Iterable[str | None]) -> bool:
         """Is every slot taken, so that none of the wanted models can be served, evict a resident, or come beside it?"""
-        residents, used_mib = self.residents.values(), 0.0
+        residents = self.residents.values()
+        known, used_mib = self.room_mib is not None, 0.0
         for resident in residents:
-            if not resident.running or self.free_slots(resident) > 0:
+            if not resident.running or len(resident.running) < resident.parallel:
                 return False
+            known = known and resident.reserved_mib is not None
             used_mib += resident.reserved_mib or 0.0
-        capacity = self.capacity_mib
-        if not residents or capacity == inf:
+        if not residents or self.room_mib == inf:
             return False
-        if capacity is None or any(resident.reserved_mib is None for resident in residents):
+        if self.room_mib is None or not known:
             return True
-        needs = (self.need_mib(model) for model in wanted if model is not None and model not in self.residents)
-        return all(need is None or used_mib + need > capacity for need in needs)
+        free_mib = self.room_mib - used_mib
+        for model in wanted:
+            if model is not None and model not in self.residents:
+                need = self._least_mib(model)
+                if need is not None and need <= free_mib:
+                    return False
+        return True
 
-    def eviction_for(self, model: str, keep: Iterable[str]) -> tuple[str, ...] | None:
+    def _least_mib(self, model: str) -> float | None:
+        """What it may get by with, if it is loaded for the most modest task."""
+        need, budgets_gb = self.need_mib(model), self._settings.gpu.task_vram_gb
+        if not budgets_gb:
+            return need
+        modest = min(budgets_gb.values()) * MIB_PER_GB
+        return modest if need is None or modest < need else need
+
+    def eviction_for(self, model: str, keep: Iterable[str], task_type: str | None = None) -> tuple[str, ...] | None:
         """The smallest set of residents that must go so that `model` can come.
 
         Returns:
             Names, possibly none; None when only evicting something in `keep` would help.
         """
-        capacity, need = self.capacity_mib, self.need_mib(model)
+        capacity, need = self.room_mib, self.need_mib(model, task_type)
         if capacity == inf:
             return ()
         others = [resident for resident in self.residents.values() if resident.model != model]
@@ -157,12 +197,18 @@ class Residency:
         free = capacity - sum(resident.reserved_mib or 0.0 for resident in others)
         return _smallest([r for r in others if r.model not in kept], need - free)
 
-    def begin_load(self, model: str, now: float, why: SwapReason) -> tuple[str, ...]:
-        """Reserve for `model` and mark it loading. Returns what was unloaded for it."""
+    def begin_load(self, model: str, now: float, why: SwapReason, task_type: str | None = None) -> tuple[str, ...]:
+        """Reserve for `model`, or for the task that it is loaded for, and mark it loading. Returns what was unloaded for it."""
         self.swaps_begun += 1
         replaced = self._vacated
         self.swap = Swap(why=why, started_at=now, target=model, replaced=replaced, cleared_s=self._cleared_s)
-        self.residents[model] = Resident(model=model, phase=Phase.LOADING, reserved_mib=self.need_mib(model))
+        self.residents[model] = Resident(
+            model=model,
+            phase=Phase.LOADING,
+            reserved_mib=self.need_mib(model, task_type),
+            parallel=self._settings.parallel(model),
+            task_type=task_type,
+        )
         self._vacated, self._cleared_s = (), 0.0
         return replaced
 
@@ -177,13 +223,22 @@ class Residency:
         """The model is ready. Returns the swap that this completes, None where nobody asked for it."""
         if vram_mib:
             self._learned_mib[model] = vram_mib
+            self._measure()
         swap = self.swap if self.swap is not None and self.swap.target == model else None
         known = self.residents.get(model)
         if swap is None and known is not None:
-            known.reserved_mib = self.need_mib(model)
+            known.reserved_mib = self.need_mib(model, known.task_type)
             return None
+        task_type = None if known is None else known.task_type
         self.residents[model] = Resident(
-            model=model, phase=Phase.READY, reserved_mib=self.need_mib(model), loaded_at=now, last_used_at=now, settled=swap is None
+            model=model,
+            phase=Phase.READY,
+            reserved_mib=self.need_mib(model, task_type),
+            parallel=self._settings.parallel(model),
+            task_type=task_type,
+            loaded_at=now,
+            last_used_at=now,
+            settled=swap is None,
         )
         if swap is not None:
             self.swap = None
@@ -228,21 +283,17 @@ def _smallest(candidates: list[Resident], needed_mib: float) -> tuple[str, ...] 
     """The set with the fewest members that frees enough; among equals idle ones, then the least recently used, then the smallest."""
     if needed_mib <= 0:
         return ()
+    if len(candidates) == 1 and _freed_mib(candidates) >= needed_mib:
+        return (candidates[0].model,)
+    largest = sorted(candidates, key=lambda r: (-(r.reserved_mib or 0.0), bool(r.running), r.last_used_at, r.model))
+    enough = next((size for size in range(1, len(largest) + 1) if _freed_mib(largest[:size]) >= needed_mib), None)
+    if enough is None:
+        return None
     order = sorted(candidates, key=lambda r: (bool(r.running), r.last_used_at, r.model))
-    if len(order) > EXHAUSTIVE_LIMIT:
-        return _first_enough(order, needed_mib)
-    for size in range(1, len(order) + 1):
-        for chosen in combinations(order, size):
-            if sum(r.reserved_mib or 0.0 for r in chosen) >= needed_mib:
-                return tuple(r.model for r in chosen)
-    return None
+    tried = islice(combinations(order, enough), MAX_SETS)
+    best = next((chosen for chosen in tried if _freed_mib(chosen) >= needed_mib), largest[:enough])
+    return tuple(resident.model for resident in best)
 
 
-def _first_enough(order: list[Resident], needed_mib: float) -> tuple[str, ...] | None:
-    freed, chosen = 0.0, []
-    for resident in order:
-        chosen.append(resident.model)
-        freed += resident.reserved_mib or 0.0
-        if freed >= needed_mib:
-            return tuple(chosen)
-    return None
+def _freed_mib(residents: Iterable[Resident]) -> float:
+    return sum(resident.reserved_mib or 0.0 for resident in residents)

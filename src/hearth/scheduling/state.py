@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 
 from hearth.config.settings import SchedulerSettings
+from hearth.scheduling.actions import SwapReason
+from hearth.scheduling.aging import Aging
+from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import Entry, Place, WaitingRoom
-from hearth.types import Sequence
+from hearth.types import Band, Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -26,12 +28,19 @@ class State:
         not_before: models that are left alone until an instant, after a failure.
         idle_since: since when nothing waits or runs; None while something does.
         home_failures: restores of the home model that failed in a row.
+        rounds: rounds of admission so far, by model and band.
+        preloaded_at: `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once in each.
+        cleared_for: the model for whose waiters memory is being cleared, and why; None once it is loaded, or nobody waits for it.
+        held_until: the policy holds the resident model until then, in the hope of more work for it; None while it does not.
+        next_wake_at: the first instant that this decision has asked to be woken at.
     """
 
     settings: SchedulerSettings
     waiting: WaitingRoom
     residency: Residency
     estimates: Estimates
+    aging: Aging
+    arrivals: Arrivals = field(default_factory=Arrivals)
     entries: dict[Sequence, Entry] = field(default_factory=dict)
     expiries: list[tuple[float, Sequence]] = field(default_factory=list)
     active: bool = True
@@ -43,16 +52,22 @@ class State:
     not_before: dict[str, float] = field(default_factory=dict)
     idle_since: float | None = None
     home_failures: int = 0
-    wakes: list[float] = field(default_factory=list)
+    preloaded_at: float | None = None
+    cleared_for: tuple[str, SwapReason] | None = None
+    held_until: float | None = None
+    rounds: dict[tuple[str, Band], int] = field(default_factory=dict)
+    next_wake_at: float | None = None
 
     @classmethod
-    def new(cls, settings: SchedulerSettings) -> State:
-        """An empty queue and an empty GPU."""
+    def new(cls, settings: SchedulerSettings, *, learns: bool = True) -> State:
+        """An empty queue and an empty GPU. `learns`: the policy reads what `arrivals` learns."""
         return cls(
             settings=settings,
             waiting=WaitingRoom(),
             residency=Residency(settings),
             estimates=Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s),
+            aging=Aging(settings.scheduling.aging),
+            arrivals=Arrivals(learns=learns),
         )
 
     @property
@@ -65,9 +80,15 @@ class State:
         """The home model, None where there is none."""
         return self.settings.gpu.home_model or None
 
+    def is_idle(self, model: str) -> bool:
+        """Does nothing wait for exactly this model, and nothing run on it?"""
+        resident = self.residency.residents.get(model)
+        return not self.waiting.wants(model) and (resident is None or not resident.running)
+
     def wake_at(self, at: float) -> None:
         """Something may change at this instant without any other input."""
-        heapq.heappush(self.wakes, at)
+        if self.next_wake_at is None or at < self.next_wake_at:
+            self.next_wake_at = at
 
     def enqueue(self, entry: Entry) -> None:
         """Let an entry wait (again)."""
@@ -75,6 +96,7 @@ class State:
         entry.forwarded = False
         entry.first_byte_at = None
         self.waiting.add(entry)
+        self.aging.expect(entry)
 
     def release(self, entry: Entry, now: float) -> None:
         """The entry's attempt is over: free its slot."""
@@ -86,3 +108,5 @@ class State:
     def leave(self, entry: Entry) -> None:
         """The entry is done with; it may not be waiting any more."""
         del self.entries[entry.item.sequence]
+        if self.arrivals.learns:
+            self.arrivals.left(entry.item.caller)

@@ -1,7 +1,7 @@
 """Who waits, in which order: one line per band and model, so that a decision looks at heads and never at the whole queue.
 
-Every order is an explicit key that ends in the sequence number. Reading never changes an order. A head costs O(1) amortised at any
-depth: lines are heaps whose removed entries are dropped when they surface.
+Every order is an explicit key that ends in the sequence number. Reading never changes an order. A line knows its first entry; finding the
+next costs O(1) amortised at any depth, since lines are heaps whose removed entries are dropped when they surface.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ from enum import Enum
 
 from hearth.types import Band, Lane, QueueItem, Sequence
 
-Key = tuple[int, int]
+Key = tuple[int, Sequence]
 """(rank, sequence). Rank is 0, or minus the interruption's number: the most recently interrupted item is first in its line."""
+NOWHERE: Key = (0, Sequence(0))
+"""The key of an entry that has not waited yet."""
+
+BANDS = tuple(Band)
+"""Most urgent first; a tuple, since going through an enumeration takes ten times as long."""
+SPARE_KEYS = 64
+"""A line is tidied up when more keys than this have left it, and more than have not: O(1) amortised."""
 
 
 class Place(Enum):
@@ -24,6 +31,10 @@ class Place(Enum):
     RUNNING = "running"
     STOPPING = "stopping"
     """Running still, but a `Preempt` or `Abort` is out."""
+
+
+_WAITING, _EXTERNAL = Place.WAITING, Lane.EXTERNAL
+"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +50,8 @@ class Entry:
         cut: it ends when its attempt has stopped, because its caller cannot be resumed.
         expected_end_at: estimate made at dispatch.
         cancelled: its caller is gone; it leaves as soon as its attempt has stopped.
+        key: its place in the line that it waits in, or waited in last.
+        rises_at: when waiting raises it by a band, if it still waits then; None for never.
     """
 
     item: QueueItem
@@ -56,42 +69,75 @@ class Entry:
     outgrown: bool = False
     cut: bool = False
     cancelled: bool = False
-
-    @property
-    def key(self) -> Key:
-        """Its place in the line of its band."""
-        return (self.rank, self.item.sequence)
+    rises_at: float | None = None
+    key: Key = NOWHERE
 
     @property
     def external(self) -> bool:
         """It may be interrupted for the house's own work."""
-        return self.item.lane is Lane.EXTERNAL
+        return self.item.lane is _EXTERNAL
 
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """The waiting entries of one band and model."""
+    """The waiting entries of one band and model. `head` is the first of them, None where there is none."""
 
     heap: list[Key] = field(default_factory=list)
     alive: dict[Sequence, Entry] = field(default_factory=dict)
+    head: Entry | None = None
 
-    def head(self) -> Entry | None:
-        """The first entry, dropping what has left."""
+    def add(self, entry: Entry) -> None:
+        """Put an entry where its key puts it."""
+        key = entry.key = (entry.rank, entry.item.sequence)
+        self.alive[key[1]] = entry
+        heapq.heappush(self.heap, key)
+        if self.head is None or key < self.head.key:
+            self.head = entry
+
+    def _next(self) -> Entry | None:
+        """The first of those that are still here, dropping the keys of what has left."""
         while self.heap:
             key = self.heap[0]
-            entry = self.alive.get(Sequence(key[1]))
-            if entry is not None and entry.key == key:
+            entry = self.alive.get(key[1])
+            if entry is not None and entry.rank == key[0]:
                 return entry
             heapq.heappop(self.heap)
         return None
 
+    def front(self, limit: int) -> list[Entry]:
+        """The first entries in order: a walk down the heap that looks at what is asked for, and at what has left in between."""
+        found: list[Entry] = []
+        ahead = [(self.heap[0], 0)] if self.heap else []
+        while ahead and len(found) < limit:
+            key, index = heapq.heappop(ahead)
+            entry = self.alive.get(key[1])
+            if entry is not None and entry.key == key and (not found or found[-1] is not entry):
+                found.append(entry)
+            for child in range(2 * index + 1, min(2 * index + 3, len(self.heap))):
+                heapq.heappush(ahead, (self.heap[child], child))
+        return found
+
+    def discard(self, entry: Entry) -> None:
+        """Take an entry out; the keys of what has left are kept below those of what has not, so that no walk is long."""
+        del self.alive[entry.key[1]]
+        if len(self.heap) > 2 * len(self.alive) + SPARE_KEYS:
+            self.heap = [other.key for other in self.alive.values()]
+            heapq.heapify(self.heap)
+        if entry is self.head:
+            self.head = self._next()
+
 
 class WaitingRoom:
-    """All waiting entries."""
+    """All waiting entries.
+
+    Attributes, for reading only:
+        lines: those of each band by model, none of them empty.
+        lines_of: how many lines there are for each model that is waited for.
+    """
 
     def __init__(self) -> None:
-        self._bands: tuple[dict[str | None, Line], ...] = tuple({} for _ in Band)
-        self._by_model: dict[str | None, int] = {}
+        self.lines: tuple[dict[str | None, Line], ...] = tuple({} for _ in Band)
+        self.lines_of: dict[str | None, int] = {}
         self._by_lane: dict[Lane, int] = dict.fromkeys(Lane, 0)
 
     def __len__(self) -> int:
@@ -103,74 +149,80 @@ class WaitingRoom:
 
     def add(self, entry: Entry) -> None:
         """Put an entry into the line of its band and model."""
-        lines = self._bands[entry.band]
+        lines = self.lines[entry.band]
         model = entry.item.model
         line = lines.get(model)
         if line is None:
             line = lines[model] = Line()
-        line.alive[entry.item.sequence] = entry
-        heapq.heappush(line.heap, entry.key)
-        self._by_model[model] = self._by_model.get(model, 0) + 1
+            self.lines_of[model] = self.lines_of.get(model, 0) + 1
+        line.add(entry)
         self._by_lane[entry.item.lane] += 1
-        entry.place = Place.WAITING
+        entry.place = _WAITING
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out, wherever in its line it stands."""
-        lines = self._bands[entry.band]
+        lines = self.lines[entry.band]
         model = entry.item.model
         line = lines[model]
-        del line.alive[entry.item.sequence]
+        line.discard(entry)
         if not line.alive:
             del lines[model]
-        self._by_model[model] -= 1
-        if not self._by_model[model]:
-            del self._by_model[model]
+            self.lines_of[model] -= 1
+            if not self.lines_of[model]:
+                del self.lines_of[model]
         self._by_lane[entry.item.lane] -= 1
 
-    def any_in(self, band: Band) -> bool:
-        """Does anything wait in this band?"""
-        return bool(self._bands[band])
+    def move(self, entry: Entry, band: Band) -> None:
+        """Put a waiting entry into its line of another band."""
+        self.remove(entry)
+        entry.band = band
+        self.add(entry)
 
     def up_to(self, band: Band, model: str | None) -> int:
         """How many entries wait for exactly this model in this band or a more urgent one."""
-        return sum(len(line.alive) for lines in self._bands[: band + 1] if (line := lines.get(model)) is not None)
+        return sum(len(line.alive) for lines in self.lines[: band + 1] if (line := lines.get(model)) is not None)
 
     def ahead_of(self, band: Band) -> int:
         """How many entries wait in this band or a more urgent one: those before a newcomer to it."""
-        return sum(len(line.alive) for lines in self._bands[: band + 1] for line in lines.values())
+        return sum(len(line.alive) for lines in self.lines[: band + 1] for line in lines.values())
 
     def heads(self, band: Band) -> list[Entry]:
         """The first entry of each line of a band, in no particular order."""
-        return [entry for line in self._bands[band].values() if (entry := line.head()) is not None]
+        return [line.head for line in self.lines[band].values() if line.head is not None]
 
     def head(self, band: Band, model: str | None) -> Entry | None:
         """The first entry of one line."""
-        line = self._bands[band].get(model)
-        return None if line is None else line.head()
+        line = self.lines[band].get(model)
+        return None if line is None else line.head
+
+    def front(self, band: Band, model: str | None, limit: int) -> list[Entry]:
+        """The first entries of one line, in order."""
+        line = self.lines[band].get(model)
+        return [] if line is None else line.front(limit)
 
     def wants(self, model: str | None) -> int:
         """How many entries wait for exactly this model, in any band."""
-        return self._by_model.get(model, 0)
+        return self.up_to(BANDS[-1], model) if model in self.lines_of else 0
 
     def models(self) -> tuple[str | None, ...]:
         """The models that anything waits for."""
-        return tuple(self._by_model)
+        return tuple(self.lines_of)
 
     def best_band(self, model: str) -> Band | None:
         """The most urgent band in which an entry waits for this model."""
-        if model not in self._by_model:
+        if model not in self.lines_of:
             return None
-        return next((band for band in Band if model in self._bands[band]), None)
+        return next((band for band, lines in zip(BANDS, self.lines, strict=True) if model in lines), None)
 
     def entries(self, model: str | None) -> list[Entry]:
         """All entries that wait for a model, most urgent first."""
-        found = [entry for lines in self._bands if (line := lines.get(model)) is not None for entry in line.alive.values()]
+        found = [entry for lines in self.lines if (line := lines.get(model)) is not None for entry in line.alive.values()]
         return sorted(found, key=lambda entry: (entry.band, entry.key))
 
     def first(self, limit: int) -> list[Entry]:
         """The first entries of all, most urgent band first, by key within a band."""
         found: list[Entry] = []
-        for lines in self._bands:
+        for lines in self.lines:
             entries = (entry for line in lines.values() for entry in line.alive.values())
             found += heapq.nsmallest(limit - len(found), entries, key=lambda entry: entry.key)
             if len(found) >= limit:
@@ -179,12 +231,12 @@ class WaitingRoom:
 
     def in_order(self, band: Band) -> Iterator[Entry]:
         """The entries of a band by key, all models together; sorts a copy."""
-        entries = [entry for line in self._bands[band].values() for entry in line.alive.values()]
+        entries = [entry for line in self.lines[band].values() for entry in line.alive.values()]
         entries.sort(key=lambda entry: entry.key)
         return iter(entries)
 
     def all_entries(self) -> Iterator[Entry]:
         """Every waiting entry, in no particular order."""
-        for lines in self._bands:
+        for lines in self.lines:
             for line in lines.values():
                 yield from line.alive.values()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 import pydantic
@@ -37,12 +38,26 @@ class _Gpu(_Strict):
     vram_gb: Seconds | None = None
 
 
+class _Hours(_Strict):
+    t: Seconds
+    active: bool
+
+
 class _Header(_Strict):
     models: Annotated[dict[str, _Model], pydantic.Field(min_length=1)]
     swap_s: dict[str, dict[str, Seconds]] = {}
+    unload_s: dict[str, Seconds] = {}
     gpu: _Gpu = _Gpu()
     resident: list[str] = []
     home: str = ""
+    hours: list[_Hours] = []
+
+
+class _Reports(_Strict):
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    prompt_s: Seconds | None = None
+    decode_s: Seconds | None = None
 
 
 class _Request(_Strict):
@@ -50,6 +65,7 @@ class _Request(_Strict):
     model: str | None
     t: Seconds = 0.0
     after: int | None = None
+    also_after: list[int] = []
     think_s: Seconds = 0.0
     lane: Literal["internal", "external"] = "external"
     priority: Literal["critical", "normal", "background"] = "normal"
@@ -57,10 +73,15 @@ class _Request(_Strict):
     service_s: Seconds | None = None
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
+    max_tokens: Tokens | None = None
+    first_byte_s: Seconds | None = None
+    reports: _Reports | None = None
     stream: bool = False
     cancel_after_s: Seconds | None = None
     max_wait_s: Seconds | None = None
 
+
+_ADVICE = MappingProxyType({"extra_forbidden": "unknown field; leave it out", "missing": "is missing; add it"})
 
 Shape = TypeVar("Shape", bound=_Strict)
 
@@ -75,7 +96,7 @@ class TraceReader:
 
     def read(self, text: str) -> Workload:
         """The workload. Raises ConfigError with every problem as `source:line: what`."""
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         if not lines:
             raise ConfigError([f"{self._source}:1: is empty; the first line must be the header with `models`"])
         header = self._parse(_Header, *lines[0])
@@ -93,7 +114,8 @@ class TraceReader:
         except pydantic.ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
                 place = ".".join(str(part) for part in each["loc"])
-                self._complain(line, f"{place}: {each['msg']}" if place else each["msg"])
+                what = _ADVICE.get(each["type"], each["msg"])
+                self._complain(line, f"{place}: {what}" if place else what)
             return None
 
     def _complain(self, line: int, text: str) -> None:
@@ -111,19 +133,23 @@ class TraceReader:
     def _job(self, header: _Header, line: int, request: _Request) -> Job | None:
         model = header.models.get(request.model or "")
         if request.model is not None and model is None:
-            self._complain(line, f'model: "{request.model}" is not in the `models` of the header')
+            self._complain(line, f'model: "{request.model}" is not in the `models` of the header; add it there, or correct the name')
         if request.id in self._lines_by_id:
-            self._complain(line, f"id: {request.id} is taken by line {self._lines_by_id[request.id]}")
-        if request.after is not None and request.after not in self._lines_by_id:
-            self._complain(line, f"after: no request above has the id {request.after}")
+            self._complain(
+                line, f"id: {request.id} is taken by line {self._lines_by_id[request.id]}; give each request a number of its own"
+            )
+        for other in (request.after, *request.also_after):
+            if other is not None and other not in self._lines_by_id:
+                self._complain(line, f"after: no request above has the id {other}; a request comes after those that it waits for")
+        if request.also_after and request.after is None:
+            self._complain(line, "also_after: name one of them in `after`")
         timing = self._timing(line, request, model)
         return None if timing is None else _job(request, *timing)
 
     def _timing(self, line: int, request: _Request, model: _Model | None) -> tuple[float, float, Usage] | None:
         """Whole service time, time to the first byte, and what the answer reports."""
         if request.service_s is not None and request.output_tokens is None:
-            usage = Usage(prompt_tokens=request.prompt_tokens)
-            return request.service_s, 0.0 if request.stream else request.service_s, usage
+            return self._told_timing(line, request, request.service_s)
         if request.service_s is not None or request.output_tokens is None:
             self._complain(line, "give either `service_s`, or `prompt_tokens` and `output_tokens`")
             return None
@@ -132,12 +158,21 @@ class TraceReader:
             return None
         return _token_timing(request.prompt_tokens or 0, request.output_tokens, model, stream=request.stream)
 
+    def _told_timing(self, line: int, request: _Request, service_s: float) -> tuple[float, float, Usage]:
+        first_byte_s = request.first_byte_s
+        if first_byte_s is not None and first_byte_s > service_s:
+            self._complain(line, "first_byte_s: is more than `service_s`; an answer begins before it ends")
+        if first_byte_s is None:
+            first_byte_s = 0.0 if request.stream else service_s
+        told = request.reports
+        return service_s, first_byte_s, Usage(prompt_tokens=request.prompt_tokens) if told is None else Usage(**told.model_dump())
+
     def _check_header(self, line: int, header: _Header, jobs: list[Job]) -> None:
         costs = _costs(header)
-        for name in (*header.resident, *((header.home,) if header.home else ())):
+        for name in (*header.resident, *header.unload_s, *((header.home,) if header.home else ())):
             if name not in header.models:
-                self._complain(line, f'"{name}" is not in `models`')
-        for name in {*header.resident, *(job.model for job in jobs if job.model is not None)} & header.models.keys():
+                self._complain(line, f'"{name}" is not in `models`; add it there, or correct the name')
+        for name in sorted({*header.resident, header.home, *(job.model for job in jobs if job.model is not None)} & header.models.keys()):
             alone = header.resident == [name] and len(header.models) == 1
             if not alone and not costs.knows(name):
                 self._complain(line, f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}": SECONDS}}')
@@ -172,6 +207,7 @@ def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage)
         model=request.model,
         at=request.t,
         after=request.after,
+        also_after=tuple(request.also_after),
         think_s=request.think_s,
         lane=Lane(request.lane),
         priority=Priority[request.priority.upper()],
@@ -180,6 +216,7 @@ def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage)
         first_byte_s=first_byte_s,
         streaming=request.stream,
         prompt_tokens=request.prompt_tokens or 0,
+        max_tokens=request.max_tokens,
         usage=usage,
         cancel_after_s=request.cancel_after_s,
         max_wait_s=request.max_wait_s,
@@ -198,7 +235,9 @@ def _workload(header: _Header, jobs: list[Job]) -> Workload:
         jobs=tuple(jobs),
         models=models,
         swap_costs=_costs(header),
+        unload_s=header.unload_s,
         vram_gb=header.gpu.vram_gb,
         resident=tuple(header.resident),
         home=header.home,
+        modes=tuple((change.t, change.active) for change in header.hours),
     )

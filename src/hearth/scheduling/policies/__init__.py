@@ -1,7 +1,7 @@
 """Which model a band serves next when it has a choice.
 
-A policy compares the heads of a band's lines; it never reaches across bands, never sees what is behind a head, and knows learned
-estimates only. Rules that hold for every policy (bands, settling, the age that may force a swap) live in `scheduling.core`.
+A policy compares the heads of a band's lines and how much waits behind each; it never reaches across bands and knows learned estimates
+only. Rules that hold for every policy (bands, settling, one swap at a time) live in `scheduling.placement`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,49 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hearth.config.settings import PolicyName
+from hearth.scheduling.policies.adaptive import adaptive, patience_s
 from hearth.scheduling.policies.affinity import affinity
 from hearth.scheduling.policies.candidate import Candidate
+from hearth.scheduling.policies.cost_aware import cost_aware
 from hearth.scheduling.policies.fifo import fifo
+from hearth.scheduling.policies.situation import Hold, Situation, earned
+from hearth.scheduling.policies.time_slice import time_slice
 
-__all__ = ["POLICIES", "Candidate", "Choose", "Policy"]
+__all__ = ["POLICIES", "Candidate", "Choose", "Hold", "Policy", "Situation", "earned"]
 
-Choose = Callable[[list[Candidate]], Candidate]
-"""From one or more candidates of a band, the one to serve next."""
+Choose = Callable[[Situation], Candidate | Hold]
+"""From the candidates of a band, the one to serve next; or no swap for a while, which only makes sense where all of them need one."""
+
+
+def _as_the_owner_says(situation: Situation) -> float:
+    return situation.rules.max_swap_wait_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A way to choose. `ages`: an item that has waited too long may force a swap."""
+    """A way to choose.
+
+    Attributes:
+        learns: it reads what was learned of callers and run times (`arrivals`).
+        stays: work for a model in memory goes before all work that needs a swap, unless that is old enough to force it.
+        ages: an item that has waited `patience_s` may force a swap (rule 5 of `placement`).
+        preloads: a model that is likely to be asked for next is loaded while the house is idle.
+    """
 
     choose: Choose
     ages: bool
+    learns: bool
+    stays: bool = False
+    patience_s: Callable[[Situation], float] = _as_the_owner_says
+    preloads: bool = False
 
 
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
-    {PolicyName.FIFO: Policy(choose=fifo, ages=False), PolicyName.AFFINITY: Policy(choose=affinity, ages=True)}
+    {
+        PolicyName.FIFO: Policy(choose=fifo, ages=False, learns=False),
+        PolicyName.AFFINITY: Policy(choose=affinity, ages=True, learns=False, stays=True),
+        PolicyName.COST_AWARE: Policy(choose=cost_aware, ages=False, learns=True),
+        PolicyName.TIME_SLICE: Policy(choose=time_slice, ages=False, learns=True),
+        PolicyName.ADAPTIVE: Policy(choose=adaptive, ages=True, learns=True, patience_s=patience_s, preloads=True),
+    }
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hearth.scheduling.policies.candidate import Candidate
+from hearth.scheduling.policies.situation import Situation
 
 
-def fifo(candidates: list[Candidate]) -> Candidate:
+def fifo(situation: Situation) -> Candidate:
     """The item that is first in the band."""
-    return min(candidates, key=lambda candidate: candidate.entry.key)
+    return min(situation.candidates, key=lambda candidate: candidate.entry.key)

@@ -23,6 +23,7 @@ class Job:
     Attributes:
         at: the earliest instant of its arrival.
         after: the job whose end it waits for (a closed loop): it arrives `think_s` after that, and not before `at`.
+        also_after: further jobs that must have ended as well; `think_s` counts from the last end.
         service_s: from its start to its last byte on a resident model; first_byte_s: to its first byte.
         streaming: its caller sees the bytes as they come.
         usage: what its answer reports, from which the scheduler may learn.
@@ -34,6 +35,7 @@ class Job:
     model: str | None
     at: float = 0.0
     after: int | None = None
+    also_after: tuple[int, ...] = ()
     think_s: float = 0.0
     lane: Lane = Lane.EXTERNAL
     priority: Priority = Priority.NORMAL

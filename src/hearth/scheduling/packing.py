@@ -1,0 +1,103 @@
+"""Which of a model's waiting items go into its free slots together: admission in rounds, as in roseinfer's prefill admission packing.
+
+A model that serves several requests at once reads the prompts of those that come together, so one long prompt keeps everybody's first
+byte waiting. Where `packing.prefill_max_tokens` is set, a model with several slots takes its work in rounds of so many prompt tokens, and
+the next round begins when the prompts of the last are read: the first byte has come, or as much time has passed as reading them takes.
+
+`fifo` takes a round from the head of the line. `pack` looks at the first `lookahead` items and takes the smallest prompts first, as many as
+fit, while more than one slot is free; a prompt larger than a whole round goes when nothing smaller waits, and every `force_fifo_every`-th
+round goes in order, so that it is not passed for ever. Chosen items start in the order of the line. Never across bands: a round belongs to
+one band, and waits only for rounds of its own band or a more urgent one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hearth.config.settings import PackingMode, PackingSettings
+from hearth.scheduling.residency import Resident
+from hearth.scheduling.state import State
+from hearth.scheduling.waiting import Entry
+from hearth.types import Band
+
+_PACK = PackingMode.PACK
+"""Looked up once: in Python 3.11 that takes as long as calling a function."""
+PACK_TOKENS = 2048
+"""A round of `pack` where the owner sets none: what a card reads in about a second."""
+
+
+def budget_tokens(settings: PackingSettings) -> int | None:
+    """Prompt tokens of one round; None where there are no rounds."""
+    if settings.prefill_max_tokens is None and settings.mode is _PACK:
+        return PACK_TOKENS
+    return settings.prefill_max_tokens
+
+
+def in_order(costs: Sequence[float], *, slots: int, budget: float) -> list[int]:
+    """Indices from the front while they fit; the first one always goes."""
+    chosen: list[int] = []
+    used = 0.0
+    for index, cost in enumerate(costs[:slots]):
+        if chosen and used + cost > budget:
+            break
+        chosen.append(index)
+        used += cost
+    return chosen
+
+
+def smallest_first(costs: Sequence[float], *, slots: int, budget: float) -> list[int]:
+    """Indices of the cheapest that fit together, ascending; the first alone where not even one fits."""
+    chosen: list[int] = []
+    used = 0.0
+    for index in sorted(range(len(costs)), key=lambda index: (costs[index], index)):
+        if len(chosen) == slots or used + costs[index] > budget:
+            break
+        chosen.append(index)
+        used += costs[index]
+    return sorted(chosen) or [0]
+
+
+def next_round(state: State, head: Entry, resident: Resident, now: float, may_start: Callable[[Entry], bool]) -> list[Entry]:
+    """What to start now of the line that `head` is first of, on a resident with a free slot; nothing while a round is being read.
+
+    Args:
+        may_start: asked of everything but the head, which may.
+    """
+    if resident.parallel == 1:
+        return [head]
+    settings = state.settings.scheduling.packing
+    budget = budget_tokens(settings)
+    if budget is None:
+        return [head]
+    if is_reading(state, resident, head.band, now):
+        return []
+    place = (resident.model, head.band)
+    number = state.rounds[place] = state.rounds.get(place, 0) + 1
+    slots = state.residency.free_slots(resident)
+    packs = settings.mode is PackingMode.PACK and slots > 1 and not _forced(settings, number)
+    line = state.waiting.front(head.band, head.item.model, settings.lookahead if packs else slots)
+    window = [entry for entry in line if entry is head or may_start(entry)]
+    costs = [state.estimates.prompt_tokens(entry.item, resident.model) for entry in window]
+    choose = smallest_first if packs else in_order
+    return [window[index] for index in choose(costs, slots=slots, budget=budget)]
+
+
+def _forced(settings: PackingSettings, number: int) -> bool:
+    return settings.force_fifo_every > 0 and number % settings.force_fifo_every == 0
+
+
+def is_reading(state: State, resident: Resident, band: Band, now: float) -> bool:
+    """Are prompts of this band or a more urgent one still being read? Asks to be woken when they ought to be done."""
+    if resident.parallel == 1 or budget_tokens(state.settings.scheduling.packing) is None:
+        return False
+    unread = [entry for entry in resident.running.values() if entry.first_byte_at is None and entry.band <= band]
+    until = max((entry.dispatched_at + state.estimates.prompt_s(entry.item, resident.model) for entry in unread), default=now)
+    if until <= now:
+        return False
+    state.wake_at(until)
+    return True
+
+
+def first_byte_may_open(state: State) -> bool:
+    """Can a first byte end a round that somebody waits for?"""
+    return budget_tokens(state.settings.scheduling.packing) is not None and len(state.waiting) > 0

@@ -1,0 +1,184 @@
+"""One picture of a simulation: what the GPU did under each policy, and how long each lane waited.
+
+Colours are Okabe and Ito's, which everybody can tell apart; swaps are hatched and lines differ in their dashes as well, so that nothing
+depends on colour alone. Needs matplotlib (the extra `plots`), so it is imported only for `hearth simulate --plot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from hearth.simulation.measures import findings, waits_s
+from hearth.simulation.records import Run
+from hearth.types import Lane
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+LineStyle = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
+DASHES: tuple[LineStyle, ...] = ("solid", "dashed", "dotted", "dashdot", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+GREY = "#9A9A9A"
+WIDTH_IN, ROW_IN, STRIP_IN, WAITS_IN = 12.0, 0.30, 0.62, 3.7
+DOTS_PER_INCH = 120
+RESOLUTION = 1500
+"""Parts of the time axis that a picture can show; what is closer together is drawn as one bar."""
+WAIT_TICKS_S = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400)
+
+Span = tuple[float, float]
+"""(start, length) in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """The unit of the time axis, chosen so that numbers stay small."""
+
+    unit: str
+    seconds: float
+    end_s: float
+
+
+def draw_png(runs: Mapping[str, Run], *, title: str | None = None) -> bytes:
+    """The picture as PNG: a strip per policy in the order given, under them the waits of each lane that had any work."""
+    models = _models(runs.values())
+    lanes = [lane for lane in Lane if any(record.job.lane is lane for run in runs.values() for record in run.records)]
+    strip_in = STRIP_IN + ROW_IN * max(1, len(models))
+    figure = Figure(figsize=(WIDTH_IN, strip_in * len(runs) + WAITS_IN + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[strip_in * len(runs) + 0.8, WAITS_IN])
+    day, waits = parts[0, 0], parts[1, 0]
+    figure.suptitle(_text(f"What the GPU did{f': {title}' if title else ''}"), fontsize=13, x=0.01, ha="left")
+    scale = _scale(runs.values())
+    strips = day.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (policy, run) in zip(strips, runs.items(), strict=True):
+        _strip(axes, policy, run, models, scale)
+    strips[-1].set_xlabel(f"time ({scale.unit})")
+    day.legend(handles=_kinds(), loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    panels = waits.subplots(1, max(1, len(lanes)), sharey=True, squeeze=False)[0]
+    for axes, lane in zip(panels, lanes, strict=False):
+        _waits(axes, lane, runs)
+    panels[0].set_ylabel("answered requests (%)")
+    waits.legend(handles=_policies(runs), loc="outside upper right", ncols=len(runs), frameon=False, fontsize=9)
+    out = BytesIO()
+    figure.savefig(out, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return out.getvalue()
+
+
+def _strip(axes: Axes, policy: str, run: Run, models: Sequence[str], scale: Scale) -> None:
+    """One policy: a row per model with what it served, what was thrown away, and when it was being loaded."""
+    gap_s = scale.end_s / RESOLUTION
+    for row, model in enumerate(models):
+        served = merged(((r.started, r.ended) for r in run.records if r.model == model and r.wait_s is not None), gap_s)
+        stopped = merged(((stop.start, stop.end) for stop in run.stops if stop.model == model), gap_s)
+        loading = merged(((swap.start, swap.end) for swap in run.swaps if swap.target == model), gap_s)
+        place = (row - 0.4, 0.8)
+        axes.broken_barh(_scaled(served, scale), place, facecolors=_colour(row), linewidth=0)
+        axes.broken_barh(_scaled(stopped, scale), place, facecolors="white", edgecolors=_colour(row), linewidth=0.8)
+        axes.broken_barh(_scaled(loading, scale), place, facecolors="#E8E8E8", edgecolors=GREY, hatch="//////", linewidth=0.4)
+    axes.set_yticks(range(len(models)), [_text(model) for model in models], fontsize=9)
+    axes.set_ylim(len(models) - 0.45, -0.55)
+    axes.set_xlim(0, scale.end_s / scale.seconds)
+    axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.set_title(_text(policy), loc="left", fontsize=11, fontweight="bold")
+    axes.set_title(_numbers(policy, run), loc="right", fontsize=9, color="#444444")
+
+
+def _numbers(policy: str, run: Run) -> str:
+    found = findings(policy, run)
+    swaps = f"{found.summary.swaps:,} swap{'' if found.summary.swaps == 1 else 's'}"
+    return (
+        f"done after {found.summary.makespan_s:,.1f} s · answering {found.summary.busy_pct:.0f} %, loading {found.swap_pct:.0f} % of it"
+        f" ({swaps}) · mean wait {found.summary.mean_wait_s:,.1f} s"
+    )
+
+
+def _waits(axes: Axes, lane: Lane, runs: Mapping[str, Run]) -> None:
+    """Which share of a lane's answers had begun after how long; what has waited least stands furthest to the left."""
+    longest_s = 1.0
+    for number, run in enumerate(runs.values()):
+        waited_s = waits_s(record for record in run.records if record.job.lane is lane)
+        if waited_s:
+            shares = [100 * (index + 1) / len(waited_s) for index in range(len(waited_s))]
+            axes.step([0.0, *waited_s], [0.0, *shares], where="post", color=_colour(number), ls=_dashes(number), lw=1.8)
+            longest_s = max(longest_s, waited_s[-1])
+    axes.set_xscale("symlog", linthresh=1.0, linscale=0.5)
+    axes.set_xlim(0, longest_s * 1.1)
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in WAIT_TICKS_S if tick <= longest_s * 1.1]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _duration(value)))
+    axes.set_ylim(0, 101)
+    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("wait from arrival to start")
+    axes.set_title(f"{lane.value} requests that had started after that wait", loc="left", fontsize=10)
+
+
+def merged(pairs: Iterable[tuple[float | None, float | None]], gap_s: float) -> list[Span]:
+    """The union of intervals, those less than `gap_s` apart taken as one; what has no start or no end is left out."""
+    spans: list[tuple[float, float]] = []
+    for start, end in sorted((start, end) for start, end in pairs if start is not None and end is not None):
+        if spans and start - spans[-1][1] <= gap_s:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+        else:
+            spans.append((start, end))
+    return [(start, end - start) for start, end in spans]
+
+
+def _models(runs: Iterable[Run]) -> list[str]:
+    """Every model that ran or was loaded, by name."""
+    found: set[str] = set()
+    for run in runs:
+        found.update(record.model for record in run.records if record.model is not None)
+        found.update(swap.target for swap in run.swaps)
+    return sorted(found)
+
+
+def _scale(runs: Iterable[Run]) -> Scale:
+    ends = [record.ended for run in runs for record in run.records if record.ended is not None]
+    end_s = max((*ends, 1.0))
+    unit, seconds = next(((unit, size) for unit, size in (("h", 3600.0), ("min", 60.0)) if end_s >= 3 * size), ("s", 1.0))
+    return Scale(unit=unit, seconds=seconds, end_s=end_s)
+
+
+def _scaled(spans: Iterable[Span], scale: Scale) -> list[Span]:
+    return [(start / scale.seconds, length / scale.seconds) for start, length in spans]
+
+
+def _kinds() -> list[Patch]:
+    return [
+        Patch(facecolor=COLOURS[0], label="answering (a colour per model)"),
+        Patch(facecolor="white", edgecolor=COLOURS[0], label="interrupted, done again"),
+        Patch(facecolor="#E8E8E8", edgecolor=GREY, hatch="//////", label="being loaded"),
+    ]
+
+
+def _policies(runs: Iterable[str]) -> list[Line2D]:
+    return [Line2D([], [], color=_colour(number), ls=_dashes(number), lw=1.8, label=_text(policy)) for number, policy in enumerate(runs)]
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def _dashes(number: int) -> LineStyle:
+    return DASHES[number % len(DASHES)]
+
+
+def _duration(seconds: float) -> str:
+    unit, size = next(((unit, size) for unit, size in (("h", 3600), ("min", 60)) if seconds >= size), ("s", 1))
+    return f"{seconds / size:g} {unit}"
+
+
+def _text(name: str) -> str:
+    """A name as it is: a dollar sign would begin a formula."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in name).replace("$", r"\$")

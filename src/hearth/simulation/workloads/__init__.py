@@ -1,0 +1,8 @@
+"""What is asked of the house: the values of a workload, random ones for tests, and the named ones that ship (`WORKLOADS`)."""
+
+from __future__ import annotations
+
+from hearth.simulation.workloads.jobs import NOTHING_REPORTED, Job, Mix, SwapCosts, Workload, random_workload
+from hearth.simulation.workloads.shipped import WORKLOADS
+
+__all__ = ["NOTHING_REPORTED", "WORKLOADS", "Job", "Mix", "SwapCosts", "Workload", "random_workload"]

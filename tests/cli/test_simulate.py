@@ -1,0 +1,217 @@
+"""`hearth simulate`: where its requests come from, and what it writes and draws; `tests/simulation/test_command` has what scripts read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from rich.console import Console
+
+from hearth.cli.gateway_client import GatewayClient
+from hearth.cli.simulate_runs import SILENT_S, RunProgress
+from hearth.cli.simulate_sources import PAGE_ROWS, SourceOptions, _instant, rows, sources
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import PolicyName, Settings
+from hearth.simulation.workloads import WORKLOADS
+from tests.cli.stub_gateway import StubGateway
+
+BEGAN = 1_900_000_000.0
+FIRST, SECOND = list(WORKLOADS)[:2]
+
+
+def item(number: int, **changes: Any) -> dict[str, Any]:
+    known = {
+        "epoch": 1,
+        "sequence": number,
+        "caller": "n8n",
+        "lane": "external",
+        "model": "a:latest",
+        "accepted_wall_s": BEGAN + number,
+        "ended_wall_s": BEGAN + number + 1.0,
+        "first_byte_s": 0.25,
+        "backend_s": 1.0,
+        "total_s": 1.0,
+        "prompt_tokens": 10,
+        "output_tokens": 20,
+        "outcome": "completed",
+    }
+    return known | changes
+
+
+class LogGateway(StubGateway):
+    """Answers `/llm/log` as a gateway with these rows does: those that ended by `until`, the latest first, at most `limit`."""
+
+    def keep(self, *items: dict[str, Any], swaps: tuple[dict[str, Any], ...] = ()) -> None:
+        self.put("/llm/swaps?since=7d&limit=1000", {"swaps": list(swaps)})
+        latest_first = sorted(items, key=lambda row: row["ended_wall_s"], reverse=True)
+        self.put("/llm/log?since=7d&limit=1000", {"items": latest_first[:PAGE_ROWS]})
+        for row in {row["ended_wall_s"]: row for row in latest_first[PAGE_ROWS - 5 :]}.values():
+            asked = urlencode({"since": "7d", "limit": PAGE_ROWS, "until": _instant(row)})
+            earlier = [each for each in latest_first if each["ended_wall_s"] <= row["ended_wall_s"]]
+            self.put(f"/llm/log?{asked}", {"items": earlier[:PAGE_ROWS]})
+
+
+@pytest.fixture
+def gateway():
+    stub = LogGateway()
+    with stub.listening():
+        yield stub
+
+
+def runs_of(result: Any) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    runs: list[dict[str, Any]] = json.loads(result.stdout)
+    return runs
+
+
+@pytest.mark.parametrize("options", [(), ("--workload", FIRST, "--from-log"), ("--trace", "t", "--workload", FIRST)])
+def test_it_wants_to_know_exactly_one_place_to_take_requests_from(hearth, options):
+    result = hearth("simulate", *options)
+    assert result.exit_code == 2
+    assert "give one of --trace FILE, --workload NAME and --from-log" in result.stderr
+
+
+def test_workloads_that_ship_are_simulated_by_name_and_named_in_the_answer(hearth):
+    runs = runs_of(hearth("simulate", "--workload", SECOND, "--workload", FIRST, "--policy", "fifo", "--json", "-"))
+    assert [(run["workload"], run["policy"]) for run in runs] == [(SECOND, "fifo"), (FIRST, "fifo")]
+
+
+def test_all_means_every_workload_under_every_policy():
+    options = SourceOptions(trace_file=None, names=(FIRST, "all"), from_log=False, since="7d", address=urlsplit("http://x"), key=None)
+    assert [source.name for source in sources(options, GatewayConfig(settings=Settings()))] == list(WORKLOADS)
+
+
+def test_several_workloads_are_a_table_each(hearth):
+    result = hearth("simulate", "--workload", FIRST, "--workload", SECOND, COLUMNS="160")
+    lines = result.stdout.splitlines()
+    assert [line.strip() for line in lines if line.strip() in WORKLOADS] == [FIRST, SECOND]
+    assert sum(line.startswith("affinity ") for line in lines) == 2
+
+
+def test_an_unknown_workload_is_a_usage_error_that_names_the_known_ones(hearth):
+    result = hearth("simulate", "--workload", "nonsense")
+    assert result.exit_code == 2
+    assert FIRST in result.stderr
+
+
+def test_what_is_simulated_can_be_saved_and_is_the_same_when_it_is_read(hearth, tmp_path):
+    saved = tmp_path / "day.jsonl"
+    first = runs_of(hearth("simulate", "--workload", SECOND, "--policy", "affinity", "--json", "-", "--save", str(saved)))
+    again = runs_of(hearth("simulate", "--trace", str(saved), "--policy", "affinity", "--json", "-"))
+    assert [run | {"workload": SECOND} for run in again] == first
+
+
+@pytest.mark.parametrize("option", ["--plot", "--save"])
+def test_one_file_holds_one_workload(hearth, tmp_path, option):
+    result = hearth("simulate", "--workload", "all", option, str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_picture_is_written_where_it_is_wanted(hearth, tmp_path):
+    assert hearth("simulate", "--workload", FIRST, "--plot", str(tmp_path / "p.png")).exit_code == 0
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_cannot_be_written_is_a_failure_in_words(hearth, tmp_path):
+    result = hearth("simulate", "--workload", FIRST, "--plot", str(tmp_path / "none" / "p.png"))
+    assert result.exit_code == 1
+    assert "cannot be written" in result.stderr
+
+
+def test_without_matplotlib_the_command_says_what_to_install_before_it_simulates(hearth, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = hearth("simulate", "--workload", FIRST, "--plot", str(tmp_path / "p.png"), "--save", str(tmp_path / "t.jsonl"))
+    assert result.exit_code == 1
+    assert 'pip install "hearth-gateway[plots]"' in result.stderr
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_the_log_of_a_gateway_is_replayed_under_another_policy(hearth, gateway):
+    swaps = (
+        {"ended_wall_s": BEGAN, "from_models": ["a:latest"], "to_model": "b:latest", "swap_s": 6.0, "vram_mib": 9000.0, "failed": False},
+    )
+    gateway.keep(item(0), item(1, model="b:latest"), item(2, accepted_wall_s=BEGAN + 1), swaps=swaps)
+    result = hearth("simulate", "--from-log", "--url", gateway.url, "--policy", "fifo", "--json", "-", HEARTH_KEY="hearth_k")
+    (run,) = runs_of(result)
+    assert [request["arrived"] for request in run["requests"]] == [0.0, 1.0, 1.0]
+    assert [swap["to"] for swap in run["swaps"]][:2] == ["a:latest", "b:latest"]
+    assert gateway.seen[0]["authorization"] == "Bearer hearth_k"
+
+
+def test_a_long_log_is_read_page_by_page_and_no_row_twice(hearth, gateway):
+    count = 2 * PAGE_ROWS + 17
+    gateway.keep(*(item(number, ended_wall_s=BEGAN + number // 3) for number in range(count)))
+    (run,) = runs_of(hearth("simulate", "--from-log", "--url", gateway.url, "--policy", "fifo", "--json", "-"))
+    assert len(run["requests"]) == count
+    assert [urlsplit(each["path"]).path for each in gateway.seen].count("/llm/log") == 3
+
+
+def test_a_thousand_rows_of_one_instant_do_not_make_it_ask_for_ever(gateway):
+    gateway.keep(*(item(number, ended_wall_s=BEGAN) for number in range(PAGE_ROWS)))
+    client = GatewayClient(address=urlsplit(gateway.url))
+    assert len(list(rows(client, "/llm/log", "items", "7d"))) == PAGE_ROWS
+    assert ["until" in parse_qs(urlsplit(each["path"]).query) for each in gateway.seen] == [False, True]
+
+
+def test_rows_that_cannot_be_replayed_are_counted_on_stderr(hearth, gateway):
+    gateway.keep(item(0), item(1, outcome="failed", backend_s=None))
+    result = hearth("simulate", "--from-log", "--url", gateway.url)
+    assert result.exit_code == 0
+    assert "1 of 2 logged requests are left out" in result.stderr
+
+
+def test_an_empty_log_is_a_failure_in_words(hearth, gateway):
+    gateway.keep()
+    result = hearth("simulate", "--from-log", "--url", gateway.url)
+    assert result.exit_code == 1
+    assert "since 7d" in result.stderr
+
+
+def test_no_gateway_there_ends_with_3(hearth):
+    assert hearth("simulate", "--from-log", "--url", "http://127.0.0.1:9").exit_code == 3
+
+
+def test_a_gateway_that_keeps_no_log_says_so(hearth, gateway):
+    gateway.put("/llm/log?since=7d&limit=1000", {"error": "no log is kept here: storage.enabled is off"}, 404)
+    result = hearth("simulate", "--from-log", "--url", gateway.url)
+    assert result.exit_code == 1
+    assert "no log is kept here" in result.stderr
+
+
+def test_the_example_that_ships_is_a_good_trace(hearth):
+    example = Path(__file__).parents[2] / "examples" / "two_models.jsonl"
+    assert len(runs_of(hearth("simulate", "--trace", str(example), "--json", "-"))) == len(PolicyName)
+
+
+class Ticking:
+    """A clock that goes on by `step_s` at each look."""
+
+    def __init__(self, step_s: float) -> None:
+        self._now, self._step_s = 0.0, step_s
+
+    def monotonic(self) -> float:
+        self._now += self._step_s
+        return self._now
+
+    def wall(self) -> float:
+        return self._now
+
+
+@pytest.mark.parametrize(
+    ("step_s", "terminal", "drawn"),
+    [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)],
+    ids=["quickly done", "on a terminal", "in a pipe"],
+)
+def test_a_bar_is_drawn_on_a_terminal_from_the_first_second_on(step_s, terminal, drawn):
+    out = StringIO()
+    progress = RunProgress(Console(file=out, force_terminal=terminal, width=80), Ticking(step_s))
+    with progress.over(100):
+        progress.arrived(50)
+        progress.ended(60)
+    assert ("simulating" in out.getvalue()) is drawn

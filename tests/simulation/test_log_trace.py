@@ -1,0 +1,149 @@
+"""Last week's log as a workload: what is taken from a row, what has to be guessed, and what is left out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulingSettings, Settings, Window
+from hearth.simulation.engine import simulate
+from hearth.simulation.log_trace import LogTrace, workload_from_log
+from hearth.simulation.workloads import Workload
+from hearth.types import Lane, Priority, Usage
+
+BEGAN = datetime(2030, 1, 7, 12, 0, tzinfo=UTC).timestamp()
+NO_HOME = GpuSettings(home_model="")
+
+
+def config(**more: Any) -> GatewayConfig:
+    scheduling = SchedulingSettings(active_hours=Window(start_minute=0, end_minute=0), time_zone="UTC")
+    return GatewayConfig(settings=Settings(**{"scheduling": scheduling, "gpu": NO_HOME, **more}))
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    known = {
+        "epoch": 1,
+        "sequence": number,
+        "request_id": f"req_{number}",
+        "caller": "n8n",
+        "lane": "external",
+        "task_type": None,
+        "model": "a:latest",
+        "accepted_wall_s": BEGAN + number,
+        "ended_wall_s": BEGAN + number + 5.0,
+        "first_byte_s": 0.5,
+        "backend_s": 2.5,
+        "total_s": 5.0,
+        "prompt_tokens": 100,
+        "output_tokens": 80,
+        "outcome": "completed",
+        "chain_id": None,
+    }
+    return known | changes
+
+
+def swap(origin: str, target: str, seconds: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "ended_wall_s": BEGAN,
+        "from_models": [origin] if origin else [],
+        "to_model": target,
+        "swap_s": seconds,
+        "failed": False,
+    } | changes
+
+
+def traced(*items: Any, swaps: tuple[Any, ...] = (), **settings: Any) -> LogTrace:
+    return workload_from_log(items, swaps, config(**settings))
+
+
+def house(*items: Any, swaps: tuple[Any, ...] = (), **settings: Any) -> Workload:
+    return traced(*items, swaps=swaps, **settings).workload
+
+
+def test_a_request_comes_when_it_came_and_takes_as_long_as_it_took():
+    jobs = house(row(8, caller="webui"), row(5)).jobs
+    assert [(job.id, job.at, job.caller) for job in jobs] == [(0, 0.0, "n8n"), (1, 3.0, "webui")]
+    assert (jobs[0].service_s, jobs[0].first_byte_s, jobs[0].lane) == (2.5, 0.5, Lane.EXTERNAL)
+    assert jobs[0].usage == Usage(prompt_tokens=100, output_tokens=80, prompt_s=0.5, decode_s=2.0)
+
+
+def test_the_band_of_internal_work_comes_from_its_task_type():
+    jobs = house(row(1, lane="internal", task_type="reply"), row(2, lane="internal"), priority_map={"reply": Priority.CRITICAL}).jobs
+    assert [job.priority for job in jobs] == [Priority.CRITICAL, Priority.NORMAL]
+
+
+def test_a_caller_who_left_leaves_again_and_would_have_got_what_is_usual():
+    left = row(3, outcome="cancelled", backend_s=None, first_byte_s=None, total_s=1.5)
+    jobs = house(row(1, backend_s=2.0), row(2, backend_s=4.0), left).jobs
+    assert (jobs[2].cancel_after_s, jobs[2].service_s) == (1.5, 3.0)
+
+
+def test_a_caller_who_left_in_the_middle_of_a_long_answer_had_at_least_that():
+    job = house(row(1, outcome="cancelled", backend_s=9.0), row(2, backend_s=4.0)).jobs[0]
+    assert job.service_s == 9.0
+
+
+def test_what_was_given_up_for_its_age_is_given_up_again():
+    job = house(row(1), row(2, outcome="expired", backend_s=None, first_byte_s=None, total_s=30.0)).jobs[1]
+    assert (job.max_wait_s, job.cancel_after_s) == (30.0, None)
+
+
+def test_what_no_model_worked_on_is_left_out_and_counted():
+    found = traced(
+        row(1), row(2, outcome="failed", backend_s=None, first_byte_s=None), row(3, outcome="failed"), "no row", row(4, lane="x")
+    )
+    assert len(found.workload.jobs) == 2
+    assert found.left_out == 3
+
+
+def test_fields_that_are_not_known_yet_disturb_nobody():
+    assert len(house(row(1, colour="green"), swaps=(swap("", "a:latest", 3.0, weather="rain"),)).jobs) == 1
+
+
+def test_a_swap_costs_the_median_of_its_direction_and_failed_ones_do_not_count():
+    swaps = (swap("a", "b", 5), swap("a", "b", 7), swap("a", "b", 60), swap("b", "a", 2), swap("b", "a", 600, failed=True))
+    costs = house(row(1, model="a"), row(2, model="b"), swaps=swaps).swap_costs
+    assert (costs.seconds(("a",), "b"), costs.seconds(("b",), "a")) == (7, 2)
+
+
+def test_a_model_that_was_never_seen_to_be_loaded_costs_what_is_assumed_of_it():
+    gpu = GpuSettings(home_model="", swap_cost_prior_s=11.0)
+    assert house(row(1, model="b"), gpu=gpu).swap_costs.seconds((), "b") == 11.0
+
+
+def test_memory_is_what_the_owner_says_else_what_the_model_took_last():
+    gpu = GpuSettings(home_model="", vram_gb=24.0, parallel=2)
+    swaps = (swap("", "a", 3, vram_mib=10_240.0), swap("", "a", 3, vram_mib=5_000.0), swap("", "b:1", 3, vram_mib=4_096.0))
+    found = house(row(1, model="a"), row(2, model="b:1"), swaps=swaps, gpu=gpu, models={"b:1": ModelSettings(vram_gb=7.0, parallel=3)})
+    assert found.vram_gb == 24.0
+    assert {name: (model.vram_gb, model.parallel) for name, model in found.models.items()} == {"a": (10.0, 2), "b:1": (7.0, 3)}
+
+
+def test_the_home_model_is_home_and_there_where_the_log_knows_it():
+    gpu = GpuSettings(home_model="a")
+    assert (house(row(1), gpu=gpu).home, house(row(1), gpu=gpu).resident) == ("a:latest", ("a:latest",))
+    assert (house(row(1, model="b:latest"), gpu=gpu).home, house(row(1, model="b:latest"), gpu=gpu).resident) == ("", ())
+
+
+def test_active_hours_begin_and_end_as_the_owner_set_them():
+    hours = SchedulingSettings(active_hours=Window(start_minute=6 * 60, end_minute=22 * 60), time_zone="UTC")
+    day = house(row(0), row(20 * 3600), scheduling=hours)
+    assert day.modes == ((10 * 3600.0, False), (18 * 3600.0, True))
+    night = house(row(12 * 3600), scheduling=hours)
+    assert night.modes == ((0.0, False),)
+
+
+def test_a_log_with_nothing_in_it_is_a_workload_with_nothing_in_it():
+    assert traced() == LogTrace(workload=house(), left_out=0)
+    assert house().jobs == ()
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+def test_what_is_read_can_be_simulated(policy):
+    items = [row(n, model=("a:latest", "b:latest", None)[n % 3], lane=("external", "internal")[n % 4 == 0]) for n in range(60)]
+    workload = house(*items, swaps=(swap("", "a:latest", 2), swap("a:latest", "b:latest", 5)), gpu=GpuSettings(home_model="a"))
+    outcome = simulate(workload, workload.settings(config().scheduler_settings, policy))
+    assert all(record.ended is not None for record in outcome.records)

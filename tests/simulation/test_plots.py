@@ -1,0 +1,77 @@
+"""The picture: that it can be drawn of anything, and what goes into it. How it looks was looked at."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from random import Random
+
+import matplotlib.image
+import pytest
+
+from hearth.config.settings import PolicyName, SchedulerSettings
+from hearth.simulation.engine import Run, simulate
+from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_png, merged
+from hearth.simulation.traces import parse_trace
+from hearth.simulation.workloads import Mix, random_workload
+
+
+def runs(seed: int, *policies: PolicyName, internal: float = 0.3) -> dict[str, Run]:
+    house = random_workload(Random(seed), Mix(jobs=60, internal=internal))
+    return {policy.value: simulate(house, house.settings(SchedulerSettings(), policy)) for policy in policies}
+
+
+def size(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG")
+    height, width, _ = matplotlib.image.imread(BytesIO(png)).shape
+    return width, height
+
+
+@pytest.mark.parametrize(
+    ("pairs", "spans"),
+    [
+        ([(0, 1), (5, 6)], [(0, 1), (5, 1)]),
+        ([(0, 2), (1, 3)], [(0, 3)]),
+        ([(0, 9), (1, 3)], [(0, 9)]),
+        ([(0, 1), (1.4, 2)], [(0, 2)]),
+        ([(4, 5), (0, 1)], [(0, 1), (4, 1)]),
+        ([(None, 1), (2, None)], []),
+    ],
+    ids=["apart", "overlapping", "within", "too close to tell apart", "in any order", "never began or ended"],
+)
+def test_what_cannot_be_told_apart_is_drawn_as_one_bar(pairs, spans):
+    assert merged(pairs, 0.5) == spans
+
+
+def test_a_picture_grows_with_its_policies_and_not_in_width():
+    one, two = (size(draw_png(runs(3, *policies))) for policies in ([PolicyName.FIFO], [PolicyName.FIFO, PolicyName.AFFINITY]))
+    assert one[0] == two[0] == WIDTH_IN * DOTS_PER_INCH
+    assert two[1] > one[1]
+
+
+def test_the_same_runs_make_the_same_picture():
+    assert draw_png(runs(5, PolicyName.AFFINITY), title="day") == draw_png(runs(5, PolicyName.AFFINITY), title="day")
+
+
+def test_what_a_run_did_is_in_its_picture():
+    header = '{"models": {"a": {}, "b": {}}, "swap_s": {"": {"a": 2, "b": 7}}, "resident": ["a"]}'
+    requests = [f'{{"id": {number}, "model": "{model}", "service_s": 1}}' for number, model in enumerate("aba")]
+    house = parse_trace("\n".join([header, *requests]), source="t")
+    drawn = {
+        draw_png({"x": simulate(house, house.settings(SchedulerSettings(), policy))}) for policy in (PolicyName.FIFO, PolicyName.AFFINITY)
+    }
+    assert len(drawn) == 2
+
+
+@pytest.mark.parametrize("lane", [0.0, 1.0])
+def test_a_house_with_one_lane_has_one_panel_of_waits(lane):
+    assert size(draw_png(runs(3, PolicyName.FIFO, internal=lane)))
+
+
+def test_a_run_of_nothing_has_a_picture_too():
+    assert size(draw_png({"fifo": Run()}))
+
+
+def test_names_are_drawn_as_they_are():
+    trace = '{"models": {"$a_b$^{": {}}, "resident": ["$a_b$^{"]}\n{"id": 0, "model": "$a_b$^{", "service_s": 1}'
+    house = parse_trace(trace, source="t")
+    assert size(draw_png({"$x$": simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))}, title="a $ b"))
