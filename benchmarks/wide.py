@@ -14,6 +14,7 @@ from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import Signals, build_gateway
 from hearth.config.loading import load_gateway_config
+from hearth.housekeeping import housekeeping
 
 GRACE_S = 1.0
 
@@ -27,7 +28,8 @@ async def serve(file: Path, connections: int) -> None:
     try:
         await gateway.start()
         await server.start(settings.host, settings.port)
-        await signals.stop_requested.wait()
+        async with housekeeping(lambda: bool(gateway.worker.scheduler.state.entries)):
+            await signals.stop_requested.wait()
     finally:
         await gateway.stop(GRACE_S)
         await server.stop(GRACE_S)

@@ -12,13 +12,16 @@ class Changes:
     def __init__(self) -> None:
         self._number = 0
         self._ended = False
+        self._watched = False
         self._changed = asyncio.Event()
 
     def note(self) -> None:
         """Something has changed."""
         self._number += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._watched:
+            self._watched = False
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     def end(self) -> None:
         """Nothing will change any more: watchers see the last number and stop."""
@@ -35,4 +38,5 @@ class Changes:
             elif self._ended:
                 return
             else:
+                self._watched = True
                 await self._changed.wait()

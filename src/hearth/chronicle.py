@@ -15,6 +15,7 @@ from hearth.events import (
     ItemDiverged,
     ItemEnded,
     ItemInterrupted,
+    ItemPromoted,
     ItemProtected,
     ItemQueued,
     ItemResent,
@@ -27,7 +28,7 @@ from hearth.events import (
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink
 from hearth.scheduling.actions import Load
-from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.types import Band, Lane, Outcome, RequestId, Sequence
 from hearth.work import Work
 
 
@@ -92,6 +93,11 @@ class Chronicle:
         self._events.emit(ItemInterrupted(at=at, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **_identity(work)))
         if protected:
             self._events.emit(ItemProtected(at=at, interrupt_count=count, **_identity(work)))
+
+    def promoted(self, work: Work, band: Band, at: float) -> None:
+        """The item has waited long enough for the next band."""
+        waited_s = at - work.item.arrived_at
+        self._events.emit(ItemPromoted(at=at, band=band.name.lower(), waited_s=waited_s, **_identity(work)))
 
     def resent(self, work: Work, at: float) -> None:
         """The attempt failed unseen; there will be another."""

@@ -6,6 +6,8 @@ import secrets
 import time
 from typing import Protocol
 
+_DRAWN_TOGETHER = 64
+
 
 class Clock(Protocol):
     """Two readings of time: durations use `monotonic`, calendars use `wall`."""
@@ -20,11 +22,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks. `monotonic` is the same base as asyncio's `loop.time()`."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
 
 
 def new_api_key() -> str:
@@ -35,6 +34,25 @@ def new_api_key() -> str:
 def new_seed() -> int:
     """A seed for a generation: 31 random bits."""
     return secrets.randbelow(2**31)
+
+
+def new_job_id() -> str:
+    """`job_` and 128 random bits in hex."""
+    return f"job_{secrets.token_hex(16)}"
+
+
+class RequestIds:
+    """What `new_request_id` gives, drawn many at a time: every draw is a call of the operating system. One thread owns it."""
+
+    def __init__(self) -> None:
+        self._drawn: list[str] = []
+
+    def take(self) -> str:
+        """The next one."""
+        if not self._drawn:
+            digits = secrets.token_hex(16 * _DRAWN_TOGETHER)
+            self._drawn = [digits[start : start + 32] for start in range(0, len(digits), 32)]
+        return f"req_{self._drawn.pop()}"
 
 
 def new_request_id() -> str:

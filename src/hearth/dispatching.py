@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hearth.chronicle import Chronicle
+from hearth.config.settings import MIB_PER_GB
 from hearth.errors import (
     BackendError,
     BackendUnreachable,
@@ -23,12 +24,12 @@ from hearth.errors import (
 from hearth.executor import Executor
 from hearth.register import Register
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Refusal, Unload, WakeAt
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Promote, Refusal, Unload, WakeAt
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import protected
 from hearth.scheduling.state import State
 from hearth.swapper import Swapper
-from hearth.types import Outcome, Sequence
+from hearth.types import Band, Outcome, Sequence
 from hearth.work import Work
 
 RETRY_AFTER_SWAP_S = 30.0
@@ -96,6 +97,8 @@ class Dispatching:
                 self._fail(sequence, why, now)
             case Expire(sequence=sequence):
                 self._give_up(sequence, Outcome.EXPIRED, now, WaitExpired())
+            case Promote(sequence=sequence, band=band):
+                self._promoted(sequence, band, now)
             case WakeAt(at=at):
                 self._arm(at)
 
@@ -172,6 +175,17 @@ class Dispatching:
         if work is not None:
             self.end(work, outcome, now, error)
 
+    def _promoted(self, sequence: Sequence, band: Band, now: float) -> None:
+        work = self._register.live(sequence)
+        if work is not None:
+            self.chronicle.promoted(work, band, now)
+
+    def _why_never(self, model: str, task_type: str | None) -> str:
+        residency = self._state.residency
+        task = f" for {task_type}" if task_type in self._state.settings.gpu.task_vram_gb else ""
+        needed = _gib(residency.need_mib(model, task_type))
+        return f"model '{model}' needs {needed} of GPU memory{task}, the GPU has {_gib(residency.capacity_mib)}"
+
     def _error_of(self, work: Work, why: Refusal) -> HearthError:
         model = work.item.model or self._state.home or ""
         match why:
@@ -179,14 +193,17 @@ class Dispatching:
                 known = self._swapper.error_of(model)  # many wait for one load: each caller gets an error of its own
                 return type(known)(known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None)
             case Refusal.NEVER_FITS:
-                residency = self._state.residency
-                return NeverFits(f"model '{model}' needs {residency.need_mib(model):.0f} MiB, the GPU has {residency.capacity_mib:.0f}")
+                return NeverFits(self._why_never(model, work.item.task_type))
             case Refusal.BACKEND_DOWN:
                 return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
             case Refusal.INTERRUPTED:
                 return Interrupted(retry_after_s=1.0)
             case Refusal.ATTEMPTS_EXHAUSTED:
                 return work.error or BackendError()
+
+
+def _gib(mib: float | None) -> str:
+    return f"{(mib or 0.0) / MIB_PER_GB:.1f} GiB"
 
 
 def _error_of_status(status: int) -> HearthError:

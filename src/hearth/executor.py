@@ -72,8 +72,9 @@ class Executor:
         sequence = work.item.sequence
         if self._tasks.get(sequence) is ended:  # else a new attempt of the same item has taken its place
             del self._tasks[sequence], self._works[sequence]
-        if ended.cancelled():  # stopped before its first step: nothing of it ever ran
-            self._post(Stopped(sequence=sequence, attempt=attempt))
+        if ended.cancelled():
+            if work.reported < attempt:  # stopped before its first step: nothing of it ever ran
+                self._post(Stopped(sequence=sequence, attempt=attempt))
         elif (error := ended.exception()) is not None:
             self._fault("executor", error)
             work.error = HearthError()
@@ -86,10 +87,10 @@ class Executor:
             self.abort(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Stop the attempt. A task that has ended has already reported how."""
-        task = self._tasks.get(sequence)
-        if task is not None:
-            task.cancel()
+        """Stop the attempt. One that has ended has already reported how, or is just doing so."""
+        work = self._works.get(sequence)
+        if work is not None and work.reported < work.attempt:
+            self._tasks[sequence].cancel()
 
     async def drained(self, grace_s: float, hurry: asyncio.Event | None) -> None:
         """Wait until nothing runs, for `grace_s` at most and no longer than until `hurry` is set."""
@@ -110,9 +111,10 @@ class Executor:
             report = Stopped(sequence=sequence, attempt=attempt)
         except HearthError as error:
             work.error = error
-            if isinstance(error, BackendUnreachable):
-                self._post(BackendDown())
             report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(error))
+        work.reported = attempt  # from here on no decision can stop what has ended
+        if isinstance(report, Failed) and isinstance(work.error, BackendUnreachable):
+            self._post(BackendDown())
         self._post(report)
 
     async def _run(self, work: Work, prompt_s: float, limit_s: float) -> None:
@@ -122,18 +124,18 @@ class Executor:
         quiet_s = self._settings().ollama.first_byte_timeout_s + 2 * prompt_s
         self._check_ground(work)
         call = work.call_on(work.model or "")
+        exchange: Exchange | None = None
         try:
-            async with asyncio.timeout_at(began_at + quiet_s if work.item.streaming else end_at):
+            async with asyncio.timeout_at(began_at + quiet_s if work.item.streaming else end_at) as limit:
                 exchange = await self._backend.open(call)
-        except TimeoutError as error:
-            raise FirstByteTimeout from error
-        try:
-            async with asyncio.timeout_at(end_at) as limit:
+                if work.item.streaming:
+                    limit.reschedule(end_at)
                 await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
         except TimeoutError as error:
-            raise BackendTimeout from error
+            raise (FirstByteTimeout if exchange is None else BackendTimeout) from error
         finally:
-            exchange.close()
+            if exchange is not None:
+                exchange.close()
 
     async def _forward(self, work: Work, exchange: Exchange, route: Route, limit: asyncio.Timeout) -> None:
         work.status = exchange.status
@@ -151,6 +153,8 @@ class Executor:
 
     def _check_ground(self, work: Work) -> None:
         """A seeded run repeats itself on the same model, loaded in the same way, and on nothing else."""
+        if not work.item.streaming:  # a whole answer is simply made again
+            return
         fingerprint = self._fingerprint_of(work.model or "")
         if not work.reply.started:
             work.fingerprint = fingerprint

@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
-from hearth.dialects.framing import StreamTail, is_whole, whole_usage
+from hearth.dialects.framing import StreamTail, read_whole
 from hearth.dialects.ollama import error_text
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
@@ -50,10 +50,11 @@ class Forwarding:
         if exchange.status < 400:
             if not body:
                 raise BackendProtocolError("the model server sent an empty answer")
-            if not is_whole(route, body):
+            said = read_whole(route, body)
+            if not said.complete:
                 raise BackendGone
-            work.usage = whole_usage(route, body)
-        self._first_byte(work, forwarded=True)
+            work.usage = said.usage
+        work.forwarded, work.first_byte_at = True, self._clock.monotonic()  # no news to anybody: the end follows at once
         work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
         work.reply.push(body)
         work.reply.finish()
@@ -107,13 +108,14 @@ class Forwarding:
         await self._pass_on(work, chunk)
 
     async def _pass_on(self, work: Work, chunk: bytes) -> None:
-        work.reply.push(chunk)
-        if work.sent is not None:
-            was_resumable = work.sent.replayable
-            work.sent.feed(chunk)
-            if was_resumable and not work.sent.replayable:
+        reply, sent = work.reply, work.sent
+        reply.push(chunk)
+        if sent is not None:
+            was_resumable = sent.replayable
+            sent.feed(chunk)
+            if was_resumable and not sent.replayable:
                 self._post(Outgrown(sequence=work.item.sequence, attempt=work.attempt))
-        if work.reply.unread_bytes >= self._settings().server.write_buffer_mib * MIB:
+        if reply.full:
             await self._reader_catches_up(work)
 
     def _finish(self, work: Work, tail: StreamTail) -> None:

@@ -36,6 +36,7 @@ class Ticket:
     Attributes:
         position: items that were ahead of it when it came.
         estimated_wait_s: seconds until it is expected to start, None where nobody can tell.
+        served_by: `claude` where it does not wait for the GPU.
     """
 
     sequence: Sequence
@@ -43,6 +44,19 @@ class Ticket:
     position: int
     estimated_wait_s: float | None
     reply: Reply
+    served_by: str = ""
+
+
+class Sequences:
+    """The numbers of accepted items, whoever runs them: each once, in the order of acceptance."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def take(self) -> Sequence:
+        """The next number."""
+        self._last += 1
+        return Sequence(self._last)
 
 
 class Arriving:
@@ -50,17 +64,22 @@ class Arriving:
 
     def __init__(self) -> None:
         self._by_band: dict[Band, int] = dict.fromkeys(Band, 0)
+        self._total = 0
 
     def add(self, band: Band) -> None:
         """An item was accepted into this band."""
         self._by_band[band] += 1
+        self._total += 1
 
     def remove(self, band: Band) -> None:
         """A decision has seen it."""
         self._by_band[band] -= 1
+        self._total -= 1
 
     def up_to(self, band: Band) -> int:
         """Those of this band and of more urgent ones."""
+        if not self._total:
+            return 0
         return sum(count for other, count in self._by_band.items() if other <= band)
 
     def of(self, lane: Lane) -> int:

@@ -1,4 +1,4 @@
-"""The live shell around the scheduler: one task that owns it, a mailbox for everything that happens, and the way in for callers.
+"""The live shell around the scheduler: a mailbox for everything that happens, one decision at a time, and the way in for callers.
 
 Submissions, endings, cancels, timers and loads all become inputs in one mailbox; each is one decision, and its actions are carried out
 before the next. Nobody else touches the scheduler, so there is no lock. Futures, sockets and bodies stay out here.
@@ -7,7 +7,6 @@ before the next. Nobody else touches the scheduler, so there is no lock. Futures
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from hearth import status
@@ -23,7 +22,8 @@ from hearth.executor import Executor
 from hearth.forecaster import Forecaster
 from hearth.gpu_tracker import GpuTracker
 from hearth.in_process import Asked, Futures, complete
-from hearth.intake import Arriving, NewItem, Ticket, item_of
+from hearth.intake import Arriving, NewItem, Sequences, Ticket, item_of
+from hearth.mailbox import Mailbox
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.register import Register
 from hearth.reply import Reply
@@ -71,6 +71,8 @@ class LLMQueueWorker:
         on_backend_down: Callable[[], None] = lambda: None,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
+        self._mailbox = Mailbox(self._take)
+        self.post = self._mailbox.post
         self._config = config
         self._clock = clock
         self._events = events
@@ -92,13 +94,11 @@ class LLMQueueWorker:
         self._on_backend_down = on_backend_down
         self._on_decision = on_decision
         self._futures = Futures()
-        self._mailbox: deque[tuple[Input, float]] = deque()
         self._arriving = Arriving()
-        self._mail = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
         self._mode_read_at = float("-inf")
-        self._sequence = 0
+        self.sequences = Sequences()
         self._stopping = False
         self._changes = Changes()
         self._forecaster = Forecaster(self.scheduler.state)
@@ -131,16 +131,16 @@ class LLMQueueWorker:
         state = self.scheduler.state
         if new.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is resident, and there is no gpu.home_model")
-        self._sequence += 1
-        item = item_of(new, Sequence(self._sequence), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
+        item = item_of(new, self.sequences.take(), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
         fixed = new.call
         call_on = (lambda _: fixed) if isinstance(fixed, BackendCall) else fixed
         work = Work(item=item, call_on=call_on, reply=reply)
-        arriving = self._arriving.up_to(item.band)
-        position, wait_s = state.waiting.ahead_of(item.band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)
+        band = item.band
+        arriving = self._arriving.up_to(band)
+        position, wait_s = state.waiting.ahead_of(band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)
         self._register.add(work)
-        self._arriving.add(item.band)
+        self._arriving.add(band)
         self._chronicle.queued(work, position, item.arrived_at)
         self.post(inputs.Arrived(item=item))
         return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=reply)
@@ -202,8 +202,9 @@ class LLMQueueWorker:
     def preempt_external(self) -> int:
         """Ask every running external item that can be stopped unnoticed to yield now. Returns how many that is."""
         state = self.scheduler.state
+        yielding = sum(interruptible(state, entry) for entry in state.running)
         self.post(inputs.PreemptRequested())
-        return sum(interruptible(state, entry) for entry in state.running)
+        return yielding
 
     def announce(self, task_type: str, at_wall_s: float) -> None:
         """Expect an internal task at an instant (seconds since 1970-01-01 UTC), so that the GPU is free by then."""
@@ -238,26 +239,24 @@ class LLMQueueWorker:
 
     # The loop.
 
-    def post(self, fact: Input, *, not_before: float = 0.0) -> None:
-        """Report a fact; it is decided upon in the order of reports. `not_before` is the due instant of a timer that may run early."""
-        self._mailbox.append((fact, not_before))
-        self._mail.set()
-
     async def process_one(self) -> None:
-        """Wait for one fact and take one decision."""
-        while not self._mailbox:
-            self._mail.clear()
-            await self._mail.wait()
-        fact, not_before = self._mailbox.popleft()
-        try:
-            self._decide(fact, max(self._clock.monotonic(), not_before, self._last_at))
-        except Exception as error:  # noqa: BLE001 - supervision point: a defect in one decision must not end all of them
-            self._fault("queue", error)
+        """Wait for one fact and take one decision, where nobody runs `run`."""
+        await self._mailbox.take_one()
 
     async def run(self) -> None:
-        """Decide until cancelled."""
-        while True:
-            await self.process_one()
+        """Decide until cancelled: upon each fact at once, in the turn of the loop that brings it."""
+        await self._mailbox.run()
+
+    def _take(self, fact: Input, not_before: float) -> None:
+        now = self._last_at = max(self._clock.monotonic(), not_before, self._last_at)
+        try:
+            if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
+                self._read_mode(now)
+            if isinstance(fact, inputs.Arrived):
+                self._arriving.remove(fact.item.band)
+            self._apply(fact, now)
+        except Exception as error:  # noqa: BLE001 - supervision point: a defect in one decision must not end all of them
+            self._fault("queue", error)
 
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
         """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off.
@@ -281,14 +280,6 @@ class LLMQueueWorker:
         self._arm(None)
         self._changes.end()
 
-    def _decide(self, fact: Input, now: float) -> None:
-        self._last_at = now
-        if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
-            self._read_mode(now)
-        if isinstance(fact, inputs.Arrived):
-            self._arriving.remove(fact.item.band)
-        self._apply(fact, now)
-
     def _read_mode(self, now: float) -> None:
         self._mode_read_at = now
         active = self._config.is_active_hours(self._clock.wall())
@@ -300,7 +291,7 @@ class LLMQueueWorker:
         actions = self.scheduler.handle(fact, now)
         if isinstance(fact, inputs.BackendDown):
             self._on_backend_down()
-        if isinstance(fact, inputs.Scheduled):
+        elif isinstance(fact, inputs.Scheduled):
             self._events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
         self._dispatching.record(fact, now)
         for action in actions:
@@ -335,8 +326,9 @@ class LLMQueueWorker:
         if asked.model is not None and model is None:
             raise ModelNotFound(f"model '{asked.model}' not found")
         ticket = self.submit(asked.item(model, lane, priority, caller))
-        work = self._register.works[ticket.sequence]
-        waiting = asyncio.get_running_loop().create_task(complete(ticket.reply, self._clock.monotonic, lambda: work.model))
+        work = self._register.live(ticket.sequence)  # None where it could be refused at once
+        model_of = lambda: None if work is None else work.model  # noqa: E731
+        waiting = asyncio.get_running_loop().create_task(complete(ticket.reply, self._clock.monotonic, model_of))
         return self._futures.watch(waiting, lambda: self.cancel(ticket.sequence))
 
     def _check_depth(self, lane: Lane) -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from hearth.config.settings import CallerLimits, RateLimitSettings
 
 MINUTE_S = 60.0
+_NO_LIMITS = CallerLimits()
+_SHIPPED = RateLimitSettings().default
 HOUR_S = 3600.0
 
 
@@ -60,11 +62,12 @@ class _Window:
 class _Ledger:
     """Both windows of one caller. Holds no more stamps than the largest hour limit that admitted them."""
 
-    __slots__ = ("hour", "last_at", "minute")
+    __slots__ = ("hour", "last_at", "limits", "minute")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: tuple[int, int]) -> None:
         self.minute = _Window(MINUTE_S)
         self.hour = _Window(HOUR_S)
+        self.limits = limits
         self.last_at = -math.inf
 
     def add(self, at: float) -> None:
@@ -75,6 +78,10 @@ class _Ledger:
     def prune(self, now: float) -> None:
         self.minute.prune(now)
         self.hour.prune(now)
+
+    def free_at(self) -> float:
+        """The instant from which one more is within both limits; as of the last `prune`."""
+        return max(self.minute.free_at(self.limits[0]), self.hour.free_at(self.limits[1]))
 
 
 class RateLimiter:
@@ -93,9 +100,11 @@ class RateLimiter:
     def check(self, caller: str, now: float) -> bool:
         """Whether `caller` may make one more request now. True is recorded as an admission; a refusal costs the caller nothing."""
         now = self._advance(now)
-        if self._free_at(caller) > now:
+        ledger = self._pruned(caller)
+        if ledger.free_at() > now:
             return False
-        self._ledgers.setdefault(caller, _Ledger()).add(now)
+        ledger.add(now)
+        self._ledgers[caller] = ledger
         self._ledgers.move_to_end(caller)
         return True
 
@@ -105,7 +114,7 @@ class RateLimiter:
         Not rounded: a `Retry-After` header takes the next whole second, at least 1.
         """
         now = self._advance(now)
-        free_at = self._free_at(caller)
+        free_at = self._pruned(caller).free_at()
         if free_at <= now:
             return 0.0
         wait_s = min(free_at - now, HOUR_S)
@@ -135,44 +144,41 @@ class RateLimiter:
         self._ledgers.clear()
         for at, caller in sorted((min(at, now), caller) for caller, at in records):
             if at + HOUR_S > now:
-                self._ledgers.setdefault(caller, _Ledger()).add(at)
+                self._ledgers.setdefault(caller, _Ledger(self._limits_of(caller))).add(at)
                 self._ledgers.move_to_end(caller)
 
     def update_limits(self, limits: RateLimitSettings) -> None:
         """Put other limits in force from the next request on; what was admitted stays counted."""
         self._limits = limits
+        for caller, ledger in self._ledgers.items():
+            ledger.limits = self._limits_of(caller)
 
     def _advance(self, now: float) -> float:
         self._latest = max(self._latest, now)
         while self._ledgers:
-            caller, ledger = next(iter(self._ledgers.items()))
-            if ledger.last_at + HOUR_S > self._latest:
+            caller = next(iter(self._ledgers))
+            if self._ledgers[caller].last_at + HOUR_S > self._latest:
                 break
             del self._ledgers[caller]
         return self._latest
 
-    def _free_at(self, caller: str) -> float:
-        ledger = self._pruned(caller)
-        limits = self._limits_of(caller)
-        return max(ledger.minute.free_at(limits[0]), ledger.hour.free_at(limits[1]))
-
     def _usage(self, caller: str) -> CallerUsage:
         ledger = self._pruned(caller)
-        minute_limit, hour_limit = self._limits_of(caller)
+        minute_limit, hour_limit = ledger.limits
         return CallerUsage(minute=len(ledger.minute), minute_limit=minute_limit, hour=len(ledger.hour), hour_limit=hour_limit)
 
     def _pruned(self, caller: str) -> _Ledger:
         """The caller's ledger as of the latest instant; an empty one that is not kept for a caller without."""
         ledger = self._ledgers.get(caller)
         if ledger is None:
-            return _Ledger()
+            return _Ledger(self._limits_of(caller))
         ledger.prune(self._latest)
         return ledger
 
     def _limits_of(self, caller: str) -> tuple[int, int]:
         """Requests per minute and hour: the caller's own, else the owner's default, else the default of the settings tree."""
-        own = self._limits.callers.get(caller, CallerLimits())
-        rungs = (own, self._limits.default, RateLimitSettings().default)
+        own = self._limits.callers.get(caller, _NO_LIMITS)
+        rungs = (own, self._limits.default, _SHIPPED)
         return (
             next((rung.requests_per_minute for rung in rungs if rung.requests_per_minute is not None), 0),
             next((rung.requests_per_hour for rung in rungs if rung.requests_per_hour is not None), 0),

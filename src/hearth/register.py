@@ -12,7 +12,7 @@ from hearth import status
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Place
 from hearth.types import Outcome, QueueItem, RequestId, Sequence
-from hearth.work import Work
+from hearth.work import Ended, Work
 
 REMEMBERED = 1000
 """Ended items that can still be asked for."""
@@ -24,7 +24,7 @@ class Register:
     def __init__(self) -> None:
         self._works: dict[Sequence, Work] = {}
         self._by_request: dict[RequestId, list[tuple[str, Sequence]]] = {}
-        self._ended: OrderedDict[Sequence, tuple[QueueItem, dict[str, object], Outcome]] = OrderedDict()
+        self._ended: OrderedDict[Sequence, Ended] = OrderedDict()
 
     @property
     def works(self) -> Mapping[Sequence, Work]:
@@ -46,7 +46,7 @@ class Register:
         work, ended = self._works.get(sequence), self._ended.get(sequence)
         if work is not None:
             return work.item
-        return None if ended is None else ended[0]
+        return None if ended is None else ended.item
 
     def waiting(self, state: State) -> list[Work]:
         """Those that no attempt is under way for."""
@@ -60,21 +60,21 @@ class Register:
     def outcome_of(self, sequence: Sequence) -> Outcome | None:
         """How a remembered item ended."""
         ended = self._ended.get(sequence)
-        return None if ended is None else ended[2]
+        return None if ended is None else ended.outcome
 
     def ended_item(self, sequence: Sequence) -> dict[str, object] | None:
         """A remembered item as status shows it."""
         ended = self._ended.get(sequence)
-        return None if ended is None else ended[1]
+        return None if ended is None else status.ended(ended)
 
     def end(self, work: Work) -> None:
         """The work's outcome is set: remember it, forget the oldest."""
-        sequence, outcome = work.item.sequence, work.outcome or Outcome.FAILED
+        sequence = work.item.sequence
         del self._works[sequence]
-        self._ended[sequence] = (work.item, status.ended(work), outcome)
+        self._ended[sequence] = work.ended()
         if len(self._ended) > REMEMBERED:
-            oldest, (item, _, _) = self._ended.popitem(last=False)
-            self._drop(item.request_id, oldest)
+            oldest, ended = self._ended.popitem(last=False)
+            self._drop(ended.item.request_id, oldest)
 
     def _drop(self, request_id: RequestId, sequence: Sequence) -> None:
         left = [pair for pair in self._by_request[request_id] if pair[1] != sequence]

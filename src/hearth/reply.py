@@ -33,9 +33,8 @@ class Reply:
         self._error: HearthError | None = None
         self._ended = False
         self._abandoned = False
-        self._readable = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
 
     @property
     def started(self) -> bool:
@@ -57,27 +56,30 @@ class Reply:
         """Bytes pushed and not yet taken."""
         return self._unread_bytes
 
+    @property
+    def full(self) -> bool:
+        """The limit is unread: time to wait for the reader."""
+        return self._unread_bytes >= self._limit_bytes
+
     def start(self, head: ReplyHead) -> None:
         """Hand over the head; the first one counts."""
         if self._head is None:
             self._head = head
-            self._readable.set()
+            _wake(self._reader)
 
     def push(self, chunk: bytes) -> None:
         """Add a chunk, keeping its boundaries. Ignored once the answer has ended."""
-        if self.ended or not chunk:
+        if self._ended or self._abandoned or not chunk:
             return
         self._chunks.append(chunk)
         self._unread_bytes += len(chunk)
-        if self._unread_bytes >= self._limit_bytes:
-            self._writable.clear()
-        self._readable.set()
+        _wake(self._reader)
 
     def finish(self) -> None:
         """The answer is complete."""
         self._ended = True
-        self._readable.set()
-        self._writable.set()
+        _wake(self._reader)
+        _wake(self._writer)
 
     def fail(self, error: HearthError) -> None:
         """The answer ends with an error, delivered after what was pushed. The first ending counts."""
@@ -90,12 +92,14 @@ class Reply:
         self._abandoned = True
         self._chunks.clear()
         self._unread_bytes = 0
-        self._writable.set()
-        self._readable.set()
+        _wake(self._writer)
+        _wake(self._reader)
 
     async def writable(self) -> None:
         """Wait until less than the limit is unread."""
-        await self._writable.wait()
+        while self.full and not self.ended:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
 
     async def head(self) -> ReplyHead:
         """The head, as soon as there is one.
@@ -106,8 +110,7 @@ class Reply:
         while self._head is None:
             if self.ended:
                 raise self._error or CallerGone
-            self._readable.clear()
-            await self._readable.wait()
+            await self._news()
         return self._head
 
     async def take(self) -> tuple[bytes, ...]:
@@ -121,12 +124,11 @@ class Reply:
                 if self._error is not None or self._abandoned:
                     raise self._error or CallerGone
                 return ()
-            self._readable.clear()
-            await self._readable.wait()
+            await self._news()
         chunks = tuple(self._chunks)
         self._chunks.clear()
         self._unread_bytes = 0
-        self._writable.set()
+        _wake(self._writer)
         return chunks
 
     async def body(self) -> bytes:
@@ -135,3 +137,12 @@ class Reply:
         while chunks := await self.take():
             parts.extend(chunks)
         return b"".join(parts)
+
+    async def _news(self) -> None:
+        self._reader = asyncio.get_running_loop().create_future()
+        await self._reader
+
+
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)

@@ -6,12 +6,23 @@ Carries values between the worker (which owns it) and the executor (which report
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from hearth.dialects.replay import Sent
 from hearth.errors import HearthError
 from hearth.reply import Reply
-from hearth.types import BackendCall, Outcome, QueueItem, Usage
+from hearth.types import NO_USAGE, BackendCall, Outcome, QueueItem, Usage
+
+
+class Ended(NamedTuple):
+    """What is remembered of a work that has ended: no body, no answer."""
+
+    item: QueueItem
+    model: str | None
+    attempts: int
+    interrupts: int
+    outcome: Outcome
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +32,7 @@ class Work:
     Attributes:
         call_on: the backend call for the model that was chosen; most requests name their model and ignore it.
         attempt: the current or last attempt, 0 before the first.
+        reported: the last attempt whose end has been reported.
         dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
         forwarded: the caller has been given bytes of the current attempt.
         sent: what the caller has been given of a stream that may be interrupted, over all attempts; None for others.
@@ -36,6 +48,7 @@ class Work:
     call_on: Callable[[str], BackendCall]
     reply: Reply
     attempt: int = 0
+    reported: int = 0
     interrupts: int = 0
     model: str | None = None
     dispatched_at: float | None = None
@@ -46,7 +59,7 @@ class Work:
     fingerprint: str = ""
     verified_chars: int | None = None
     status: int | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     error: HearthError | None = None
     outcome: Outcome | None = None
 
@@ -65,7 +78,7 @@ class Work:
         self.verified_chars = None
         self.status = None
         self.error = None
-        self.usage = Usage()
+        self.usage = NO_USAGE
 
     def back_in_line(self) -> None:
         """The attempt is over and the item waits again."""
@@ -80,3 +93,7 @@ class Work:
             return False
         self.outcome = outcome
         return True
+
+    def ended(self) -> Ended:
+        """What to remember of it."""
+        return Ended(self.item, self.model or self.item.model, self.attempt, self.interrupts, self.outcome or Outcome.FAILED)

@@ -62,6 +62,20 @@ def test_a_missing_repeated_or_malformed_host_is_a_bad_request(fields):
         check_host(headers(*fields), hosts())
 
 
+def test_a_host_that_was_admitted_once_opens_the_door_for_no_other_one():
+    known, good = hosts(), (b"host", b"127.0.0.1:8411")
+    check_host(headers(good), known)
+    check_host(headers(good), known)
+    with pytest.raises(BadRequest):
+        check_host(headers(good, good), known)
+    with pytest.raises(HostNotAllowed):
+        check_host(headers((b"host", b"evil.example")), known)
+    with pytest.raises(HostNotAllowed):
+        check_host(headers((b"host", b"evil.example")), known)
+    with pytest.raises(BadRequest):
+        check_host(headers(), known)
+
+
 def test_a_length_said_in_two_ways_is_refused():
     with pytest.raises(BadRequest):
         check_framing(headers((b"content-length", b"3"), (b"transfer-encoding", b"chunked")))

@@ -72,6 +72,7 @@ class Peer:
         self.head = head
         self.body = body
         self.port: int = writer.get_extra_info("sockname")[1]
+        self.connection: int = writer.get_extra_info("peername")[1]
         self.method, self.path, _ = head.split(b"\r\n")[0].decode().split(" ")
 
     @property
@@ -90,6 +91,10 @@ class Peer:
             self._writer.write(piece)
             await self._writer.drain()
             await asyncio.sleep(0)
+
+    def hang_up(self) -> None:
+        """Close in an orderly way."""
+        self._writer.close()
 
     def stop_reading(self) -> None:
         """From now on the client's bytes pile up in the kernel."""
@@ -122,10 +127,14 @@ Serve = Callable[[Peer], Awaitable[None]]
 
 
 class StubServer:
-    """Serves every connection by one call of `serve`, then closes it. `async with` starts and stops it."""
+    """Serves every connection by one call of `serve`, then closes it; `keeps` goes on with the next request instead.
 
-    def __init__(self, serve: Serve, *, reads_body: bool = True) -> None:
+    `async with` starts and stops it.
+    """
+
+    def __init__(self, serve: Serve, *, reads_body: bool = True, keeps: bool = False) -> None:
         self._serve = serve
+        self._keeps = keeps
         self._reads_body = reads_body
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -137,6 +146,10 @@ class StubServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._tasks)
+
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -147,6 +160,13 @@ class StubServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def left(self, count: int) -> None:
+        """Returns when so many connections have ended; fails where that takes longer than it may."""
+        waiting_for = len(self._tasks) - count
+        async with asyncio.timeout(SOON_S):
+            while len(self._tasks) > waiting_for:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def all_left(self) -> None:
         """Returns when every connection so far has ended; fails where that takes longer than it may."""
@@ -165,9 +185,12 @@ class StubServer:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            peer = await self._read_request(reader, writer)
-            self.peers.put_nowait(peer)
-            await self._serve(peer)
+            while True:
+                peer = await self._read_request(reader, writer)
+                self.peers.put_nowait(peer)
+                await self._serve(peer)
+                if not self._keeps or writer.is_closing():
+                    break
         except (ConnectionError, asyncio.IncompleteReadError):
             return
         finally:

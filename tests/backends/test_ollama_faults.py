@@ -289,7 +289,7 @@ async def test_a_late_answer_to_a_cancelled_call_reaches_nobody() -> None:
         assert await read(exchange) == [b"second"]
 
 
-async def test_every_call_has_a_connection_of_its_own() -> None:
+async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     async with StubServer(saying(OK + b"Content-Length: 2\r\n\r\nhi")) as server, backend_at(server.url) as backend:
         for _ in range(3):
             assert await read(await backend.open(call())) == [b"hi"]

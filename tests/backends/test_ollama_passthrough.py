@@ -91,7 +91,6 @@ async def test_the_request_carries_what_was_given_and_nothing_invented() -> None
         b"content-type": b"text/odd",
         b"x-custom": "grüße".encode(),
         b"accept-encoding": b"identity",
-        b"connection": b"close",
         b"content-length": b"2",
     }
     assert [value for name, value in peer.fields if name == b"x-twice"] == [b"1", b"2"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.errors import stream_error
-from hearth.dialects.framing import StreamTail, whole_usage
+from hearth.dialects.framing import StreamTail, read_whole
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone
 from hearth.types import RequestId, Usage
@@ -178,7 +178,7 @@ def test_done_in_the_text_of_an_answer_is_not_the_terminator() -> None:
 )
 def test_an_answer_in_one_piece_reports_its_usage(name: str, usage: Usage | None) -> None:
     answer = captured(name)
-    found = whole_usage(INFERENCE_ROUTES[answer.path], answer.body)
+    found = read_whole(INFERENCE_ROUTES[answer.path], answer.body).usage
     if usage is None:
         assert found.prompt_tokens == 24
         assert (found.output_tokens or 0) > 0
@@ -189,4 +189,4 @@ def test_an_answer_in_one_piece_reports_its_usage(name: str, usage: Usage | None
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"usage":5}', b'{"usage":{"prompt_tokens":"x","completion_tokens":-1}}'])
 @pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
 def test_an_answer_that_makes_no_sense_reports_nothing(path: str, body: bytes) -> None:
-    assert whole_usage(INFERENCE_ROUTES[path], body) == Usage()
+    assert read_whole(INFERENCE_ROUTES[path], body).usage == Usage()

@@ -7,14 +7,14 @@ from dataclasses import fields
 from typing import Any
 
 from hearth import events
-from hearth.events import Event, ItemEnded, ItemEvent, ItemInterrupted, RequestRejected
+from hearth.events import Event, ItemEnded, ItemEvent, ItemInterrupted, JobEvent, RequestRejected
 from hearth.types import Lane, Outcome, RequestId, Sequence
 
 
 def all_kinds() -> list[type[Event]]:
     """Every concrete event class, by name. (`__subclasses__` would also list what `slots=True` replaced, until it is collected.)"""
     found = [known for known in vars(events).values() if isinstance(known, type) and issubclass(known, Event)]
-    return sorted((kind for kind in found if kind not in (Event, ItemEvent)), key=lambda kind: kind.__name__)
+    return sorted((kind for kind in found if kind not in (Event, ItemEvent, JobEvent)), key=lambda kind: kind.__name__)
 
 
 def sample(kind: type[Event], *, text: str = "word", at: float = 5.0) -> Event:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.events import Event, ItemEvent, name_of
+from hearth.events import Event, ItemEvent, JobEvent, name_of
 from hearth.observability.log_lines import level_of
 from tests.observability.samples import all_kinds, sample
 
@@ -17,7 +17,7 @@ ROWS = {cells[0].strip("` "): cells for cells in (line.strip("| ").split(" | ") 
 
 
 def own_fields(kind: type[Event]) -> set[str]:
-    base = ItemEvent if issubclass(kind, ItemEvent) else Event
+    base = next(known for known in (ItemEvent, JobEvent, Event) if issubclass(kind, known))
     return {field.name for field in fields(kind)} - {field.name for field in fields(base)}
 
 

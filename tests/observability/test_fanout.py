@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from hearth.events import BackendWentDown, Event
+from hearth.events import BackendCameUp, BackendWentDown, Event, name_of
 from hearth.observability.fanout import EventFanout
+from hearth.observability.metrics.tallies import MetricTallies
+from hearth.observability.timeline import Timeline
+from hearth.observability.windows import Stats24h
+from tests.observability.samples import all_kinds, sample
 
 SECRET = "the prompt that an error text quotes"
 
@@ -124,3 +129,38 @@ def test_a_cancellation_inside_a_sink_passes_through_and_loses_no_later_event():
         fanout.emit(event(1.0))
     fanout.emit(event(2.0))
     assert sink.seen == [1.0, 2.0]
+
+
+class Choosy(Recorder):
+    """Wants one kind of events only."""
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        return self.emit if kind is BackendWentDown else None
+
+
+def test_a_selective_sink_gets_what_it_wants_and_is_spared_the_rest():
+    choosy, late, every = Choosy(), Choosy(), Recorder()
+    fanout = EventFanout((choosy, every))
+    fanout.emit(event(1.0))
+    fanout.emit(BackendCameUp(at=2.0, version="", down_s=1.0))
+    fanout.subscribe(late)
+    fanout.emit(event(3.0))
+    fanout.unsubscribe(choosy)
+    fanout.emit(event(4.0))
+    assert (choosy.seen, late.seen, every.seen) == ([1.0, 3.0], [3.0, 4.0], [1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+def test_our_own_sinks_come_to_the_same_through_either_way_in(kind: type[Event]):
+    said = sample(kind)
+    for make, state in (
+        (Stats24h, lambda sink: sink.snapshot(5.0)),
+        (MetricTallies, lambda sink: sink.readings()),
+        (Timeline, lambda sink: (sink.ended(), sink.interruptions(5.0), sink.depths(5.0), [span.kind for span in sink.spans(5.0)])),
+    ):
+        plain, chosen = make(), make()
+        plain.emit(said)
+        take = chosen.handler_of(kind)
+        if take is not None:
+            take(said)
+        assert state(plain) == state(chosen)

@@ -117,17 +117,28 @@ def test_levels_follow_what_an_owner_should_look_at():
     errors = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.ERROR}
     assert errors == {"internal_fault"}
     assert warnings == {
+        "alert_failed",
         "backend_went_down",
+        "budget_exhausted",
+        "budget_threshold_reached",
+        "cloud_went_down",
         "config_rejected",
+        "disk_ran_low",
         "emulator_started",
+        "gpu_lost",
+        "gpu_overheated",
         "item_diverged",
         "item_protected",
         "item_resent",
+        "job_requeued",
+        "loop_lagged",
+        "model_offloaded",
         "request_rejected",
         "residency_drifted",
         "storage_failed",
         "swap_completed",
         "swap_failed",
+        "webhook_failed",
     }
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from hearth.errors import ConfigError
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemStreaming
-from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
+from hearth.observability.fanout import EventFanout
+from hearth.observability.logs import DirectSink, LogOutput, LogSink, configure_logging, wants_colour
 from tests.observability.samples import all_kinds, ended, sample
 
 NOON = 1_767_268_800.0
@@ -93,6 +94,31 @@ def test_at_info_a_finished_item_is_one_line_and_its_steps_are_none():
         sink.emit(sample(kind))
     assert output.close()
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["item_ended"]
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_the_short_way_to_the_output_gives_the_same_lines(level: str):
+    written = []
+    for short in (False, True):
+        stream = io.StringIO()
+        output = configure_logging("json", stream, level=level, environ={})
+        sink = DirectSink(StoppedClock(), output) if short else LogSink(StoppedClock())
+        fanout = EventFanout((sink,))
+        for kind in all_kinds():
+            fanout.emit(sample(kind))
+        assert output.close()
+        written.append(stream.getvalue())
+    assert written[0] == written[1] != ""
+
+
+def test_what_a_record_collects_is_put_back_with_the_output():
+    def collected() -> tuple[bool, bool, bool]:
+        return logging.logThreads, logging.logProcesses, logging.logMultiprocessing
+
+    before = collected()
+    with logging_to(io.StringIO()):
+        assert collected() == (False, False, False)
+    assert collected() == before == (True, True, True)
 
 
 def test_the_time_stamp_is_the_wall_time_of_the_fact():

@@ -178,6 +178,7 @@ async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_but_n
         with pytest.raises(FirstByteTimeout):
             await body_of(house.submit("a", max_tokens=max_tokens))
         assert house.now == 2 * limit_s + 0.5 + 2.0
+        await sleep_until(house.now + 0.5)  # the silent model is taken out again
 
 
 @in_virtual_time

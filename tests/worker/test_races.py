@@ -49,7 +49,7 @@ def rounds_of(race: Callable[[House, float], Awaitable[str]], seed: int) -> Coun
 def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream: bool):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=1.0)
-        internal = await at(start + 1.0, lambda: house.internal("a"))
+        internal = await at(start + 1.0, lambda: house.internal("a"), turns=turns_of(start))
         bodies = await asyncio.gather(body_of(external), body_of(internal))
         assert list(map(text_of, bodies)) == [FULL_TEXT] * 2
         ended = house.events.of(ItemInterrupted)
@@ -83,7 +83,8 @@ def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bo
 def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_running(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
-        internal, _ = await at(start + 1.0, lambda: (house.internal("a"), house.worker.cancel(external.sequence)))
+        act = lambda: (house.internal("a"), house.worker.cancel(external.sequence))  # noqa: E731
+        internal, _ = await at(start + 1.0, act, turns=turns_of(start))
         await body_of(internal)
         assert house.now == start + 2.0
         stopped = next(call for call in house.ollama.calls if call.opened_at == start)
@@ -109,7 +110,7 @@ def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_never_executed(
 def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed: int):
     async def race(house: House, start: float) -> str:
         running, leaving, staying = (house.submit("a") for _ in range(3))
-        await at(start + 1.0, lambda: house.worker.cancel(leaving.sequence))
+        await at(start + 1.0, lambda: house.worker.cancel(leaving.sequence), turns=turns_of(start))
         await asyncio.gather(body_of(running), body_of(staying))
         assert house.now == start + 2.0
         sent = [call for call in house.ollama.calls if call.opened_at >= start]
@@ -135,11 +136,27 @@ def test_internal_work_that_comes_while_external_work_is_put_back_starts_once_an
     assert rounds_of(race, seed)["done"] == ROUNDS
 
 
-async def at(instant: float, act: Callable[[], T]) -> T:
-    """What `act` returns, called by a timer of its own: as early in the tick as anything that this instant brings."""
-    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_at(instant, lambda: done.set_result(act()))
+async def at(instant: float, act: Callable[[], T], *, turns: int) -> T:
+    """What `act` returns, called so many turns of the loop after a timer of its own: with 0 as early as anything that this instant brings.
+
+    A decision is taken in the turn that brings its fact, so an order that takes more turns can only come up where this one waits too.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def step(left: int) -> None:
+        if left:
+            loop.call_soon(step, left - 1)
+        else:
+            done.set_result(act())
+
+    loop.call_at(instant, step, turns)
     return await done
+
+
+def turns_of(start: float) -> int:
+    """0 to 3, from round to round."""
+    return round(start / 10.0) % 4
 
 
 def last_call(house: House) -> CallRecord:

@@ -82,10 +82,11 @@ async def test_a_cancelled_call_that_is_still_stopping_is_shown_whole_and_never_
 
 @in_virtual_time
 async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end():
-    async with House("a", "b", resident=("a",)) as house:
-        first, second = house.submit("a", caller="me"), house.submit("b")
-        assert house.state_of(first.sequence) == "accepted"
-        await settle()
+    house = House("a", "b", resident=("a",))
+    first = house.submit("a", caller="me")
+    assert house.state_of(first.sequence) == "accepted"
+    async with house:
+        second = house.submit("b")
         assert (house.state_of(first.sequence), house.state_of(second.sequence)) == ("running", "waiting")
         await body_of(second)
         await settle()
@@ -150,6 +151,7 @@ async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker()
         seen.append(await anext(changes))
         assert house.state_of(ticket.sequence) == "running"
         await body_of(ticket)
+        await settle()
         seen.append(await anext(changes))
         assert house.state_of(ticket.sequence) == "completed"
         await house.gateway.stop(0.0)

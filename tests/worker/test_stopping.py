@@ -90,13 +90,24 @@ async def test_in_process_calls_end_with_the_house():
 
 
 @in_virtual_time
-async def test_what_is_submitted_in_the_tick_of_the_stop_is_told():
+async def test_what_is_submitted_in_the_tick_of_the_stop_runs_to_its_end_or_is_told():
     async with House("a", resident=("a",)) as house:
-        ticket = house.submit("a")
+        running, waiting = house.submit("a"), house.submit("a")
         await house.gateway.stop()
+        assert text_of(await body_of(running)) == FULL_TEXT
         with pytest.raises(ShuttingDown):
-            await body_of(ticket)
-        assert house.ollama.calls == []
+            await body_of(waiting)
+        assert len(house.ollama.calls) == 1
+
+
+@in_virtual_time
+async def test_what_no_decision_has_seen_before_the_stop_is_told():
+    house = House("a", resident=("a",))
+    ticket = house.submit("a")
+    await house.worker.stop(0.0)
+    with pytest.raises(ShuttingDown):
+        await body_of(ticket)
+    assert house.ollama.calls == []
 
 
 @in_virtual_time
@@ -160,5 +171,5 @@ async def test_nothing_is_left_of_five_thousand_submissions_cancels_and_preempti
             await settle()
             state = house.worker.scheduler.state
             assert (len(state.entries), len(state.waiting), +house.ollama.gpu.in_flight) == (0, 0, {})
-            assert len(asyncio.all_tasks()) == 4
+            assert len(asyncio.all_tasks()) == 5
         assert len(house.events.of(ItemEnded)) == 5_000

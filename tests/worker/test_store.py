@@ -342,3 +342,25 @@ async def test_a_second_gateway_on_the_same_file_is_refused_and_the_first_goes_o
             async with live(settings):
                 pass
         assert (await first.chat()).status == 200
+
+
+async def test_what_was_learned_of_models_survives_a_restart(live, settings):
+    async with live(settings) as first:
+        await first.chat()
+        await first.events.one(ItemEnded)
+        learned = first.gateway.worker.scheduler.state.estimates.export()
+    async with live(settings) as second:
+        estimates = second.gateway.worker.scheduler.state.estimates
+        assert estimates.export() == learned
+        assert estimates.swap_s("", LLAMA) != settings.gpu.swap_cost_prior_s
+
+
+@pytest.mark.parametrize("document", ["{", "[]", '{"format": 1, "swap_s": [["", 3], 7], "decode_tps": {"x": "fast"}}', '{"format": 99}'])
+async def test_what_was_learned_and_cannot_be_read_does_not_stop_the_start(live, settings, document):
+    async with live(settings) as first:
+        await first.chat()
+    with sqlite3.connect(settings.storage.path) as connection:
+        connection.execute("UPDATE estimates SET document = ?", (document,))
+    async with live(settings) as second:
+        assert second.gateway.worker.scheduler.state.estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s
+        assert (await second.chat()).status == 200

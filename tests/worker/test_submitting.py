@@ -60,11 +60,11 @@ async def test_one_more_than_may_wait_is_refused_with_a_time_to_come_back_and_ch
 
 @in_virtual_time
 async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2})) as house:
-        accepted = [house.submit("a") for _ in range(2)]
-        with pytest.raises(QueueFull):
-            house.submit("a")
-        await settle()
+    house = House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2}))
+    accepted = [house.submit("a") for _ in range(2)]
+    with pytest.raises(QueueFull):
+        house.submit("a")
+    async with house:
         accepted.append(house.submit("a"))
         assert [await body_of(ticket) != b"" for ticket in accepted] == [True] * 3
 
@@ -73,6 +73,7 @@ async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
 async def test_each_lane_has_its_own_depth():
     settings = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1})
     async with House("a", resident=("a",), settings=settings) as house:
+        house.internal("a", priority=Priority.CRITICAL)  # runs
         house.submit("a")
         house.internal("a")
         for lane in Lane:

@@ -37,6 +37,8 @@ class HostList:
 
     def __init__(self, server: ServerSettings) -> None:
         names = (server.host, *server.allowed_hosts)
+        self.passed: bytes | None = None
+        """The Host that was admitted last: nearly always the next one too."""
         self._names = _LOOPBACK_NAMES | {_canonical(name) for name in names if name not in _WILDCARDS}
 
     def admits(self, name: str) -> bool:
@@ -50,12 +52,16 @@ def _canonical(name: str) -> str:
 
 def check_host(headers: RequestHeaders, hosts: HostList) -> None:
     """Raises BadRequest without exactly one well-formed Host, HostNotAllowed for one that is not ours."""
+    sent = headers.get(b"host")
+    if sent is not None and sent == hosts.passed and b"host" not in headers.repeated:
+        return
     host = headers.text(b"host").lower()
     if not host or b"host" in headers.repeated:
         raise BadRequest("send exactly one Host header")
     name = _host_name(host)
     if not hosts.admits(name):
         raise HostNotAllowed(f'the host "{name[:100]}" is not allowed; the owner can add it to server.allowed_hosts')
+    hosts.passed = sent
 
 
 def _host_name(host: str) -> str:
@@ -99,6 +105,8 @@ def check_media(method: str, headers: RequestHeaders, *, binary: bool = False) -
     is no body: aiohttp names it for an empty POST.
     """
     if method in _SAFE_METHODS:
+        return
+    if headers.get(b"content-type") == b"application/json" and b"content-encoding" not in headers.values:
         return
     if headers.text(b"content-encoding").lower() not in ("", "identity") or b"content-encoding" in headers.repeated:
         raise UnsupportedMedia

@@ -12,10 +12,12 @@ from hearth.admission.door import HostList, check_framing, check_host, check_med
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
 from hearth.api.asgi import Answer, Receive, Scope, Send
 from hearth.api.control import Control
+from hearth.api.dashboard.pages import DashboardPages, wants_page
 from hearth.api.inference import Inference
 from hearth.api.passthrough import Passthrough
 from hearth.api.refusals import FAULT_TEXT, Refusals
 from hearth.api.visit import Visit, visit_of
+from hearth.clock import RequestIds
 from hearth.config.gateway_config import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
 from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, NotFound
@@ -56,14 +58,15 @@ class HearthApp:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._doorkeeper = Doorkeeper(gateway.config)
+        self._new_id = RequestIds().take
         self._refusals = Refusals(gateway.events, gateway.clock)
         self._control = Control(gateway, self._refusals)
-        self._addresses = AddressBook(Inference(gateway), Passthrough(gateway), self._control.handle)
+        self._addresses = AddressBook(Inference(gateway), Passthrough(gateway), self._control.handle, DashboardPages())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            await self._serve(visit_of(scope, receive, Answer(send)))
+            await self._serve(visit_of(scope, receive, Answer(send), self._new_id))
         elif scope["type"] == "lifespan":
             await _live(receive, send)
         else:
@@ -79,6 +82,8 @@ class HearthApp:
             doorkeeper = self._current_doorkeeper()
             doorkeeper.check(visit)
             address = None if is_odd(visit.path, visit.target) else self._addresses.find(visit.path)
+            if address is not None and address.page is not None and wants_page(visit):
+                address = address.page
             if address is None or address.access is not Access.PUBLIC:
                 identity = doorkeeper.identify(visit)
             await self._enter(visit, identity, address)

@@ -17,6 +17,7 @@ Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Answer:
@@ -30,15 +31,16 @@ class Answer:
 
     async def head(self, status: int, headers: Headers) -> None:
         """Status line and headers; only the first call of an answer may be this one."""
-        await self.raw({"type": "http.response.start", "status": status, "headers": list(headers)})
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def chunk(self, data: bytes) -> None:
         """One piece of the body, as one HTTP chunk where the answer is chunked. Waits while the socket is full."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end(self) -> None:
-        """The body is complete."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def end(self, last: bytes = b"") -> None:
+        """The body is complete, with `last` as its last piece."""
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """A complete answer; Content-Length is added."""
@@ -79,6 +81,37 @@ async def read_body(receive: Receive, *, limit_bytes: int, declared: bytes | Non
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+class Departure:
+    """Tells of the end of a caller's connection at once: a task that waits for it would cost more than the rest of a small request.
+
+    In `scope["extensions"]` under `EXTENSION` where the server is Hearth's own; one request at a time asks.
+    """
+
+    EXTENSION = "hearth.departure"
+
+    __slots__ = ("_tell", "_was")
+
+    def __init__(self) -> None:
+        self._was = False
+        self._tell: Callable[[], None] | None = None
+
+    def expect(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called when the caller leaves, at once where it has left; until `forget`."""
+        self._tell = tell
+        if self._was:
+            tell()
+
+    def forget(self) -> None:
+        """Nobody wants to know any more."""
+        self._tell = None
+
+    def happened(self) -> None:
+        """The connection has ended."""
+        self._was = True
+        if self._tell is not None:
+            self._tell()
+
+
 async def wait_gone(receive: Receive) -> None:
     """Return when the caller has left; to be awaited only after the whole body was read."""
     while (await receive())["type"] != "http.disconnect":
@@ -109,6 +142,31 @@ async def _cancelled(task: asyncio.Future[None]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
+
+
+def whole_answers(app: App) -> App:
+    """`app` for callers who cannot read chunks (HTTP/1.0): an answer without a declared length is gathered and sent as a whole."""
+
+    async def gathered(scope: Scope, receive: Receive, send: Send) -> None:
+        head: Message | None = None
+        parts: list[bytes] = []
+
+        async def gather(message: Message) -> None:
+            nonlocal head
+            if message["type"] == "http.response.start" and all(name != b"content-length" for name, _ in message["headers"]):
+                head = message
+            elif head is None:
+                await send(message)
+            else:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    body = b"".join(parts)
+                    await send({**head, "headers": [*head["headers"], (b"content-length", b"%d" % len(body))]})
+                    await send({**message, "body": body})
+
+        await app(scope, receive, gather)
+
+    return gathered
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

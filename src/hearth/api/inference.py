@@ -76,17 +76,17 @@ class Inference:
 
 async def _parse(route: Route, body: bytes, settings: Settings) -> tuple[Envelope, bool]:
     if len(body) > _THREAD_FROM_BYTES:
-        return await asyncio.to_thread(_read, route, body, settings, new_seed())
-    return _read(route, body, settings, new_seed())
+        return await asyncio.to_thread(_read, route, body, settings)
+    return _read(route, body, settings)
 
 
-def _read(route: Route, body: bytes, settings: Settings, seed: int) -> tuple[Envelope, bool]:
+def _read(route: Route, body: bytes, settings: Settings) -> tuple[Envelope, bool]:
     """The envelope, and whether an interrupted stream of it can be resumed: that takes a request that repeats itself."""
     strip = settings.clients.strip_attribution
     envelope = read_envelope(route, body, partial(load_options, settings), strip_attribution=strip)
     if not envelope.streaming or settings.scheduling.started_streams is not StartedStreams.REPLAY:
         return envelope, False
-    known = seeded(route, envelope.body, seed)
+    known = seeded(route, envelope.body, new_seed())
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
     return envelope, known.repeatable
@@ -100,6 +100,8 @@ def _answer_headers(ticket: Ticket, envelope: Envelope) -> Headers:
     )
     if ticket.estimated_wait_s is not None:
         headers = (*headers, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
+    if ticket.served_by:
+        return (*headers, (b"x-hearth-served-by", ticket.served_by.encode("ascii")))
     if not envelope.rewritten:
         return headers
     return (*headers, (b"x-hearth-rewrote", ",".join(envelope.rewritten).encode("ascii", "replace")))

@@ -51,27 +51,41 @@ class Relay:
         self._ticket = ticket
         self._of = of
         self._gone = False
+        self._left = False
         self._complete = False
         self._frame_end = frame_end(of.route)
         self._tail = self._frame_end
 
     async def run(self) -> None:
         """Return when the reply has been sent, has failed visibly, or nobody wants it any more; the item has ended for us in each case."""
-        watching = asyncio.ensure_future(self._watch())
+        stop_watching = self._watch_caller()
         try:
             await self._pump()
         finally:
-            watching.cancel()
+            stop_watching()
             if not self._complete:
                 self._leave()
 
-    async def _watch(self) -> None:
+    def _watch_caller(self) -> Callable[[], object]:
+        departure = self._visit.departure
+        if departure is None:
+            return asyncio.ensure_future(self._wait_gone()).cancel
+        departure.expect(self._departed)
+        return departure.forget
+
+    async def _wait_gone(self) -> None:
         await wait_gone(self._visit.receive)
+        self._departed()
+
+    def _departed(self) -> None:
         self._gone = True
         self._leave()
 
     def _leave(self) -> None:
         """Abandoning wakes the pump up, wherever it waits for the reply."""
+        if self._left:
+            return
+        self._left = True
         self._ticket.reply.abandon()
         self._worker.cancel(self._ticket.sequence)
 
@@ -86,9 +100,6 @@ class Relay:
             await self._pass_chunks()
         except HearthError as error:
             await self._fail(error, head)
-            return
-        self._complete = True
-        await self._visit.answer.end()
 
     async def _head(self) -> ReplyHead:
         if not self._of.streaming:
@@ -103,15 +114,21 @@ class Relay:
                 wait_s = self._settings.every_s
 
     async def _pass_chunks(self) -> None:
-        take, send = self._ticket.reply.take, self._visit.answer.chunk
+        reply, answer = self._ticket.reply, self._visit.answer
         quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
         try:
-            while chunks := await take():
-                for chunk in chunks:
+            while chunks := await reply.take():
+                for chunk in chunks[:-1] if reply.complete else chunks:
                     self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
-                    await send(chunk)
+                    await answer.chunk(chunk)
+                if reply.complete:
+                    self._complete = True
+                    await answer.end(chunks[-1])
+                    return
                 if quiet is not None:
                     quiet.heard = True
+            self._complete = True
+            await answer.end()
         finally:
             if quiet is not None:
                 quiet.stop()

@@ -18,7 +18,6 @@ from hearth.api.protocol import DeadlineConfig, DeadlineProtocol, Deadlines
 from hearth.config.settings import ServerSettings
 from hearth.errors import ConfigError
 
-HEADER_LIMIT_BYTES = 64 * 1024
 CONNECTION_LIMIT = 4096
 KEEP_ALIVE_S = 75
 _BACKLOG = 2048
@@ -82,7 +81,6 @@ class HearthServer:
             limit_concurrency=self._connection_limit,
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=_BACKLOG,
-            h11_max_incomplete_event_size=HEADER_LIMIT_BYTES,
         )
         config.deadlines = self._deadlines
         return config

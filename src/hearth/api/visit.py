@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from hearth.admission.auth import Identity
 from hearth.admission.headers import RequestHeaders
-from hearth.api.asgi import Answer, Receive, Scope, read_body
-from hearth.clock import new_request_id
+from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
 from hearth.config.settings import ServerSettings
 from hearth.types import RequestId
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _BYTES_PER_MIB = 1024 * 1024
+_NOTHING: Scope = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class Visit:
 
     Attributes:
         path: decoded; target: path and query as they were sent, for forwarding.
+        departure: tells when the caller leaves, where the server can; else only `receive` does.
     """
 
     method: str
@@ -37,6 +38,7 @@ class Visit:
     peer: str | None
     receive: Receive
     answer: Answer
+    departure: Departure | None = None
 
     async def body(self, server: ServerSettings) -> bytes:
         """The whole body. Raises BodyTooLarge above `server.max_body_mib`, CallerGone."""
@@ -47,8 +49,8 @@ class Visit:
 Handler = Callable[[Visit, Identity], Awaitable[None]]
 
 
-def visit_of(scope: Scope, receive: Receive, answer: Answer) -> Visit:
-    """The request in an ASGI scope of type `http`."""
+def visit_of(scope: Scope, receive: Receive, answer: Answer, new_id: Callable[[], str]) -> Visit:
+    """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not."""
     headers = RequestHeaders.of(scope["headers"])
     client = scope.get("client")
     return Visit(
@@ -56,10 +58,11 @@ def visit_of(scope: Scope, receive: Receive, answer: Answer) -> Visit:
         path=scope["path"],
         target=_target(scope),
         headers=headers,
-        request_id=_request_id(headers),
+        request_id=_request_id(headers, new_id),
         peer=None if client is None else client[0],
         receive=receive,
         answer=answer,
+        departure=scope.get("extensions", _NOTHING).get(Departure.EXTENSION),
     )
 
 
@@ -69,9 +72,9 @@ def _target(scope: Scope) -> str:
     return f"{path}?{query.decode('latin-1')}" if query else path
 
 
-def _request_id(headers: RequestHeaders) -> RequestId:
+def _request_id(headers: RequestHeaders, new_id: Callable[[], str]) -> RequestId:
     """The caller's own id where it is well formed and cannot disturb a log line, else a new one."""
     own = headers.get(b"x-request-id")
     if own is not None and _REQUEST_ID.fullmatch(own):
         return RequestId(own.decode("ascii"))
-    return RequestId(new_request_id())
+    return RequestId(new_id())

@@ -5,6 +5,7 @@ Pure. Credentials of callers are for Hearth: they must never reach a model serve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from hearth.errors import BadRequest
@@ -28,27 +29,28 @@ WRITTEN_BY_THE_ADAPTER = frozenset({b"accept-encoding", b"content-length", b"exp
 REFUSED_BY_OLLAMA = frozenset({b"origin"})
 """An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
 NOT_SENT = CREDENTIALS | WRITTEN_BY_THE_ADAPTER | REFUSED_BY_OLLAMA
-CONTROL_BYTES = frozenset(b"\r\n\0")
+LINE_BREAK = re.compile(rb"[\r\n\0]")
 
 
-def to_send(headers: Headers) -> list[tuple[str, str]]:
-    """The caller's fields that a model server may see, ready for a client that writes values as UTF-8.
+def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The caller's fields that a model server may see.
 
     Raises:
         BadRequest: a field carries a line break.
     """
-    kept = [(name, value) for name, value in _end_to_end(headers) if name not in NOT_SENT]
-    if any(CONTROL_BYTES & set(name + value) for name, value in kept):
+    kept = [field for field in _end_to_end(headers) if field[0] not in NOT_SENT]
+    if LINE_BREAK.search(b"".join([part for field in kept for part in field])):
         raise BadRequest("A header contains a line break.")
-    return [(name.decode("ascii", "replace"), value.decode("utf-8", "replace")) for name, value in kept]
+    return kept
 
 
 def to_return(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     """End-to-end fields of an answer in wire order, names in lower case (RFC 9110, section 7.6.1)."""
-    return tuple(_end_to_end((name.lower(), value) for name, value in raw))
+    return tuple(_end_to_end([(name.lower(), value) for name, value in raw]))
 
 
 def _end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     known = list(fields)
-    listed = {option.strip().lower() for name, value in known if name == b"connection" for option in value.split(b",")}
-    return [(name, value) for name, value in known if name not in HOP_BY_HOP and name not in listed]
+    listed = [value for name, value in known if name == b"connection"]
+    dropped = HOP_BY_HOP if not listed else HOP_BY_HOP.union(option.strip().lower() for value in listed for option in value.split(b","))
+    return [field for field in known if field[0] not in dropped]

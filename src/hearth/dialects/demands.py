@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from hearth.dialects.gojson import JsonObject, JsonValue, array_field, bool_field, integer_field, lookup, mismatch, string_field
@@ -33,7 +34,13 @@ _MODEL_NAME = re.compile(
 
 def is_model_name(name: str) -> bool:
     """Whether Ollama can parse `name` as `[host/][namespace/]model[:tag]` (types/model/name.go)."""
-    return len(name) <= MAX_NAME_CHARS and _MODEL_NAME.fullmatch(name) is not None
+    return len(name) <= MAX_NAME_CHARS and _parses(name)
+
+
+@lru_cache(maxsize=256)
+def _parses(name: str) -> bool:
+    """Houses have few models: a name is looked at once, and not with every request."""
+    return _MODEL_NAME.fullmatch(name) is not None
 
 
 def check_request(route: Route, fields: JsonObject) -> str:

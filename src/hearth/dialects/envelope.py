@@ -22,7 +22,7 @@ from hearth.dialects.gojson import (
     encode,
     integer_field,
     lookup,
-    object_field,
+    mismatch,
     spellings,
     struct_of,
     without,
@@ -77,8 +77,10 @@ def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadO
     model = check_request(route, fields)
     kind = _kind(route, fields)
     final, rewritten = body, tuple[str, ...]()
+    options: JsonObject = {}
     if route.dialect is Dialect.OLLAMA:
-        final, rewritten = _rewrite(route, document, fields, body, load_options(model))
+        options = _options(route, fields)
+        final, rewritten = _rewrite(document, fields, options, body, load_options(model))
     elif route.dialect is Dialect.ANTHROPIC and strip_attribution and document.exact:
         kept = without_attribution(fields)
         if kept is not fields:
@@ -89,7 +91,7 @@ def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadO
         model=model,
         streaming=_streaming(route, kind, fields),
         prompt_tokens=prompt_tokens(fields),
-        max_tokens=_max_tokens(route, fields),
+        max_tokens=_max_tokens(route, fields, options),
         body=final,
         rewritten=rewritten,
         background=background_task(route, fields),
@@ -123,11 +125,11 @@ def _streaming(route: Route, kind: WorkKind, fields: JsonObject) -> bool:
     return route.dialect is Dialect.OLLAMA if asked is None else asked
 
 
-def _max_tokens(route: Route, fields: JsonObject) -> int | None:
+def _max_tokens(route: Route, fields: JsonObject, options: JsonObject) -> int | None:
     if route.kind is WorkKind.EMBED:
         return None
     if route.dialect is Dialect.OLLAMA:
-        limit = _options(route, fields).get("num_predict")
+        limit = options.get("num_predict")
         return int(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 1 else None
     name = "max_output_tokens" if route.path is Endpoint.OPENAI_RESPONSES else "max_tokens"
     given = integer_field(fields, name, route.go_struct)
@@ -138,13 +140,19 @@ def _options(route: Route, fields: JsonObject) -> JsonObject:
     """All `options` of a native body; Go merges them where the key is spelled in several ways."""
     merged: JsonObject = {}
     for key in spellings(fields, "options"):
-        merged.update(object_field({"options": fields[key]}, "options", route.go_struct, "map[string]interface {}"))
+        given = fields[key]
+        if given is not None and not isinstance(given, dict):
+            raise mismatch(given, "options", route.go_struct, "map[string]interface {}")
+        merged.update(given or {})
     return merged
 
 
-def _rewrite(route: Route, document: Document, fields: JsonObject, body: bytes, pinned: LoadOptions) -> tuple[bytes, tuple[str, ...]]:
-    options = _options(route, fields)
+def _rewrite(
+    document: Document, fields: JsonObject, options: JsonObject, body: bytes, pinned: LoadOptions
+) -> tuple[bytes, tuple[str, ...]]:
     wanted = _without_load_options(options, pinned.num_ctx)
+    if wanted == options and document.exact and not spellings(fields, "keep_alive") and len(spellings(fields, "options")) <= 1:
+        return body, ()
     changed = [f"options.{name}" for name in {**options, **wanted} if options.get(name) != wanted.get(name)]
     kept = without(fields, "keep_alive")
     if len(kept) != len(fields):

@@ -7,9 +7,11 @@ executor. Lines end at LF only: U+2028, U+0085 and CR are text.
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
 
-from hearth.dialects.gojson import GoJsonError, JsonObject, decode
+from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import Endpoint, Route
 from hearth.types import Dialect, Usage, WorkKind
 
@@ -86,22 +88,27 @@ class StreamTail:
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 
-def whole_usage(route: Route, body: bytes) -> Usage:
-    """What an answer that came in one piece reports; all None for errors and for whatever is not JSON."""
-    if route.kind is WorkKind.EMBED:
-        found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
-        return Usage() if found is None else Usage(prompt_tokens=int(found.group(1)))
-    return _usage(route, _object(body))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeAnswer:
+    """What an answer that came in one piece says of itself. `usage` is empty for errors and for whatever is not JSON."""
+
+    complete: bool
+    usage: Usage
 
 
-def is_whole(route: Route, body: bytes) -> bool:
-    """Does an answer that came in one piece say that it is complete? One that the model server broke off says so only by an absence.
+def read_whole(route: Route, body: bytes) -> WholeAnswer:
+    """Read an answer that came in one piece. One that the model server broke off says so only by an absence.
 
     Source: recordings of Ollama after more than 30 equal tokens: 200 with `"done":false`, or a choice without `finish_reason`.
     """
     if route.kind is WorkKind.EMBED:
-        return True
+        found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
+        return WholeAnswer(complete=True, usage=Usage() if found is None else Usage(prompt_tokens=int(found.group(1))))
     said = _object(body)
+    return WholeAnswer(complete=_is_complete(route, said), usage=_usage(route, said))
+
+
+def _is_complete(route: Route, said: JsonObject) -> bool:
     if route.dialect is Dialect.OLLAMA:
         return said.get("done") is True
     choices = said.get("choices")
@@ -137,7 +144,7 @@ def native_usage(said: JsonObject) -> Usage:
 
 def _count(fields: JsonObject, name: str) -> int | None:
     value = fields.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and value >= 0 else None  # and no bool
 
 
 def _seconds(fields: JsonObject, name: str) -> float | None:
@@ -146,8 +153,9 @@ def _seconds(fields: JsonObject, name: str) -> float | None:
 
 
 def _object(data: bytes) -> JsonObject:
+    """Ollama's own words need none of the care that a caller's need."""
     try:
-        value = decode(data)
-    except GoJsonError:
+        value = json.loads(data.decode(errors="replace"))
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
@@ -29,6 +29,7 @@ __all__ = [
     "encode",
     "integer_field",
     "lookup",
+    "lookup_all",
     "mismatch",
     "object_field",
     "spellings",
@@ -68,11 +69,13 @@ def decode(body: bytes) -> JsonValue:
 
 def decode_document(body: bytes) -> Document:
     """As `decode`, and whether any object repeated a key (Go merges repeated objects, so the bytes and the value may differ)."""
-    pairs = _Pairs()
-    text = _text(body)
-    parser = json.JSONDecoder(object_pairs_hook=pairs.build, parse_float=_finite, parse_constant=_no_constant)
+    text, exact = _text(body), True
+    start = len(text) - len(text.lstrip(_SPACE))
     try:
-        value: JsonValue = parser.raw_decode(text, len(text) - len(text.lstrip(_SPACE)))[0]
+        try:
+            value: JsonValue = _USUAL.raw_decode(text, start)[0]
+        except _KeyRepeatedError:
+            value, exact = _MERGING.raw_decode(text, start)[0], False
     except RecursionError:
         raise GoJsonError("exceeded max depth") from None
     except ValueError as error:
@@ -81,25 +84,33 @@ def decode_document(body: bytes) -> Document:
         _refuse_deep(value)
     if _SURROGATE_ESCAPE.search(body):
         value = _without_surrogates(value)
-    return Document(value=value, exact=not pairs.repeated)
+    return Document(value=value, exact=exact)
 
 
-class _Pairs:
-    """Builds objects; a repeated key takes the place and the value of its last occurrence, as Go's assignment order does."""
+class _PlainObject(dict[str, JsonValue]):
+    """A decoded object in which every key is known to be its own only spelling: ASCII in lower case. Nobody adds to one."""
 
-    def __init__(self) -> None:
-        self.repeated = False
+    __slots__ = ()
 
-    def build(self, pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-        built = dict(pairs)
-        if len(built) == len(pairs):
-            return built
-        self.repeated = True
-        built.clear()
-        for key, value in pairs:
-            built.pop(key, None)
-            built[key] = value
-        return built
+
+class _KeyRepeatedError(Exception):
+    """An object says the same key twice."""
+
+
+def _built(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+    built = _PlainObject(pairs)
+    if len(built) != len(pairs):
+        raise _KeyRepeatedError
+    return built if _are_plain(built) else dict(built)
+
+
+def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+    """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does."""
+    merged: JsonObject = {}
+    for key, value in pairs:
+        merged.pop(key, None)
+        merged[key] = value
+    return merged
 
 
 def _text(body: bytes) -> str:
@@ -118,6 +129,10 @@ def _finite(digits: str) -> float:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_USUAL = json.JSONDecoder(object_pairs_hook=_built, parse_float=_finite, parse_constant=_no_constant)
+_MERGING = json.JSONDecoder(object_pairs_hook=_merged, parse_float=_finite, parse_constant=_no_constant)
 
 
 def _refuse(body: bytes, error: ValueError) -> NoReturn:
@@ -177,19 +192,38 @@ def _fold(key: str) -> str:
 
 def lookup(fields: Mapping[str, JsonValue], name: str) -> JsonValue:
     """The value that Go puts into the field tagged `name` (lower case): the last key that matches in any case; None if absent or null."""
+    if type(fields) is _PlainObject or _are_plain(fields):
+        return fields.get(name)
     found: JsonValue = None
     for key in spellings(fields, name):
         found = found if fields[key] is None else fields[key]
     return found
 
 
+def lookup_all(fields: Mapping[str, JsonValue], names: Iterable[str]) -> list[JsonValue]:
+    """As `lookup`, for several names; those that are absent or null are left out."""
+    if type(fields) is _PlainObject or _are_plain(fields):
+        return [fields[name] for name in names if name in fields]
+    return [value for value in (lookup(fields, name) for name in names) if value is not None]
+
+
 def spellings(fields: Mapping[str, JsonValue], name: str) -> list[str]:
     """The keys that Go would read as `name` (lower case), in document order."""
+    if type(fields) is _PlainObject or _are_plain(fields):
+        return [name] if name in fields else []
     return [key for key in fields if key == name or _fold(key) == name]
+
+
+def _are_plain(keys_of: Iterable[str]) -> bool:
+    """No key is spelled in any way but its own: nearly every object that is ever sent."""
+    keys = "".join(keys_of)
+    return keys.isascii() and keys == keys.lower()
 
 
 def without(fields: Mapping[str, JsonValue], name: str) -> JsonObject:
     """A copy without any key that Go would read as `name`; the order of the others is kept."""
+    if type(fields) is _PlainObject:
+        return {key: value for key, value in fields.items() if key != name}
     return {key: value for key, value in fields.items() if _fold(key) != name}
 
 

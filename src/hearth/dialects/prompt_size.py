@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hearth.dialects.gojson import JsonValue, lookup
+from hearth.dialects.gojson import JsonValue, lookup, lookup_all
 
 ATTACHMENT_TOKENS = 256
 
@@ -27,7 +27,7 @@ def tokens_of(characters: int, attachments: int = 0) -> int:
 def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
     """Estimated tokens of everything a request of any dialect feeds to its model, tool definitions included."""
     images = lookup(fields, "images")
-    texts: list[JsonValue] = [lookup(fields, name) for name in _TEXT_FIELDS]
+    texts = lookup_all(fields, _TEXT_FIELDS)
     characters, attachments = _measure(texts)
     return tokens_of(characters, attachments + (len(images) if isinstance(images, list) else 0))
 

@@ -1,17 +1,20 @@
 """Delivers every event to every sink, in order, and keeps a defective sink from disturbing anybody else.
 
-Knows no sink by name and filters nothing. `bootstrap` builds it; whoever emits holds it as a plain `EventSink`. One thread only: the
-event loop's.
+Knows no sink by name; spares a sink what it has said to ignore. `bootstrap` builds it; whoever emits holds it as a plain
+`EventSink`. One thread only: the event loop's.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from hearth.events import Event, name_of
 from hearth.ports import EventSink
+
+_Takers: TypeAlias = tuple[tuple[EventSink, Callable[[Any], None]], ...]
 
 
 class EventFanout:
@@ -22,7 +25,8 @@ class EventFanout:
     """
 
     def __init__(self, sinks: Iterable[EventSink] = ()) -> None:
-        self._sinks = list(sinks)
+        self._sinks = tuple(sinks)
+        self._takers: dict[type[Event], _Takers] = {}
         self._reported: list[EventSink] = []
         self._pending: deque[Event] = deque()
         self._delivering = False
@@ -31,11 +35,13 @@ class EventFanout:
     def subscribe(self, sink: EventSink) -> None:
         """Deliver to `sink` too, from the next event on; a second subscription of the same sink is ignored."""
         if not _holds(self._sinks, sink):
-            self._sinks.append(sink)
+            self._sinks = (*self._sinks, sink)
+            self._takers.clear()
 
     def unsubscribe(self, sink: EventSink) -> None:
         """Deliver nothing more to `sink`; unknown sinks are ignored."""
-        self._sinks = [known for known in self._sinks if known is not sink]
+        self._sinks = tuple(known for known in self._sinks if known is not sink)
+        self._takers.clear()
         self._reported = [known for known in self._reported if known is not sink]
 
     def emit(self, event: Event) -> None:
@@ -51,11 +57,15 @@ class EventFanout:
             self._delivering = False
 
     def _deliver(self, event: Event) -> None:
-        for sink in tuple(self._sinks):
-            if not _holds(self._sinks, sink):
+        sinks, kind = self._sinks, type(event)
+        takers = self._takers.get(kind)
+        if takers is None:
+            takers = self._takers[kind] = _takers_of(kind, sinks)
+        for sink, take in takers:
+            if sinks is not self._sinks and not _holds(self._sinks, sink):
                 continue
             try:
-                sink.emit(event)
+                take(event)
             except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one
                 self._report(sink, event, error)
 
@@ -72,7 +82,13 @@ class EventFanout:
         )
 
 
-def _holds(sinks: list[EventSink], sink: EventSink) -> bool:
+def _takers_of(kind: type[Event], sinks: Iterable[EventSink]) -> _Takers:
+    """The sinks that want events of a kind, each with what takes them; a `SelectiveSink` may not."""
+    known = ((sink, sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit) for sink in sinks)
+    return tuple((sink, take) for sink, take in known if take is not None)
+
+
+def _holds(sinks: Sequence[EventSink], sink: EventSink) -> bool:
     """Membership by identity: sinks may be equal without being the same, or not comparable at all."""
     return any(known is sink for known in sinks)
 

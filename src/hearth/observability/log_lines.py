@@ -14,25 +14,41 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from hearth.events import (
+    AlertFailed,
     BackendWentDown,
+    BudgetExhausted,
+    BudgetThresholdReached,
+    CloudWentDown,
     ConfigRejected,
+    DiskRanLow,
     EmulatorStarted,
     Event,
+    GpuLost,
+    GpuOverheated,
     InternalFault,
     ItemDispatched,
     ItemDiverged,
     ItemEnded,
+    ItemPromoted,
     ItemProtected,
     ItemQueued,
     ItemResent,
     ItemStreaming,
+    JobEnded,
+    JobQueued,
+    JobRequeued,
+    JobStarted,
+    LoopLagged,
+    ModelOffloaded,
     RequestRejected,
     ResidencyDrifted,
     StorageFailed,
     SwapCompleted,
     SwapFailed,
+    WebhookFailed,
     name_of,
 )
 from hearth.types import Outcome
@@ -57,20 +73,38 @@ _SECRETS = (
 _SUSPICIOUS = re.compile(r"(?i)bearer|sk-|://|key|authorization|password|secret|token")
 """Found in every text that a pattern above could match: most texts need one search instead of five substitutions."""
 
+_SHORTEST_SECRET_CHARS = 5
+"""`key=x`: most words that an event carries are shorter than any pattern above, or are ids."""
+
 _WARNINGS = (
+    AlertFailed,
     BackendWentDown,
+    BudgetExhausted,
+    BudgetThresholdReached,
+    CloudWentDown,
     ConfigRejected,
+    DiskRanLow,
     EmulatorStarted,
+    GpuLost,
+    GpuOverheated,
     ItemDiverged,
     ItemProtected,
     ItemResent,
+    JobRequeued,
+    LoopLagged,
+    ModelOffloaded,
     RequestRejected,
     ResidencyDrifted,
     StorageFailed,
     SwapFailed,
+    WebhookFailed,
 )
 
-_STEPS = (ItemQueued, ItemDispatched, ItemStreaming)
+_STEPS = (ItemQueued, ItemPromoted, ItemDispatched, ItemStreaming, JobQueued, JobStarted)
+
+_LEVELS: Mapping[type[Event], int] = MappingProxyType(
+    {**dict.fromkeys(_WARNINGS, logging.WARNING), **dict.fromkeys(_STEPS, logging.DEBUG), InternalFault: logging.ERROR}
+)
 
 _GLYPHS = {logging.DEBUG: "·", logging.INFO: "·", logging.WARNING: "!", logging.ERROR: "✗"}
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
@@ -96,13 +130,18 @@ def line_of(event: Event, wall_at: float) -> LogLine:
 
 def level_of(event: Event) -> int:
     """ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for the steps of an item that its end sums up."""
-    if isinstance(event, InternalFault):
-        return logging.ERROR
-    if isinstance(event, _STEPS):
-        return logging.DEBUG
-    ended_badly = isinstance(event, ItemEnded) and event.outcome in (Outcome.FAILED, Outcome.EXPIRED)
-    slow_split = isinstance(event, SwapCompleted) and event.offloaded
-    return logging.WARNING if ended_badly or slow_split or isinstance(event, _WARNINGS) else logging.INFO
+    if isinstance(event, ItemEnded):
+        return logging.WARNING if event.outcome in (Outcome.FAILED, Outcome.EXPIRED) else logging.INFO
+    if isinstance(event, JobEnded):
+        return logging.WARNING if event.state == "failed" else logging.INFO
+    if isinstance(event, SwapCompleted):
+        return logging.WARNING if event.offloaded else logging.INFO
+    return _LEVELS.get(type(event), logging.INFO)
+
+
+def may_reach(kind: type[Event], level: int) -> bool:
+    """False where no event of this kind is ever logged at this level or above."""
+    return _LEVELS.get(kind, logging.WARNING) >= level
 
 
 def to_json(line: LogLine) -> str:
@@ -129,21 +168,23 @@ def to_text(line: LogLine, *, colour: bool) -> str:
 
 def value_of(raw: object) -> Field:
     """A value that JSON can hold: text cleaned, floats finite and rounded to the microsecond, tuples as lists of at most 20 texts."""
-    match raw:
-        case None | bool():
-            return raw
-        case int():
-            return int(raw)
-        case float():
-            return round(raw, 6) if math.isfinite(raw) else str(raw)
-        case tuple() | list() | set() | frozenset():
-            return _list_of([str(item) for item in raw])
-        case _:
-            return clean(str(raw))
+    if raw is None or isinstance(raw, bool):
+        return raw
+    if isinstance(raw, float):
+        return round(raw, 6) if math.isfinite(raw) else str(raw)
+    if isinstance(raw, str):
+        return clean(str(raw))
+    if isinstance(raw, int):
+        return int(raw)
+    if isinstance(raw, tuple | list | set | frozenset):
+        return _list_of([str(item) for item in raw])
+    return clean(str(raw))
 
 
 def clean(text: str) -> str:
     """The text without credentials and at most 500 characters long."""
+    if len(text) < _SHORTEST_SECRET_CHARS:
+        return text
     scanned = text[:_SCANNED_CHARS]
     for pattern, replacement in _SECRETS if _SUSPICIOUS.search(scanned) else ():
         scanned = pattern.sub(replacement, scanned)

@@ -89,7 +89,8 @@ class LineWriter:
     def __init__(self, target: Target, render: Callable[[LogLine], str], capacity: int) -> None:
         self._target = target
         self._render = render
-        self._queue: queue.Queue[LogLine | None] = queue.Queue(capacity)
+        self._queue: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
+        self._capacity = capacity
         self._counting = threading.Lock()
         self._dropped = 0
         self._told = 0
@@ -104,19 +105,16 @@ class LineWriter:
 
     def put(self, line: LogLine) -> None:
         """Queue a line; never blocks."""
-        try:
-            self._queue.put_nowait(line)
-        except queue.Full:
+        if self._queue.qsize() < self._capacity:
+            self._queue.put(line)
+        else:
             self._drop()
 
     def close(self, timeout_s: float) -> bool:
         """Write what is queued and end the thread; False when that takes longer than about `timeout_s` and the rest is given up."""
         self._closing.set()
-        try:
-            self._queue.put(None, timeout=timeout_s / 2)
-        except queue.Full:
-            return False
-        self._thread.join(timeout_s / 2)
+        self._queue.put(None)
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -17,7 +17,7 @@ from typing import TextIO
 from hearth.clock import Clock
 from hearth.errors import ConfigError
 from hearth.events import Event
-from hearth.observability.log_lines import LogLine, level_of, line_of, to_json, to_text
+from hearth.observability.log_lines import LogLine, level_of, line_of, may_reach, to_json, to_text
 from hearth.observability.log_writer import LineWriter, target_of
 
 QUEUED_LINES = 10_000
@@ -40,19 +40,39 @@ class LogSink:
     def emit(self, event: Event) -> None:
         """Log the event; never blocks."""
         if self._logger.isEnabledFor(level_of(event)):
-            wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
-            self._logger.handle(_record_of(self._logger.name, line_of(event, wall_at)))
+            self._logger.handle(_record_of(self._logger.name, line_of(event, _wall_at(event, self._clock))))
+
+
+class DirectSink:
+    """The same lines straight to an output, past `logging`, which takes longer than everything else about a line."""
+
+    def __init__(self, clock: Clock, output: LogOutput) -> None:
+        self._clock = clock
+        self._output = output
+
+    def emit(self, event: Event) -> None:
+        """Log the event; never blocks."""
+        if level_of(event) >= self._output.level:
+            self._output.put(line_of(event, _wall_at(event, self._clock)))
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return self.emit if may_reach(kind, self._output.level) else None
 
 
 class LogOutput:
     """The configured output of this process, until `close`."""
 
     def __init__(self, writer: LineWriter, level: int) -> None:
+        self.level = level
+        self.put = writer.put
         self._writer = writer
         self._handler = _LineHandler(writer)
         self._logger = logging.getLogger("hearth")
         self._level_before = self._logger.level
         self._logger.setLevel(level)
+        self._collected_before = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
+        logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line shows them, and they cost half a record
         logging.getLogger().addHandler(self._handler)
 
     @property
@@ -64,6 +84,7 @@ class LogOutput:
         """Detach from logging, then write what is queued; False when the output did not take it within about `timeout_s`."""
         logging.getLogger().removeHandler(self._handler)
         self._logger.setLevel(self._level_before)
+        logging.logThreads, logging.logProcesses, logging.logMultiprocessing = self._collected_before
         return self._writer.close(timeout_s)
 
 
@@ -117,6 +138,10 @@ def _renderer(log_format: str, stream: TextIO, environ: Mapping[str, str]) -> Ca
     if log_format == "text" or (log_format == "auto" and stream.isatty()):
         return partial(to_text, colour=wants_colour(stream, environ))
     return to_json
+
+
+def _wall_at(event: Event, clock: Clock) -> float:
+    return clock.wall() - (clock.monotonic() - event.at)
 
 
 def _record_of(name: str, line: LogLine) -> logging.LogRecord:

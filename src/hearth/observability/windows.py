@@ -6,6 +6,7 @@ Counts and forgets; keeps no item and reads no clock. Fed by the fanout, read by
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 
 from hearth.events import Event, ItemEnded, ItemInterrupted, RequestRejected
 from hearth.types import EndedCount, Lane, Outcome
@@ -14,6 +15,8 @@ DAY_S = 86_400.0
 BUCKET_S = 60.0
 
 _KEYS = (*(f"{lane.value}_{word}" for lane in Lane for word in (*(outcome.value for outcome in Outcome), "interrupted")), "rejected")
+
+_ENDED = {(lane, outcome): f"{lane.value}_{outcome.value}" for lane in Lane for outcome in Outcome}
 
 
 class _Bucket:
@@ -42,6 +45,10 @@ class Stats24h:
         key = _key_of(event)
         if key is not None:
             self._bucket_for(event.at).counts[key] += 1
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return self.emit if kind in (ItemEnded, ItemInterrupted, RequestRejected) else None
 
     def preload(self, count: EndedCount, at: float) -> None:
         """Count items that an earlier process saw end, from the monotonic instant `at` on (which may lie before the machine's start).
@@ -73,7 +80,7 @@ class Stats24h:
 
 def _key_of(event: Event) -> str | None:
     if isinstance(event, ItemEnded):
-        return f"{event.lane.value}_{event.outcome.value}"
+        return _ENDED[event.lane, event.outcome]
     if isinstance(event, ItemInterrupted):
         return f"{event.lane.value}_interrupted"
     return "rejected" if isinstance(event, RequestRejected) else None

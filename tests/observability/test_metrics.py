@@ -1,0 +1,371 @@
+"""What is counted, what is read, under which bounded names, and that the page, its documentation and the dashboard agree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hearth.config.settings import ModelSettings
+from hearth.events import (
+    AlertFailed,
+    AlertSent,
+    BackendCameUp,
+    BackendWentDown,
+    ConfigRejected,
+    ConfigReloaded,
+    DiskRanLow,
+    DiskSpaceReturned,
+    Event,
+    InternalFault,
+    ItemDiverged,
+    ItemPromoted,
+    ItemProtected,
+    ItemQueued,
+    ItemResent,
+    ItemResumed,
+    JobEnded,
+    JobQueued,
+    SwapCompleted,
+    SwapFailed,
+    WebhookFailed,
+)
+from hearth.gateway import Gateway
+from hearth.observability.loop_lag import BEAT_S, LoopLagMonitor
+from hearth.observability.metrics import families
+from hearth.observability.metrics.counting import PHASE_BOUNDS_S
+from hearth.observability.metrics.exposition import render
+from hearth.observability.metrics.families import Distribution, Family, Reading
+from hearth.observability.metrics.labels import CALLERS, DIRECTIONS, MODELS, REASONS, LabelCap
+from hearth.observability.metrics.tallies import MetricTallies
+from hearth.types import Band, GpuReading, Lane, Outcome
+from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
+from tests.support.fake_ollama import FakeModel
+from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.worker.house import House, Recorder, settings_with
+
+DOCS = Path(__file__).parents[2] / "docs"
+ALL = {each.name: each for each in vars(families).values() if isinstance(each, Family)}
+Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def numbers(readings: list[Reading]) -> Numbers:
+    """Every sample of the rendered page, as a scraper reads it."""
+    page = render(readings).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def number(of: MetricTallies | Gateway, name: str, **labels: str) -> float | None:
+    return numbers(of.readings()).get((name, frozenset(labels.items())))
+
+
+def counted(*events: Event) -> MetricTallies:
+    tallies = MetricTallies()
+    for event in events:
+        tallies.emit(event)
+    return tallies
+
+
+def of_kind(kind: type[Event], **fields: Any) -> Event:
+    return replace(sample(kind), **fields)
+
+
+LANE_MODEL = {"lane": "external", "model": "home:32b"}
+COUNTED: list[tuple[Event, str, dict[str, str], float]] = [
+    (of_kind(ItemQueued, caller="webui"), "hearth_requests_accepted_total", {"lane": "external", "caller": "webui"}, 1),
+    (ended(), "hearth_requests_total", LANE_MODEL | {"outcome": "completed"}, 1),
+    (ended(Outcome.EXPIRED), "hearth_requests_total", LANE_MODEL | {"outcome": "expired"}, 1),
+    (ended(lane=Lane.INTERNAL), "hearth_requests_total", {"lane": "internal", "model": "home:32b", "outcome": "completed"}, 1),
+    (ended(), "hearth_caller_requests_total", {"lane": "external", "caller": "webui", "outcome": "completed"}, 1),
+    (
+        replace(ended(Outcome.FAILED), reason="backend_gone"),
+        "hearth_request_failures_total",
+        {"lane": "external", "reason": "backend_gone"},
+        1,
+    ),
+    (ended(), "hearth_tokens_total", LANE_MODEL | {"kind": "prompt"}, 12),
+    (ended(), "hearth_tokens_total", LANE_MODEL | {"kind": "output"}, 34),
+    (ended(), "hearth_caller_tokens_total", {"lane": "external", "caller": "webui", "kind": "output"}, 34),
+    (replace(ended(), cost_usd=0.25), "hearth_cost_usd_total", {"lane": "external", "caller": "webui"}, 0.25),
+    (replace(ended(), model=None), "hearth_requests_total", {"lane": "external", "model": "any", "outcome": "completed"}, 1),
+    (ended(), "hearth_queue_wait_seconds_sum", LANE_MODEL, 0.25),
+    (ended(), "hearth_first_byte_seconds_sum", LANE_MODEL, 0.5),
+    (ended(), "hearth_backend_seconds_sum", LANE_MODEL, 2.0),
+    (ended(), "hearth_total_seconds_sum", LANE_MODEL, 2.25),
+    (replace(ended(), swap_s=7.5), "hearth_swap_wait_seconds_sum", LANE_MODEL, 7.5),
+    (replace(ended(), backend_s=None), "hearth_backend_seconds_count", LANE_MODEL, 0),
+    (replace(ended(), first_byte_s=None), "hearth_first_byte_seconds_count", LANE_MODEL, 0),
+    (rejected(), "hearth_requests_rejected_total", {"caller": "webui", "reason": "rate_limited"}, 1),
+    (rejected(caller=""), "hearth_requests_rejected_total", {"caller": "unknown", "reason": "rate_limited"}, 1),
+    (interrupted(), "hearth_preemptions_total", {"model": "home:32b"}, 1),
+    (interrupted(), "hearth_preempted_seconds_total", {"model": "home:32b"}, 1.0),
+    (of_kind(ItemProtected), "hearth_protected_total", {}, 1),
+    (of_kind(ItemPromoted, band="normal"), "hearth_promotions_total", {"band": "normal"}, 1),
+    (of_kind(ItemResumed), "hearth_replays_total", {"result": "verified"}, 1),
+    (of_kind(ItemResumed, catch_up_s=1.5), "hearth_replay_catch_up_seconds_total", {}, 1.5),
+    (of_kind(ItemDiverged), "hearth_replays_total", {"result": "diverged"}, 1),
+    (of_kind(ItemResent, reason="backend_gone"), "hearth_resends_total", {"reason": "backend_gone"}, 1),
+    (of_kind(SwapCompleted, from_models=("a",), to_model="b"), "hearth_swaps_total", {"from_model": "a", "to_model": "b"}, 1),
+    (of_kind(SwapCompleted, from_models=("a", "c"), to_model="b"), "hearth_swaps_total", {"from_model": "a+c", "to_model": "b"}, 1),
+    (of_kind(SwapCompleted, from_models=(), to_model="b"), "hearth_swaps_total", {"from_model": "none", "to_model": "b"}, 1),
+    (
+        of_kind(SwapCompleted, from_models=("a",), to_model="b", swap_s=9.0),
+        "hearth_swap_seconds_total",
+        {"from_model": "a", "to_model": "b"},
+        9,
+    ),
+    (of_kind(SwapFailed, to_model="b", reason="timeout"), "hearth_swap_failures_total", {"to_model": "b", "reason": "timeout"}, 1),
+    (of_kind(BackendWentDown), "hearth_backend_outages_total", {}, 1),
+    (of_kind(BackendCameUp, down_s=30.0), "hearth_backend_down_seconds_total", {}, 30),
+    (of_kind(AlertSent, target="ntfy", alerts=3), "hearth_alerts_sent_total", {"target": "ntfy"}, 3),
+    (of_kind(AlertFailed, target="ntfy", reason="dns", alerts=2), "hearth_alerts_failed_total", {"target": "ntfy", "reason": "dns"}, 2),
+    (of_kind(ConfigReloaded), "hearth_config_reloads_total", {"result": "accepted"}, 1),
+    (of_kind(ConfigRejected), "hearth_config_reloads_total", {"result": "rejected"}, 1),
+    (of_kind(DiskRanLow), "hearth_disk_low", {}, 1),
+    (of_kind(InternalFault), "hearth_internal_faults_total", {}, 1),
+    (of_kind(JobQueued, caller="n8n"), "hearth_jobs_accepted_total", {"caller": "n8n"}, 1),
+    (of_kind(JobEnded, state="completed"), "hearth_jobs_total", {"state": "completed"}, 1),
+    (of_kind(WebhookFailed), "hearth_webhooks_total", {"result": "failed"}, 1),
+]
+
+
+@pytest.mark.parametrize(("event", "name", "labels", "expected"), COUNTED, ids=[f"{type(e).__name__}-{n}" for e, n, _, _ in COUNTED])
+def test_an_event_is_counted_where_the_owner_looks_for_it(event, name, labels, expected):
+    assert number(counted(event), name, **labels) == expected
+    assert number(counted(event, event), name, **labels) in {2 * expected, 1} if name == "hearth_disk_low" else {2 * expected}
+
+
+def test_counts_add_up():
+    tallies = counted(ended(), ended(), ended(Outcome.CANCELLED))
+    assert number(tallies, "hearth_requests_total", **LANE_MODEL, outcome="completed") == 2
+    assert number(tallies, "hearth_requests_total", **LANE_MODEL, outcome="cancelled") == 1
+    assert number(tallies, "hearth_total_seconds_count", **LANE_MODEL) == 3
+
+
+def test_the_disk_is_not_low_any_more_when_space_has_returned():
+    assert number(counted(of_kind(DiskRanLow), of_kind(DiskSpaceReturned)), "hearth_disk_low") == 0
+
+
+def test_no_kind_of_event_is_too_much_and_an_unknown_number_of_tokens_is_none():
+    tallies = counted(*(sample(kind) for kind in all_kinds()), replace(ended(), prompt_tokens=None, output_tokens=None))
+    assert number(tallies, "hearth_tokens_total", **LANE_MODEL, kind="prompt") == 0
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(0.0, "0.01"), (0.01, "0.01"), (0.011, "0.025"), (60.0, "60.0"), (99_999.0, "+Inf")])
+def test_a_histogram_counts_a_value_in_every_bucket_from_its_own_on(seconds, first):
+    found = numbers(counted(replace(ended(), queue_s=seconds)).readings())
+    buckets = [*map(str, PHASE_BOUNDS_S), "+Inf"]
+    counts = [found["hearth_queue_wait_seconds_bucket", frozenset((LANE_MODEL | {"le": bound}).items())] for bound in buckets]
+    assert counts == [float(index >= buckets.index(first)) for index in range(len(buckets))]
+
+
+def test_many_models_callers_reasons_and_directions_share_the_label_other():
+    events: list[Event] = []
+    for each in range(300):
+        model, caller = f"model-{each}", f"caller-{each}"
+        events += [
+            replace(ended(), model=model, caller=caller),
+            replace(ended(Outcome.FAILED), model=model, caller=caller, reason=f"reason-{each}"),
+            replace(rejected(caller=caller), reason=f"reason-{each}"),
+            replace(interrupted(), model=model),
+            of_kind(ItemQueued, caller=caller),
+            of_kind(SwapCompleted, from_models=(f"model-{each // 40}",), to_model=model),
+            of_kind(SwapCompleted, from_models=(f"model-{each % 50}",), to_model=f"model-{each // 50}"),
+            of_kind(SwapFailed, to_model=model, reason=f"reason-{each}"),
+        ]
+    found = numbers(counted(*events).readings())
+    values: dict[str, set[str]] = {}
+    for _, labels in found:
+        for name, value in labels:
+            values.setdefault(name, set()).add(value)
+    assert len(values["model"]) == MODELS + 1
+    assert len(values["caller"]) == CALLERS + 1
+    assert len(values["reason"]) == REASONS + 1
+    assert len([1 for name, _ in found if name == "hearth_swaps_total"]) == DIRECTIONS + 1
+    whole = sum(value for (name, _), value in found.items() if name == "hearth_requests_total")
+    assert whole == 600
+    assert sum(value for (name, _), value in found.items() if name == "hearth_swaps_total") == 600
+    assert len(found) < 12_000
+
+
+def test_a_value_that_was_let_through_keeps_its_name():
+    cap = LabelCap(2)
+    assert [cap.of(value) for value in "abcacb"] == ["a", "b", "other", "a", "other", "b"]
+
+
+def test_a_name_cannot_break_out_of_its_label():
+    caller = 'a"} 1\nforged{x="\\'
+    assert number(counted(of_kind(ItemQueued, caller=caller)), "hearth_requests_accepted_total", lane="external", caller=caller) == 1
+    assert b"\nforged" not in render(counted(of_kind(ItemQueued, caller=caller)).readings())
+
+
+@in_virtual_time
+async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
+    settings = settings_with(queue={"max_external_depth": 7})
+    async with House("a", "b", resident=("a",), settings=settings) as house:
+        first = house.submit("a", service_s=100.0)
+        await asyncio.sleep(5)
+        house.submit("b")
+        await asyncio.sleep(10)
+        house.submit("b")
+        await asyncio.sleep(1)
+        gateway = house.gateway
+        assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 2
+        assert number(gateway, "hearth_queue_depth", lane="internal", band="critical") == 0
+        assert number(gateway, "hearth_queue_oldest_age_seconds", lane="external", band="external") == pytest.approx(11)
+        assert number(gateway, "hearth_queue_oldest_age_seconds", lane="internal", band="normal") == 0
+        assert number(gateway, "hearth_queue_limit", lane="external") == 7
+        assert number(gateway, "hearth_queue_model_depth", model="b:latest") == 2
+        assert number(gateway, "hearth_requests_running", lane="external", model="a:latest") == 1
+        assert number(gateway, "hearth_model_resident", model="a:latest", phase="ready") == 1
+        assert number(gateway, "hearth_backend_up") == 1
+        house.worker.cancel(first.sequence)
+        await asyncio.sleep(30)
+        assert number(gateway, "hearth_swaps_total", from_model="a:latest", to_model="b:latest") == 1
+        assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 0
+
+
+@in_virtual_time
+async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
+    settings = replace(settings_with(), models={"a": ModelSettings(parallel=2)})
+    async with House(FakeModel(name="a", parallel=2), "b", resident=("a",), settings=settings) as house:
+        house.submit("a", service_s=50.0)
+        await asyncio.sleep(4)
+        house.submit("a", service_s=50.0)
+        await asyncio.sleep(6)
+        house.internal("b", service_s=20.0)
+        await asyncio.sleep(5)
+        state = house.worker.scheduler.state
+        assert [entry.item.sequence for entry in state.waiting.in_order(Band.INTERRUPTED)] == [2, 1]
+        assert number(house.gateway, "hearth_queue_depth", lane="external", band="interrupted") == 2
+        assert number(house.gateway, "hearth_queue_oldest_age_seconds", lane="external", band="interrupted") == pytest.approx(15)
+        assert number(house.gateway, "hearth_preemptions_total", model="a:latest") == 2
+
+
+@in_virtual_time
+async def test_the_card_is_absent_until_it_says_something_and_0_when_it_is_lost():
+    async with House("a") as house:
+        tracker = house.worker.tracker
+        assert number(house.gateway, "hearth_gpu_up") is None
+        reading = GpuReading(name="card", total_mib=24_576, used_mib=1024, utilisation_pct=40, temperature_c=61, power_w=200)
+        tracker.record_reading(reading, 512)
+        assert number(house.gateway, "hearth_gpu_up") == 1
+        assert number(house.gateway, "hearth_gpu_memory_total_bytes") == 24 * 1024**3
+        assert number(house.gateway, "hearth_gpu_memory_foreign_bytes") == 512 * 1024**2
+        assert number(house.gateway, "hearth_gpu_utilisation_ratio") == pytest.approx(0.4)
+        assert number(house.gateway, "hearth_gpu_temperature_celsius") == 61
+        assert number(house.gateway, "hearth_gpu_power_limit_watts") is None
+        tracker.record_no_reading()
+        assert number(house.gateway, "hearth_gpu_up") == 0
+        assert number(house.gateway, "hearth_gpu_temperature_celsius") is None
+
+
+@in_virtual_time
+async def test_parts_that_a_house_does_not_have_are_absent_and_those_that_it_has_are_read():
+    async with House("a") as house:
+        absent = ("hearth_store_up", "hearth_store_queue_rows", "hearth_cloud_up", "hearth_alerts_suppressed_total")
+        assert [number(house.gateway, name) for name in absent] == [None] * 4
+        house.gateway.show("storage", lambda: {"state": "disk_full", "waiting_rows": 12, "dropped": 3})
+        house.gateway.show("cloud", lambda: {"state": "ready", "running": [{}], "spent_today_usd": 1.5, "limit_today_usd": 5.0})
+        house.gateway.show("alerts", lambda: {"suppressed": 4, "dropped": 1, "active": [{"type": "gpu_lost", "subject": ""}]})
+        house.gateway.show("jobs", lambda: {"waiting": 9, "running": 1})
+        assert number(house.gateway, "hearth_jobs_waiting") == 9
+        assert number(house.gateway, "hearth_jobs_running") == 1
+        assert number(house.gateway, "hearth_store_up") == 0
+        assert number(house.gateway, "hearth_store_queue_rows") == 12
+        assert number(house.gateway, "hearth_store_dropped_rows_total") == 3
+        assert number(house.gateway, "hearth_cloud_up") == 1
+        assert number(house.gateway, "hearth_cloud_requests_running") == 1
+        assert number(house.gateway, "hearth_cloud_spent_today_usd", lane="external") == 1.5
+        assert number(house.gateway, "hearth_alerts_suppressed_total") == 4
+        assert number(house.gateway, "hearth_alerts_active", type="gpu_lost") == 1
+
+
+@in_virtual_time
+async def test_every_beat_of_the_loop_is_measured():
+    tallies = MetricTallies()
+    monitor = LoopLagMonitor(clock=LoopClock(), events=Recorder(), settings=lambda: settings_with().alerts, note=tallies.note_loop_lag)
+    beating = asyncio.ensure_future(monitor.run())
+    await asyncio.sleep(10 * BEAT_S + 0.01)
+    beating.cancel()
+    assert number(tallies, "hearth_loop_lag_seconds_count") == 10
+    assert number(tallies, "hearth_loop_lag_seconds_bucket", le="0.001") == 10
+
+
+# The page, its documentation, the dashboard and the rules.
+
+
+@in_virtual_time
+async def test_the_page_has_every_metric_once_and_no_other():
+    async with House("a") as house:
+        names = [reading.family.name for reading in house.gateway.readings()]
+    assert sorted(names) == sorted(ALL)
+
+
+def test_names_have_units_and_rows_have_the_labels_of_their_family():
+    for family in ALL.values():
+        assert re.fullmatch(r"hearth_[a-z_]+", family.name)
+        assert family.name.endswith("_total") == (family.kind is families.Kind.COUNTER), family.name
+        assert family.help.endswith(".")
+    readings = counted(*(sample(kind) for kind in all_kinds()), ended(), interrupted(), rejected()).readings()
+    for reading in readings:
+        for labels, value in reading.rows:
+            assert len(labels) == len(reading.family.labels)
+            assert isinstance(value, Distribution) == (reading.family.kind is families.Kind.HISTOGRAM)
+
+
+def test_the_page_of_documentation_lists_exactly_the_metrics_that_exist():
+    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    rows = {
+        cells[0].strip("` "): cells
+        for cells in (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `hearth"))
+    }
+    assert set(rows) == set(ALL)
+    for name, (_, kind, labels, meaning) in rows.items():
+        assert kind == ALL[name].kind.value
+        assert tuple(re.findall(r"`(\w+)`", labels)) == ALL[name].labels
+        assert meaning == ALL[name].help
+
+
+def metrics_in(expression: str) -> set[str]:
+    """Names of metrics of ours, without what a histogram adds to them; recording rules have a colon and are others."""
+    found = set(re.findall(r"\bhearth_\w+", expression))
+    return {name if name in ALL else re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+
+
+def expressions(dashboard: dict[str, Any]) -> list[str]:
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    return [*panels, *(note["expr"] for note in dashboard["annotations"]["list"])]
+
+
+def test_the_dashboard_shows_metrics_that_exist_and_nearly_all_of_them():
+    dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
+    shown = set().union(*map(metrics_in, expressions(dashboard)))
+    assert shown <= set(ALL)
+    assert len(shown) >= 40
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    assert all(panel["title"] and panel["targets"] for panel in panels)
+
+
+def test_the_rules_ask_for_metrics_that_exist():
+    text = (DOCS / "grafana" / "hearth.rules.yml").read_text(encoding="utf-8")
+    assert metrics_in(text) <= set(ALL)
+
+
+def test_labels_in_dashboard_and_rules_are_labels_of_the_metrics():
+    known = {label for family in ALL.values() for label in family.labels} | {"le", "job", "instance"}
+    dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
+    for expression in expressions(dashboard):
+        grouped = {name.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for name in group.split(",")}
+        assert grouped <= known, expression

@@ -1,0 +1,52 @@
+"""`GET /metrics` over HTTP: who may see it, as what it is sent, and that a real gateway's page is whole."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from hearth.api.app import build_app
+from hearth.bootstrap import running_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
+from tests.api.house import KEYS, LOW_KEY, FakeGateway, ask
+from tests.observability.test_metrics import ALL
+
+
+async def test_any_key_opens_the_page_and_no_key_does_not():
+    app = FakeGateway(keys=KEYS).app()
+    assert (await ask(app, "GET", "/metrics")).status == 401
+    got = await ask(app, "GET", "/metrics", key=LOW_KEY)
+    assert got.status == 200
+    assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert got.headers["cache-control"] == "no-store"
+    assert b"\nhearth_backend_up 1.0\n" in got.body
+    assert b"\nprocess_resident_memory_bytes " in got.body
+
+
+async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works():
+    config = GatewayConfig(settings=Settings(auth=AuthSettings(keys=())), source=None)
+    async with running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (_, url), aiohttp.ClientSession() as caller:
+        body = {"model": "llama3.1:8b", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
+        asked = asyncio.ensure_future(caller.post(f"{url}/api/generate", json=body))
+        pages = [await (await caller.get(f"{url}/metrics")).text() for _ in range(3)]
+        assert (await asked).status == 200
+        pages.append(await (await caller.get(f"{url}/metrics")).text())
+    for page in pages:
+        assert {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE hearth_")} == set(ALL)
+    found = {each.name: each for each in text_string_to_metric_families(pages[-1])}
+    assert [sample.value for sample in found["hearth_requests"].samples] == [1.0]
+    assert [sample.value for sample in found["hearth_backend_emulated"].samples] == [1.0]
+
+
+async def test_nothing_that_a_caller_makes_up_is_a_label():
+    key = KeySettings(name="n8n", sha256="0" * 64)
+    config = GatewayConfig(settings=Settings(auth=AuthSettings(keys=(key,))), source=None)
+    async with running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (gateway, _):
+        app = build_app(gateway)
+        for each in range(5):
+            await ask(app, "POST", f"/made/up/{each}", key=f"made-up-{each}", x_caller=f"caller-{each}")
+        readings = {reading.family.name: reading for reading in gateway.readings()}
+        assert readings["hearth_requests_rejected_total"].rows == ((("unknown", "unauthenticated"), 5),)

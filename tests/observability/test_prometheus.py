@@ -1,0 +1,142 @@
+"""The real Prometheus of Debian (package `prometheus`): its own tools judge page, rules and dashboard, and it scrapes a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import web
+
+from hearth.bootstrap import running_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
+from hearth.observability.metrics.exposition import render
+from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
+from tests.observability.test_metrics import DOCS, counted, expressions
+from tests.support.virtual_time import in_virtual_time
+from tests.worker.house import House
+
+HERE = Path(__file__).parent
+RULES = DOCS / "grafana" / "hearth.rules.yml"
+PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
+pytestmark = pytest.mark.skipif(PROMTOOL is None or PROMETHEUS is None, reason="needs Debian's package `prometheus`")
+KEY = "hearth_for_prometheus"
+
+
+def promtool(*arguments: str, stdin: bytes = b"", cwd: Path = HERE) -> str:
+    done = subprocess.run([str(PROMTOOL), *arguments], input=stdin, capture_output=True, cwd=cwd, check=False)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, said
+    return said
+
+
+@in_virtual_time
+async def test_promtool_finds_nothing_wrong_with_the_page():
+    async with House("a", "b", resident=("a",)) as house:
+        for event in (*map(sample, all_kinds()), ended(), interrupted(), rejected()):
+            house.gateway.tallies.emit(event)
+        page = render(house.gateway.readings())
+    assert promtool("check", "metrics", stdin=page) == ""
+
+
+def test_promtool_finds_the_page_wrong_when_it_is():
+    with pytest.raises(AssertionError):
+        promtool(
+            "check", "metrics", stdin=render(counted().readings()).replace(b"# TYPE hearth_disk_low gauge", b"# TYPE hearth_disk_low what")
+        )
+
+
+def test_the_alert_rules_are_valid_and_fire_when_and_only_when_they_should():
+    assert "SUCCESS" in promtool("check", "rules", str(RULES))
+    assert "SUCCESS" in promtool("test", "rules", "rules_test.yml")
+
+
+def test_every_alert_has_a_case_in_which_it_fires():
+    alerts = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"] if "alert" in rule}
+    cases = (HERE / "rules_test.yml").read_text()
+    assert {alert for alert in alerts if f'alertname="{alert}"' not in cases} == set()
+
+
+def test_every_expression_of_the_dashboard_is_one_that_prometheus_understands(tmp_path):
+    dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
+    plain = [each.replace("$__rate_interval", "5m").replace("$job", ".+") for each in expressions(dashboard)]
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(plain)]
+    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(plain)} rules found" in promtool("check", "rules", str(tmp_path / "panels.yml"))
+
+
+async def test_prometheus_scrapes_a_gateway_with_a_key_and_fires_an_alert_about_it(tmp_path):
+    key = KeySettings(name="prometheus", sha256=hashlib.sha256(KEY.encode()).hexdigest())
+    config = GatewayConfig(settings=Settings(auth=AuthSettings(keys=(key,))), source=None)
+    fired: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+    async with (
+        alertmanager(fired) as alerts_at,
+        running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (_, url),
+        prometheus(tmp_path, url.removeprefix("http://"), alerts_at),
+    ):
+        labels = await asyncio.wait_for(fired, 40)
+    assert labels["alertname"] == "ScrapedTheEmulator"
+    assert labels["backend_mode"] == "emulator"
+
+
+@asynccontextmanager
+async def alertmanager(fired: asyncio.Future[dict[str, str]]) -> AsyncIterator[str]:
+    """Where Prometheus posts what fires; the labels of the first alert resolve `fired`."""
+
+    async def take(request: web.Request) -> web.Response:
+        if not fired.done():
+            fired.set_result((await request.json())[0]["labels"])
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/api/v2/alerts", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield site.name.removeprefix("http://")
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def prometheus(folder: Path, target: str, alerts_at: str) -> AsyncIterator[None]:
+    """The real one, with the configuration that docs/metrics.md shows, our rules, and one rule that always fires."""
+    (folder / "hearth.key").write_text(KEY)
+    always = {"alert": "ScrapedTheEmulator", "expr": "hearth_build_info * on (job) group_left hearth_backend_emulated == 1"}
+    (folder / "always.yml").write_text(json.dumps({"groups": [{"name": "always", "rules": [always]}]}))
+    job = {
+        "job_name": "hearth",
+        "authorization": {"type": "Bearer", "credentials_file": str(folder / "hearth.key")},
+        "static_configs": [{"targets": [target]}],
+    }
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "scrape_configs": [job],
+        "rule_files": [str(RULES), str(folder / "always.yml")],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alerts_at]}]}]},
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    promtool("check", "config", str(folder / "prometheus.yml"))
+    process = await asyncio.create_subprocess_exec(
+        str(PROMETHEUS),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()

@@ -1,0 +1,102 @@
+"""One attempt on its own: however it is stopped, it reports its end exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from hearth.clock import Clock
+from hearth.errors import BackendUnreachable
+from hearth.executor import Executor
+from hearth.intake import item_of
+from hearth.ports import Exchange
+from hearth.reply import Reply
+from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Started, Stopped
+from hearth.types import BackendCall, Headers, Sequence
+from hearth.work import Work
+from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.worker.house import new_item, settings_with, settle
+
+
+class AtOnce:
+    """A backend whose whole answer is there before anybody waits for it, after a turn of the loop, or that is not there at all."""
+
+    status = 200
+    headers: Headers = ()
+
+    def __init__(self, *, there: bool, turns: int) -> None:
+        self._there = there
+        self._turns = turns
+
+    async def open(self, call: BackendCall) -> Exchange:
+        for _ in range(self._turns):
+            await asyncio.sleep(0)
+        if not self._there:
+            raise BackendUnreachable
+        return self
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for done in (False, True):
+            yield json.dumps({"response": "x", "done": done}).encode() + b"\n"
+
+    def close(self) -> None:
+        return
+
+    async def aclose(self) -> None:
+        return
+
+
+async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turns: int) -> list[type[Input]]:
+    """What an attempt reports that is told to stop within the first report of a kind, or before its first step."""
+    clock: Clock = LoopClock()
+    reports: list[type[Input]] = []
+
+    def post(fact: Input) -> None:
+        reports.append(type(fact))
+        if type(fact) is kind:
+            executor.abort(Sequence(1))
+
+    def fault(where: str, error: BaseException) -> None:
+        raise AssertionError(where) from error
+
+    executor = Executor(
+        backend=AtOnce(there=there, turns=turns),
+        clock=clock,
+        settings=settings_with,
+        post=post,
+        fault=fault,
+        fingerprint_of=lambda model: model,
+    )
+    new = new_item("a", stream=True)
+    assert isinstance(new.call, BackendCall)
+    call = new.call
+    work = Work(item=item_of(new, Sequence(1), 0.0, 0.0), call_on=lambda _: call, reply=Reply(limit_bytes=1000))
+    work.begin_attempt(1, "a", 0.0)
+    executor.start(work, prompt_s=1.0, limit_s=1.0)
+    if kind is None:
+        executor.abort(Sequence(1))
+    await settle()
+    assert len(executor) == 0
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "turns", "reports"),
+    [
+        (None, True, 0, [Stopped]),
+        (Started, True, 1, [Started, Stopped]),
+        (Started, True, 0, [Started, FirstByte, Finished]),
+        (FirstByte, True, 0, [Started, FirstByte, Finished]),
+        (Finished, True, 0, [Started, FirstByte, Finished]),
+        (BackendDown, False, 0, [Started, BackendDown, Failed]),
+        (Failed, False, 1, [Started, BackendDown, Failed]),
+    ],
+)
+@in_virtual_time
+async def test_an_attempt_that_is_stopped_within_its_own_report_ends_once(
+    kind: type[Input] | None, there: bool, turns: int, reports: list[type[Input]]
+):
+    assert await reports_when_stopped_at(kind, there=there, turns=turns) == reports
