@@ -30,6 +30,7 @@ class Identity:
     Attributes:
         max_priority: the highest internal band it may claim.
         models: patterns with `*`; empty is all.
+        allow_cloud: its requests may be answered by a cloud model; never true for a key that is `local_only`.
         authenticated: a key was shown; False for `local`, who may claim the internal lane but not manage Ollama's models.
     """
 
@@ -39,6 +40,7 @@ class Identity:
     models: tuple[str, ...]
     admin: bool
     authenticated: bool
+    allow_cloud: bool = False
 
     @property
     def may_manage_models(self) -> bool:
@@ -87,6 +89,7 @@ def _identity_of(key: KeySettings) -> Identity:
         models=key.models,
         admin=key.admin,
         authenticated=True,
+        allow_cloud=key.allow_cloud and not key.local_only,
     )
 
 

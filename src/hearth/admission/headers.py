@@ -27,6 +27,8 @@ _READ = frozenset(
         b"x-task-type",
         b"x-priority",
         b"accept",
+        b"if-none-match",
+        b"idempotency-key",
         b"user-agent",
         b"anthropic-version",
         b"anthropic-beta",

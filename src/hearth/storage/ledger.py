@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from hearth.clock import Clock
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
+from hearth.types import Lane
 
 _RESERVE = (
-    "INSERT INTO ledger (id, epoch, caller, model, reserved_usd, state, reserved_wall_s) VALUES (?, ?, ?, ?, ?, 'reserved', ?) "
+    "INSERT INTO ledger (id, epoch, caller, lane, model, reserved_usd, state, reserved_wall_s) VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?) "
     "ON CONFLICT (id) DO NOTHING"
 )
 _CLOSE = "UPDATE ledger SET state = ?, settled_usd = ?, closed_wall_s = ? WHERE id = ? AND state = 'reserved'"
-_RELEASE_ORPHANS = "UPDATE ledger SET state = 'released', closed_wall_s = ? WHERE state = 'reserved' AND epoch < ?"
+_SETTLE_ORPHANS = (
+    "UPDATE ledger SET state = 'settled', settled_usd = reserved_usd, closed_wall_s = ? WHERE state = 'reserved' AND epoch < ?"
+)
+_BOOKED = (
+    "SELECT caller, lane, SUM(CASE state WHEN 'reserved' THEN reserved_usd ELSE COALESCE(settled_usd, 0) END) FROM ledger "
+    "WHERE reserved_wall_s >= ? AND reserved_wall_s < ? GROUP BY caller, lane"
+)
 _SPENT = (
     "SELECT COALESCE(SUM(settled_usd), 0), COALESCE(SUM(CASE WHEN state = 'reserved' THEN reserved_usd END), 0) FROM ledger "
     "WHERE reserved_wall_s >= :start AND reserved_wall_s < :end AND (:caller IS NULL OR caller = :caller)"
@@ -41,7 +48,7 @@ class Ledger:
         self._clock = clock
         self._epoch = epoch
 
-    async def reserve(self, reservation_id: str, *, caller: str, model: str, reserved_usd: float) -> bool:
+    async def reserve(self, reservation_id: str, *, caller: str, model: str, reserved_usd: float, lane: Lane = Lane.EXTERNAL) -> bool:
         """Set money aside; False where the id was used before, which changes nothing.
 
         Raises:
@@ -49,7 +56,7 @@ class Ledger:
             StorageUnavailable: it may or may not be noted; the call must not start.
         """
         _require_amount(reserved_usd)
-        row = (reservation_id, self._epoch, caller, model, reserved_usd, self._clock.wall())
+        row = (reservation_id, self._epoch, caller, lane.value, model, reserved_usd, self._clock.wall())
         return await self._writer.submit(lambda connection: connection.execute(_RESERVE, row).rowcount == 1)
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
@@ -70,10 +77,26 @@ class Ledger:
         row = (state, settled_usd, self._clock.wall(), reservation_id)
         return await self._writer.submit(lambda connection: connection.execute(_CLOSE, row).rowcount == 1)
 
-    async def release_orphans(self) -> int:
-        """Release what earlier processes left reserved when they died; their number. Raises StorageUnavailable."""
+    async def settle_orphans(self) -> int:
+        """Settle what earlier processes left reserved when they died, at all that was set aside; their number.
+
+        Nobody can tell any more what those calls have cost, and money that may be gone must not be spent again. Raises
+        StorageUnavailable.
+        """
         row = (self._clock.wall(), self._epoch)
-        return await self._writer.submit(lambda connection: connection.execute(_RELEASE_ORPHANS, row).rowcount)
+        return await self._writer.submit(lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
+
+    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, Lane, float], ...]:
+        """`(caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet.
+
+        Raises:
+            StorageUnavailable: the file cannot be read.
+        """
+        return await self._reader.read(
+            lambda connection: tuple(
+                (row[0], Lane(row[1]), row[2]) for row in connection.execute(_BOOKED, (start_wall_s, end_wall_s)).fetchall()
+            )
+        )
 
     async def spent(self, *, start_wall_s: float, end_wall_s: float, caller: str | None = None) -> Spend:
         """What was spent in [start, end), of one caller or of all.

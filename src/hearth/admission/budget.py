@@ -1,0 +1,177 @@
+"""How much money calls to a paid model may still take today. Sets the worst case aside before a call, and takes the bill after it.
+
+Exact and pure: amounts are whole nano-USD, instants are arguments, and nothing is written anywhere (`cloud.purse` does that). A spend
+belongs to the day of its reservation, however long the call runs. Reserving is one step without a wait in it, so calls that come at once
+cannot overspend together. Owned by `cloud.purse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hearth.errors import BudgetExceeded, TooExpensive
+from hearth.money import usd
+from hearth.types import Lane
+
+REMEMBERED_DAYS = 4
+"""A clock that is set back finds the days that it comes to again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """A day by the owner's calendar, as instants in seconds since 1970-01-01 UTC: [start, end)."""
+
+    start_wall_s: float
+    end_wall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """What may be spent, in nano-USD.
+
+    Attributes:
+        request: on one call, of anybody.
+        external: in a day on calls of the external lane, all together.
+        caller: in a day by this caller; None for no cap of its own.
+    """
+
+    request: int
+    external: int
+    caller: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booked:
+    """What a caller has spent in one lane, in nano-USD."""
+
+    caller: str
+    lane: Lane
+    nano_usd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """One day's money in nano-USD: paid for sure, and set aside for calls that run."""
+
+    external_spent: int = 0
+    external_reserved: int = 0
+    internal_spent: int = 0
+    internal_reserved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    day: Day
+    caller: str
+    lane: Lane
+    nano_usd: int
+
+
+@dataclass(slots=True)
+class _Account:
+    """One day's sums by (caller, lane), in nano-USD."""
+
+    spent: dict[tuple[str, Lane], int] = field(default_factory=dict)
+    reserved: dict[tuple[str, Lane], int] = field(default_factory=dict)
+    warned: bool = False
+
+    def of_lane(self, lane: Lane) -> tuple[int, int]:
+        return (
+            sum(nano for (_, each), nano in self.spent.items() if each is lane),
+            sum(nano for (_, each), nano in self.reserved.items() if each is lane),
+        )
+
+    def of_caller(self, caller: str) -> int:
+        return sum(nano for sums in (self.spent, self.reserved) for (name, _), nano in sums.items() if name == caller)
+
+
+class Budget:
+    """The open days and the open reservations."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[Day, _Account] = {}
+        self._open: dict[str, _Reservation] = {}
+
+    def knows(self, day: Day) -> bool:
+        """Whether the day has been opened."""
+        return day in self._accounts
+
+    def open_day(self, day: Day, booked: Iterable[Booked]) -> None:
+        """Begin a day with what is known to be spent; a day that is open already stays as it is."""
+        if day in self._accounts:
+            return
+        account = self._accounts[day] = _Account()
+        for each in booked:
+            _add(account.spent, (each.caller, each.lane), each.nano_usd)
+        busy = {reservation.day for reservation in self._open.values()}
+        for old in [known for known in self._accounts if known not in busy and known != day][: -REMEMBERED_DAYS or None]:
+            del self._accounts[old]
+
+    def reserve(self, name: str, *, day: Day, caller: str, lane: Lane, nano_usd: int, caps: Caps, now_wall_s: float) -> None:
+        """Set the worst case of a call aside. The day has to be open, the name unused.
+
+        The internal lane is recorded, and bound by the caps of a call and of its caller only.
+
+        Raises:
+            TooExpensive: one call may not cost as much.
+            BudgetExceeded: with what is spent and set aside today there is not enough left; `retry_after_s` leads to the next day.
+        """
+        if nano_usd > caps.request:
+            raise TooExpensive(_too_expensive(nano_usd, caps.request))
+        account = self._accounts[day]
+        retry_after_s = max(1.0, day.end_wall_s - now_wall_s)
+        if lane is Lane.EXTERNAL and sum(account.of_lane(lane)) + nano_usd > caps.external:
+            raise BudgetExceeded(_exceeded("today's budget for cloud models", caps.external, nano_usd), retry_after_s=retry_after_s)
+        if caps.caller is not None and account.of_caller(caller) + nano_usd > caps.caller:
+            raise BudgetExceeded(_exceeded("this key's budget for today", caps.caller, nano_usd), retry_after_s=retry_after_s)
+        _add(account.reserved, (caller, lane), nano_usd)
+        self._open[name] = _Reservation(day, caller, lane, nano_usd)
+
+    def settle(self, name: str, nano_usd: int) -> bool:
+        """The call has cost so much, 0 for nothing; False for a reservation that is unknown or has ended, which changes nothing."""
+        reservation = self._open.pop(name, None)
+        if reservation is None:
+            return False
+        account, key = self._accounts[reservation.day], (reservation.caller, reservation.lane)
+        _add(account.reserved, key, -reservation.nano_usd)
+        _add(account.spent, key, nano_usd)
+        return True
+
+    def totals(self, day: Day) -> Totals:
+        """What a day has cost so far; nothing for a day that is not open."""
+        account = self._accounts.get(day) or _Account()
+        external, internal = account.of_lane(Lane.EXTERNAL), account.of_lane(Lane.INTERNAL)
+        return Totals(external_spent=external[0], external_reserved=external[1], internal_spent=internal[0], internal_reserved=internal[1])
+
+    def crossed(self, day: Day, threshold_nano_usd: int) -> bool:
+        """True the first time that the external lane has spent so much on a day."""
+        account = self._accounts.get(day)
+        if account is None or account.warned or account.of_lane(Lane.EXTERNAL)[0] < threshold_nano_usd:
+            return False
+        account.warned = True
+        return True
+
+    @property
+    def open_reservations(self) -> int:
+        """How many calls have money set aside."""
+        return len(self._open)
+
+
+def _add(sums: dict[tuple[str, Lane], int], key: tuple[str, Lane], nano_usd: int) -> None:
+    total = sums.get(key, 0) + nano_usd
+    if total:
+        sums[key] = total
+    else:
+        sums.pop(key, None)
+
+
+def _exceeded(what: str, cap: int, wanted: int) -> str:
+    return f"{what} (${usd(cap):.2f}) has no room for this request, which could cost up to ${usd(wanted):.4f}"
+
+
+def _too_expensive(wanted: int, cap: int) -> str:
+    return (
+        f"this request could cost up to ${usd(wanted):.4f}, and cloud.max_per_request_usd is ${usd(cap):.2f}: "
+        "ask for fewer tokens, or send a shorter prompt"
+    )

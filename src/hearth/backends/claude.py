@@ -1,0 +1,209 @@
+"""Claude's Messages API through Anthropic's SDK. Speaks the wire and names its errors; retries, budgets and texts are others' business.
+
+The SDK takes 1.4 s of CPU to import, so that happens on first use and in a thread. It is only asked to sign, send and read lines: its
+retries are off (it sleeps through a `retry-after` of minutes inside a call), its models are not built, and it never looks at the
+environment for an address, a proxy or a key. Named by `bootstrap` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from hearth.errors import (
+    BackendBusy,
+    BackendError,
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+    BadRequest,
+    BodyTooLarge,
+    CloudUnavailable,
+    HearthError,
+    ModelNotFound,
+)
+from hearth.types import CloudCall
+
+if TYPE_CHECKING:
+    from anthropic import APIStatusError, AsyncAnthropic, AsyncStream
+
+CONNECT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
+_PATH = "/v1/messages"
+_BY_TYPE: Mapping[str, type[HearthError]] = MappingProxyType(
+    {
+        "overloaded_error": BackendBusy,
+        "rate_limit_error": BackendBusy,
+        "timeout_error": BackendTimeout,
+        "api_error": BackendError,
+        "authentication_error": CloudUnavailable,
+        "permission_error": CloudUnavailable,
+        "billing_error": CloudUnavailable,
+        "not_found_error": ModelNotFound,
+        "request_too_large": BodyTooLarge,
+        "invalid_request_error": BadRequest,
+    }
+)
+_BY_STATUS: Mapping[int, type[HearthError]] = MappingProxyType(
+    {
+        401: CloudUnavailable,
+        402: CloudUnavailable,
+        403: CloudUnavailable,
+        404: ModelNotFound,
+        408: BackendTimeout,
+        413: BodyTooLarge,
+        429: BackendBusy,
+        503: BackendBusy,
+        504: BackendTimeout,
+        529: BackendBusy,
+    }
+)
+_OUT_OF_MONEY = ("credit balance", "spend limit", "spend_limit", "billing")
+"""In the text of a 400 or 429, since the API has no code of its own for an account without credit."""
+_MAX_TEXT = 300
+
+
+class ClaudeExchange:
+    """One answer; see `ports.CloudExchange`."""
+
+    def __init__(self, stream: AsyncStream[object]) -> None:
+        self._stream = stream
+
+    async def events(self) -> AsyncIterator[Mapping[str, object]]:
+        """The data of every event.
+
+        Raises:
+            HearthError: the stream says that it failed.
+            BackendGone: the connection broke; BackendProtocolError: something that is no event came.
+        """
+        from anthropic import AnthropicError  # noqa: PLC0415 - imported already, by whoever opened this
+        from httpx2 import HTTPError, StreamError  # noqa: PLC0415
+
+        try:
+            async for event in self._stream.raw_events(self._stream.response):
+                data = _data_of(event.data)
+                if data is None:
+                    continue
+                if event.event == "error" or data.get("type") == "error":
+                    raise _error_of(data, None)
+                yield data
+        except (HTTPError, StreamError, AnthropicError) as error:
+            raise BackendGone("Claude's answer broke off") from error
+        except UnicodeDecodeError as error:
+            raise BackendProtocolError("Claude sent something that is not an answer") from error
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._stream.response.aclose()
+
+
+class ClaudeBackend:
+    """Clients of the API, one for each address and key that are in use. Must live on one event loop."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[str, str], asyncio.Future[AsyncAnthropic]] = {}
+
+    async def open(self, call: CloudCall) -> ClaudeExchange:
+        """Send a call and read the answer's head; see `ports.CloudBackend`."""
+        client = await self._client(call)
+        from anthropic import APIConnectionError, APIStatusError, AsyncStream  # noqa: PLC0415 - imported in the thread
+        from httpx2 import ConnectError, ConnectTimeout, PoolTimeout  # noqa: PLC0415
+
+        try:
+            stream = await client.post(
+                _PATH,
+                cast_to=object,
+                content=call.body,
+                options={"headers": {"Content-Type": "application/json"}, "max_retries": 0},
+                stream=True,
+                stream_cls=AsyncStream[object],
+            )
+        except APIStatusError as error:
+            raise _error_of(error.body, error) from error
+        except APIConnectionError as error:
+            if isinstance(error.__cause__, ConnectError | ConnectTimeout | PoolTimeout):
+                raise BackendUnreachable("Claude cannot be reached") from error
+            raise BackendGone("Claude closed the connection before it answered") from error
+        return ClaudeExchange(stream)
+
+    async def _client(self, call: CloudCall) -> AsyncAnthropic:
+        """The client for the call's address and key; whoever comes first has it made, and leaving does not unmake it."""
+        key = (call.base_url, call.api_key)
+        making = self._clients.get(key)
+        if making is None or (making.done() and making.exception() is not None):
+            making = self._clients[key] = asyncio.ensure_future(asyncio.to_thread(_new_client, call))
+        return await asyncio.shield(making)
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+        clients, self._clients = self._clients, {}
+        for made in await asyncio.gather(*clients.values(), return_exceptions=True):
+            if not isinstance(made, BaseException):
+                await made.close()
+
+
+def _new_client(call: CloudCall) -> AsyncAnthropic:
+    """Imports the SDK and reads the certificates: for a thread. A connection is used once, so that none has gone stale unnoticed."""
+    from anthropic import AsyncAnthropic  # noqa: PLC0415 - see above
+    from httpx2 import AsyncClient, Limits, Timeout  # noqa: PLC0415
+
+    http = AsyncClient(
+        trust_env=False,
+        follow_redirects=False,
+        timeout=Timeout(None, connect=CONNECT_TIMEOUT_S),
+        limits=Limits(max_connections=None, max_keepalive_connections=0),
+    )
+    return AsyncAnthropic(api_key=call.api_key, base_url=call.base_url, max_retries=0, open_telemetry=False, http_client=http)
+
+
+def _data_of(text: str) -> Mapping[str, object] | None:
+    """The JSON object of an event; None for an event without data."""
+    if not text:
+        return None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BackendProtocolError("Claude sent something that is not an answer") from error
+    if not isinstance(data, dict):
+        raise BackendProtocolError("Claude sent something that is not an answer")
+    return data
+
+
+def _error_of(body: object, error: APIStatusError | None) -> HearthError:
+    """What an error of the API means here. `error` is None for one inside a stream, whose status is 200 and says nothing."""
+    reported = body.get("error") if isinstance(body, Mapping) else None
+    said = reported if isinstance(reported, Mapping) else {}
+    text = str(said.get("message", ""))[:_MAX_TEXT]
+    cls = _class_of(str(said.get("type", "")), None if error is None else error.status_code)
+    if cls in (BadRequest, BackendBusy) and any(each in text.lower() for each in _OUT_OF_MONEY):
+        cls = CloudUnavailable
+    if cls is CloudUnavailable:
+        return CloudUnavailable()
+    if cls in (BadRequest, BodyTooLarge, ModelNotFound):
+        return cls(f"Claude says: {text}" if text else None)
+    retry_after_s = None if error is None else _seconds(error.response.headers.get("retry-after"))
+    return cls(f"Claude failed ({said.get('type') or 'no reason given'})"[:_MAX_TEXT], retry_after_s=retry_after_s)
+
+
+def _class_of(kind: str, status: int | None) -> type[HearthError]:
+    if status is not None and status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status is None or status >= 500 or kind in _BY_TYPE:
+        known = _BY_TYPE.get(kind, BackendError)
+        return BackendError if status is not None and status >= 500 and not issubclass(known, BackendError) else known
+    return BadRequest if 400 <= status < 500 else BackendProtocolError
+
+
+def _seconds(header: str | None) -> float | None:
+    try:
+        seconds = float(header or "")
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < 86_400 * 366 else None

@@ -1,0 +1,196 @@
+"""One conversation with Claude: asked, passed on in the caller's dialect as it comes, and metered.
+
+Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `desk` closes the books when the task is over. Must
+never touch money itself. Started by `desk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hearth.clock import Clock
+from hearth.cloud.choosing import Why
+from hearth.cloud.metering import Meter
+from hearth.cloud.purse import Reservation
+from hearth.cloud.retrying import retry_delay_s
+from hearth.cloud.telling import Telling
+from hearth.config.settings import CloudSettings
+from hearth.dialects.claude.answering import Answer
+from hearth.dialects.claude.asking import ClaudeRequest
+from hearth.errors import BackendGone, BackendTimeout, HearthError
+from hearth.money import Price
+from hearth.ports import CloudBackend, CloudExchange
+from hearth.reply import Reply, ReplyHead
+from hearth.types import CloudCall, Headers, Usage
+from hearth.work import Work
+
+_NO_CACHE: Headers = ((b"cache-control", b"no-cache"),)
+
+
+class CloudReply(Reply):
+    """A reply that tells when its caller has gone, so that whoever serves callers need not know who serves this one."""
+
+    def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object]) -> None:
+        super().__init__(limit_bytes=limit_bytes)
+        self._on_abandon = on_abandon
+
+    def abandon(self) -> None:
+        """The caller has gone: nobody pays for what nobody reads."""
+        super().abandon()
+        self._on_abandon()
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One item on its way through Claude.
+
+    Attributes:
+        path: the address that the caller used; shown_model: the model as the caller wrote it.
+        sent: the request may have reached Claude, so its prompt may be charged.
+        ending: why it was told to stop; None while it runs and where it ends by itself.
+    """
+
+    work: Work
+    path: str
+    shown_model: str
+    request: ClaudeRequest
+    to_send: CloudCall
+    price: Price
+    prompt_bound: int
+    meter: Meter
+    why: Why
+    reservation: Reservation
+    task: asyncio.Task[None] | None = None
+    sent: bool = False
+    ending: HearthError | None = None
+
+    @property
+    def bill_nano_usd(self) -> int:
+        """What it has cost up to now, or at most."""
+        if self.meter.started:
+            return self.price.cost_nano_usd(self.meter.tokens)
+        return self.price.bound_nano_usd(self.prompt_bound, 0) if self.sent else 0
+
+    def leave(self, error: HearthError) -> bool:
+        """Stop it, for this reason; False where the answer was complete before."""
+        if self.work.reply.complete or self.work.outcome is not None:
+            return False
+        if self.ending is None:
+            self.ending = error
+            self.work.reply.fail(error)
+            if self.task is not None:
+                self.task.cancel()
+        return True
+
+
+class Conversations:
+    """Holds conversations; keeps nothing of them."""
+
+    def __init__(self, *, backend: CloudBackend, clock: Clock, telling: Telling, settings: Callable[[], CloudSettings]) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._telling = telling
+        self._settings = settings
+
+    async def hold(self, call: Call) -> None:
+        """Ask until there is an answer, and pass it on to its end.
+
+        Raises:
+            HearthError: there is none, or it broke off.
+        """
+        work = call.work
+        while True:
+            work.begin_attempt(work.attempt + 1, call.to_send.model, self._clock.monotonic())
+            self._telling.dispatched(work, self._clock.monotonic())
+            try:
+                return await self._attempt(call)
+            except HearthError as error:
+                delay_s = self._delay_s(call, error)
+                if delay_s is None:
+                    raise
+                work.error = error
+            self._telling.resent(work, self._clock.monotonic())
+            await asyncio.sleep(delay_s)
+
+    def _delay_s(self, call: Call, error: HearthError) -> float | None:
+        if call.sent or call.meter.started or call.work.reply.started:
+            return None
+        retries = self._settings().max_retries
+        return retry_delay_s(error, call.work.attempt, max_retries=retries, sequence=call.work.item.sequence)
+
+    async def _attempt(self, call: Call) -> None:
+        timeout_s = self._settings().timeout_s
+        call.sent = True
+        try:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    exchange = await self._backend.open(call.to_send)
+            except TimeoutError as error:
+                raise BackendTimeout("Claude did not answer in time") from error
+            try:
+                await self._pass_on(call, exchange, timeout_s)
+            finally:
+                await exchange.aclose()
+        except HearthError as error:
+            # Claude said no before it began: then nothing is charged. Where nothing was said, nobody knows.
+            call.sent = call.meter.started or isinstance(error, BackendGone | BackendTimeout)
+            raise
+
+    async def _pass_on(self, call: Call, exchange: CloudExchange, timeout_s: float) -> None:
+        answer = Answer(
+            call.path,
+            call.request,
+            model=call.shown_model,
+            request_id=call.work.item.request_id,
+            created_wall_s=self._clock.wall(),
+            started_at=self._clock.monotonic(),
+        )
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                await self._each(call, answer, exchange, limit, timeout_s)
+        except TimeoutError as error:
+            raise BackendTimeout("Claude stopped answering") from error
+        if not (call.meter.stopped and answer.complete):
+            raise BackendGone("Claude's answer broke off before its end")
+        self._finish(call, answer)
+
+    async def _each(self, call: Call, answer: Answer, exchange: CloudExchange, limit: asyncio.Timeout, timeout_s: float) -> None:
+        loop, reply = asyncio.get_running_loop(), call.work.reply
+        async for event in exchange.events():
+            call.meter.note(event)
+            self._note_first(call)
+            data = answer.feed(event, self._clock.monotonic())
+            if data:
+                reply.start(_head(answer, call.work, None))
+                reply.push(data)
+                limit.reschedule(None)  # a slow reader is its connection's business, not Claude's
+                await reply.writable()
+            if call.meter.stopped:
+                return
+            if event.get("type") != "ping" or limit.when() is None:
+                limit.reschedule(loop.time() + timeout_s)
+
+    def _note_first(self, call: Call) -> None:
+        if call.work.first_byte_at is None and call.meter.started:
+            call.work.first_byte_at = self._clock.monotonic()
+            self._telling.first_byte(call.work, call.work.first_byte_at)
+
+    def _finish(self, call: Call, answer: Answer) -> None:
+        work, tokens = call.work, call.meter.tokens
+        rest = answer.finish(self._clock.monotonic())
+        work.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
+        work.status = answer.status
+        work.reply.start(_head(answer, work, None if work.item.streaming else len(rest)))
+        work.reply.push(rest)
+        work.reply.finish()
+
+
+def _head(answer: Answer, work: Work, length: int | None) -> ReplyHead:
+    headers: Headers = ((b"content-type", answer.content_type.encode("ascii")),)
+    if length is not None:
+        headers = (*headers, (b"content-length", b"%d" % length))
+    elif work.item.streaming and answer.content_type.startswith("text/event-stream"):
+        headers = (*headers, *_NO_CACHE)
+    return ReplyHead(status=answer.status, headers=headers)

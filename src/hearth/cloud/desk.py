@@ -1,0 +1,337 @@
+"""Where a request is offered to Claude: the desk decides whether it goes there, pays, keeps the books, and shows what goes on.
+
+Accepted calls are items like any other: they have a number, can be seen and cancelled, end exactly once, and get their grace at a stop.
+Each is a task of its own, and its books are closed when that task is over, however it ends. Wired by `bootstrap`; used by `gateway` and
+`api`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from hearth import status
+from hearth.admission.auth import Identity
+from hearth.clock import Clock
+from hearth.cloud.bounding import encoded, prompt_bound_tokens
+from hearth.cloud.calls import Call, CloudReply, Conversations
+from hearth.cloud.choosing import Why, asks_for_claude, claude_model, price_in
+from hearth.cloud.health import CloudHealth
+from hearth.cloud.metering import Meter
+from hearth.cloud.purse import Purse
+from hearth.cloud.telling import Telling
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import CloudSettings
+from hearth.dialects.claude.asking import ClaudeRequest, claude_request
+from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown, StorageUnavailable
+from hearth.events import InternalFault
+from hearth.forecaster import Forecaster
+from hearth.intake import NewItem, Sequences, Ticket, item_of
+from hearth.money import Price, usd
+from hearth.ports import CloudBackend, EventSink, PriceList
+from hearth.register import Register
+from hearth.reply import Reply
+from hearth.scheduling.state import State
+from hearth.types import BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
+from hearth.work import Work
+
+SERVED_BY = "claude"
+_THREAD_FROM_BYTES = 1024 * 1024
+_LAST_STEPS_S = 5.0
+_MIB = 1024 * 1024
+
+
+class Cloud:
+    """Claude's side of the house. Must live on one event loop; `run` has to be kept running.
+
+    Args:
+        state: the scheduler's, to read: is the backend up, how long is the wait.
+        resolve: the installed name of a model; raises ModelNotFound.
+        changed: called when the status shows something new.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], GatewayConfig],
+        backend: CloudBackend,
+        prices: PriceList,
+        purse: Purse,
+        clock: Clock,
+        events: EventSink,
+        sequences: Sequences,
+        state: State,
+        resolve: Callable[[str], Awaitable[str]],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._config = config
+        self._prices = prices
+        self._clock = clock
+        self._events = events
+        self._sequences = sequences
+        self._state = state
+        self._forecaster = Forecaster(state)
+        self._resolve = resolve
+        self._changed = changed
+        self._purse = purse
+        self._telling = Telling(events)
+        self._conversations = Conversations(backend=backend, clock=clock, telling=self._telling, settings=self._settings)
+        self._register = Register()
+        self._calls: dict[Sequence, Call] = {}
+        self._health = CloudHealth(events)
+        self._stopping = False
+
+    # The way in.
+
+    def open_to(self, identity: Identity) -> bool:
+        """Whether this caller may use Claude at all."""
+        cloud = self._settings()
+        return bool(cloud.api_key) and (identity.allow_cloud or (cloud.allow_local and not identity.authenticated))
+
+    async def take(self, new: NewItem) -> Ticket | None:
+        """Accept a request of a caller to whom the desk is open, where Claude is to answer it; None where the queue is.
+
+        Where the queue could answer as well, nothing that Claude may not do keeps the request from it.
+
+        Raises:
+            Untranslatable, BadRequest, TooExpensive, BudgetExceeded: only Claude could answer, and it may not.
+            CloudUnavailable, StorageUnavailable, ShuttingDown: it cannot.
+        """
+        why, model = await self._why(new)
+        if why is None:
+            return None
+        try:
+            return await self._accept(replace(new, model=model), why)
+        except HearthError:
+            if why.only_way:
+                raise
+            return None
+
+    async def _why(self, new: NewItem) -> tuple[Why | None, str | None]:
+        """Why Claude is to answer, if it is, and the model as the caller wrote it."""
+        if new.kind is not WorkKind.GENERATE:
+            return None, new.model
+        if asks_for_claude(new.model):
+            return Why.ASKED_FOR, new.model
+        name = new.model
+        if new.model is not None:
+            try:
+                name = await self._resolve(new.model)
+            except ModelNotFound:
+                return (None if self._is_down() else Why.NOT_LOCAL), new.model
+        if self._state.down_since is not None:
+            return Why.BACKEND_DOWN, new.model
+        limit_s = self._settings().when_wait_over_s
+        if limit_s is None:
+            return None, new.model
+        item = item_of(replace(new, model=name), Sequence(0), self._clock.monotonic(), 0.0)
+        wait_s = self._forecaster.wait_s(item, 0, item.arrived_at)
+        return (Why.LONG_WAIT if wait_s is not None and wait_s > limit_s else None), new.model
+
+    async def _accept(self, new: NewItem, why: Why) -> Ticket:
+        self._check_open()
+        cloud, call = self._settings(), _local_call(new)
+        model = claude_model(new.model, cloud)
+        price = await self._price(model)
+        request, body = await _translated(call, model, cloud.default_max_tokens)
+        day = await self._purse.open_today()
+        self._check_open()
+        bound = prompt_bound_tokens(request.body, len(body))
+        amount = price.bound_nano_usd(bound, request.max_tokens)
+        reservation = self._purse.reserve(day, caller=new.caller, lane=new.lane, model=model, amount=amount)
+        accepted = Call(
+            work=self._work(replace(new, streaming=request.streaming), model),
+            path=call.path.partition("?")[0],
+            shown_model=new.model or model,
+            request=request,
+            to_send=CloudCall(model=model, body=body, base_url=cloud.base_url, api_key=cloud.api_key),
+            price=price,
+            prompt_bound=bound,
+            meter=Meter(max_tokens=request.max_tokens, thinks="thinking" in request.body),
+            why=why,
+            reservation=reservation,
+        )
+        return self._begin(accepted)
+
+    def _check_open(self) -> None:
+        if self._stopping:
+            raise ShuttingDown(retry_after_s=self._config().settings.server.shutdown_grace_s)
+        if self._is_down():
+            raise CloudUnavailable
+
+    async def _price(self, model: str) -> Price:
+        given = self._settings().prices.get(model)
+        price = await self._prices.price_of(model) if given is None else price_in(given)
+        if price is None:
+            raise ModelNotFound(f"model '{model}' has no known price, so it is not used; the owner can add it to cloud.prices")
+        return price
+
+    def _work(self, new: NewItem, model: str) -> Work:
+        item = item_of(new, self._sequences.take(), self._clock.monotonic(), 0.0)
+        limit_bytes = int(self._config().settings.server.write_buffer_mib * _MIB)
+        reply: Reply = CloudReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
+        fixed = _local_call(new)
+        return Work(item=item, call_on=lambda _: fixed, reply=reply, model=model)
+
+    def _begin(self, call: Call) -> Ticket:
+        work = call.work
+        sequence = work.item.sequence
+        self._register.add(work)
+        self._calls[sequence] = call
+        self._telling.queued(work)
+        call.task = asyncio.get_running_loop().create_task(self._carry(call), name=f"claude {sequence}")
+        call.task.add_done_callback(lambda task: self._over(call, task))
+        self._changed()
+        return Ticket(
+            sequence=sequence,
+            request_id=work.item.request_id,
+            position=0,
+            estimated_wait_s=0.0,
+            reply=work.reply,
+            served_by=SERVED_BY,
+        )
+
+    async def _carry(self, call: Call) -> None:
+        await self._purse.record(call.reservation)
+        await self._conversations.hold(call)
+
+    # The end of a call, on every way.
+
+    def _over(self, call: Call, task: asyncio.Task[None]) -> None:
+        """The task is over: close the books, then tell whoever has not heard."""
+        now, cost = self._clock.monotonic(), call.bill_nano_usd
+        self._purse.close(call.reservation, cost)
+        del self._calls[call.work.item.sequence]
+        work, error = call.work, self._error_of(call, task)
+        work.error = error
+        if call.meter.started:
+            tokens = call.meter.tokens
+            work.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
+        if error is not None:
+            work.reply.fail(error)
+        work.end(_outcome_of(error))
+        self._register.end(work)
+        self._telling.ended(work, now, usd(cost) if cost else None)
+        self._health.note(error, now)
+        self._changed()
+
+    def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
+        if call.work.reply.complete:
+            return None
+        if call.ending is not None:
+            return call.ending
+        failure = None if task.cancelled() else task.exception()
+        if failure is None or isinstance(failure, HearthError):
+            return failure or CallerGone()
+        self._events.emit(InternalFault(at=self._clock.monotonic(), where="cloud", detail=type(failure).__name__))
+        return HearthError()
+
+    def _is_down(self) -> bool:
+        return self._health.is_down(self._clock.monotonic())
+
+    def _leave(self, sequence: Sequence, error: HearthError) -> bool:
+        call = self._calls.get(sequence)
+        return call is not None and call.leave(error)
+
+    # What others ask for.
+
+    def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
+        """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
+        found = self._register.find(request_id, caller)
+        if not found:
+            return None
+        cancelled = [self._leave(sequence, CallerGone()) or self._register.outcome_of(sequence) is Outcome.CANCELLED for sequence in found]
+        return any(cancelled)
+
+    def get_item(self, sequence: int) -> dict[str, object] | None:
+        """One item, running or lately ended; None where there is none."""
+        call = self._calls.get(Sequence(sequence))
+        return self._register.ended_item(Sequence(sequence)) if call is None else self._shown(call)
+
+    def status(self) -> dict[str, object]:
+        """What runs at Claude and what it has cost today."""
+        totals, settings = self._purse.totals(), self._settings()
+        state = "off" if not settings.api_key else "down" if self._is_down() else "ready"
+        return {
+            "state": state,
+            "model": settings.model,
+            "running": [self._shown(call) for call in self._calls.values()],
+            "spent_today_usd": usd(totals.external_spent),
+            "reserved_usd": usd(totals.external_reserved),
+            "limit_today_usd": usd(self._purse.limit_nano_usd),
+            "internal_spent_today_usd": usd(totals.internal_spent),
+            "internal_reserved_usd": usd(totals.internal_reserved),
+        }
+
+    def _shown(self, call: Call) -> dict[str, object]:
+        now, work = self._clock.monotonic(), call.work
+        began_at = work.dispatched_at
+        return status.item(self._state, work, now) | {
+            "model": work.model,
+            "state": "running",
+            "served_by": SERVED_BY,
+            "why": call.why.value,
+            "attempts": work.attempt,
+            "running_s": None if began_at is None else round(now - began_at, 3),
+            "first_byte": work.first_byte_at is not None,
+            "reserved_usd": usd(call.reservation.nano_usd),
+        }
+
+    # The life of the desk.
+
+    async def run(self) -> None:
+        """Keep the books written, until cancelled."""
+        if self._settings().api_key:
+            with suppress(StorageUnavailable):  # asked again with the first call
+                await self._purse.open_today()
+        await self._purse.run()
+
+    def reloaded(self, config: GatewayConfig) -> None:
+        """Another configuration is in force: whatever was refused may be right now."""
+        del config
+        self._health.forget()
+
+    async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
+        """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write the books."""
+        self._stopping = True
+        tasks = [call.task for call in self._calls.values() if call.task is not None]
+        if tasks:
+            ended = asyncio.ensure_future(asyncio.wait(tasks))
+            hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
+            await asyncio.wait((ended, hurried), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+            for call in tuple(self._calls.values()):
+                call.leave(ShuttingDown())
+            await asyncio.wait((ended,), timeout=_LAST_STEPS_S)
+            ended.cancel()
+            hurried.cancel()
+            await asyncio.sleep(0)  # the books of the last ones are closed by callbacks
+        await self._purse.flush()
+
+    def _settings(self) -> CloudSettings:
+        """Always those in force."""
+        return self._config().settings.cloud
+
+
+def _local_call(new: NewItem) -> BackendCall:
+    """The request as it would go to Ollama, from which it is translated."""
+    return new.call if isinstance(new.call, BackendCall) else new.call(new.model or "")
+
+
+async def _translated(call: BackendCall, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
+    if len(call.body) > _THREAD_FROM_BYTES:
+        return await asyncio.to_thread(_translate, call, model, default_max_tokens)
+    return _translate(call, model, default_max_tokens)
+
+
+def _translate(call: BackendCall, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
+    path = call.path.partition("?")[0]
+    request = claude_request(path, call.body, default_max_tokens=default_max_tokens, max_tokens_cap=None)
+    return request, encoded(model, request.body)
+
+
+def _outcome_of(error: HearthError | None) -> Outcome:
+    if error is None:
+        return Outcome.COMPLETED
+    return Outcome.CANCELLED if isinstance(error, CallerGone | ShuttingDown) else Outcome.FAILED

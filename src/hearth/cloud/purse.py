@@ -1,0 +1,150 @@
+"""The house's money for Claude: the budget of the day in memory, and every change of it in the ledger.
+
+A call may start once its reservation is on the disk. Its end is noted in memory at once and written as soon as the disk takes it; should
+Hearth die in between, the next start counts the whole reservation as spent. Owns the `Budget`; `desk` and `calls` use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hearth.admission.budget import Booked, Budget, Day, Totals
+from hearth.clock import Clock, new_request_id
+from hearth.cloud.choosing import caps_for
+from hearth.config.gateway_config import GatewayConfig
+from hearth.errors import BudgetExceeded, StorageUnavailable
+from hearth.events import BudgetExhausted, BudgetThresholdReached
+from hearth.money import nano_usd, usd
+from hearth.ports import EventSink, SpendLedger
+from hearth.types import Lane
+
+RETRY_WRITE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Money that is set aside for one call."""
+
+    name: str
+    caller: str
+    lane: Lane
+    model: str
+    nano_usd: int
+
+
+class Purse:
+    """Must live on one event loop. `run` has to be kept running."""
+
+    def __init__(self, *, ledger: SpendLedger, clock: Clock, events: EventSink, config: Callable[[], GatewayConfig]) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._events = events
+        self._config = config
+        self._budget = Budget()
+        self._unwritten: dict[str, int] = {}
+        self._closed = asyncio.Event()
+
+    async def open_today(self) -> Day:
+        """Today, with what the ledger knows of it. Raises StorageUnavailable."""
+        day = self._today()
+        if not self._budget.knows(day):
+            rows = await self._ledger.booked(start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s)
+            known = not self._budget.knows(day)
+            self._budget.open_day(day, [Booked(caller=caller, lane=lane, nano_usd=nano_usd(spent)) for caller, lane, spent in rows])
+            if known:  # what an earlier process spent, it has told of
+                self._budget.crossed(day, self._threshold())
+        return day
+
+    def reserve(self, day: Day, *, caller: str, lane: Lane, model: str, amount: int) -> Reservation:
+        """Set the worst case of a call (nano-USD) aside, in memory; `record` makes it durable.
+
+        Raises:
+            TooExpensive, BudgetExceeded: there is no money for it.
+        """
+        name, caps, now = new_request_id(), caps_for(self._config().settings, caller), self._clock.wall()
+        try:
+            self._budget.reserve(name, day=day, caller=caller, lane=lane, nano_usd=amount, caps=caps, now_wall_s=now)
+        except BudgetExceeded:
+            self._tell_exhausted(day, caller, amount)
+            raise
+        return Reservation(name=name, caller=caller, lane=lane, model=model, nano_usd=amount)
+
+    async def record(self, reservation: Reservation) -> None:
+        """Return once the reservation is on the disk. Raises StorageUnavailable: the call must not start."""
+        await self._ledger.reserve(
+            reservation.name,
+            caller=reservation.caller,
+            lane=reservation.lane,
+            model=reservation.model,
+            reserved_usd=usd(reservation.nano_usd),
+        )
+
+    def close(self, reservation: Reservation, cost: int) -> None:
+        """The call is over and has cost so much (nano-USD), 0 for nothing. Again is harmless."""
+        if not self._budget.settle(reservation.name, cost):
+            return
+        self._unwritten[reservation.name] = cost
+        self._closed.set()
+        day = self._today()
+        if cost and self._budget.crossed(day, self._threshold()):
+            self._tell_threshold(day)
+
+    async def run(self) -> None:
+        """Write down what has ended, until cancelled."""
+        while True:
+            await self._closed.wait()
+            self._closed.clear()
+            if not await self.flush():
+                await asyncio.sleep(RETRY_WRITE_S)
+                self._closed.set()
+
+    async def flush(self) -> bool:
+        """Write down what has ended; False where the disk does not take it."""
+        try:
+            for name, cost in tuple(self._unwritten.items()):
+                await (self._ledger.settle(name, usd(cost)) if cost else self._ledger.release(name))
+                self._unwritten.pop(name, None)
+        except StorageUnavailable:
+            return False
+        return True
+
+    def totals(self) -> Totals:
+        """Today so far."""
+        return self._budget.totals(self._today())
+
+    @property
+    def limit_nano_usd(self) -> int:
+        """What external callers may spend in a day."""
+        return caps_for(self._config().settings, "").external
+
+    @property
+    def open_reservations(self) -> int:
+        """How many calls have money set aside."""
+        return self._budget.open_reservations
+
+    def _today(self) -> Day:
+        start_s, end_s = self._config().day_of(self._clock.wall())
+        return Day(start_wall_s=start_s, end_wall_s=end_s)
+
+    def _threshold(self) -> int:
+        """The least that is worth a word; a cap of nothing is never reached."""
+        return max(1, round(self.limit_nano_usd * self._config().settings.budget.alert_pct / 100))
+
+    def _tell_threshold(self, day: Day) -> None:
+        spent, limit = self._budget.totals(day).external_spent, self.limit_nano_usd
+        pct = 100.0 if not limit else 100.0 * spent / limit
+        self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=round(pct, 1)))
+
+    def _tell_exhausted(self, day: Day, caller: str, amount: int) -> None:
+        spent = self._budget.totals(day).external_spent
+        self._events.emit(
+            BudgetExhausted(
+                at=self._clock.monotonic(),
+                caller=caller,
+                wanted_usd=usd(amount),
+                spent_usd=usd(spent),
+                limit_usd=usd(self.limit_nano_usd),
+            )
+        )

@@ -1,0 +1,118 @@
+"""A request for Claude: what a body of any dialect becomes as parameters of Anthropic's `POST /v1/messages`.
+
+Must never leave out in silence what would change the meaning of an answer: that is refused; what cannot change it much is dropped and
+named. Called by the cloud path of the gateway. The rules, for callers: docs/http-api.md, "When Claude answers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from hearth.dialects.claude.content import text_block
+from hearth.dialects.claude.draft import Draft
+from hearth.dialects.claude.from_anthropic import messages_draft
+from hearth.dialects.claude.from_native import chat_draft, generate_draft
+from hearth.dialects.claude.from_openai import chat_draft as openai_chat_draft
+from hearth.dialects.claude.from_openai import completion_draft
+from hearth.dialects.claude.from_responses import response_draft
+from hearth.dialects.claude.refusing import refused
+from hearth.dialects.claude.schema import strict_schema
+from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, decode, struct_of
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.errors import Untranslatable
+from hearth.types import Dialect
+
+_DRAFTS: Mapping[Endpoint, Callable[[JsonObject], Draft]] = MappingProxyType(
+    {
+        Endpoint.CHAT: chat_draft,
+        Endpoint.GENERATE: generate_draft,
+        Endpoint.OPENAI_CHAT: openai_chat_draft,
+        Endpoint.OPENAI_COMPLETIONS: completion_draft,
+        Endpoint.OPENAI_RESPONSES: response_draft,
+        Endpoint.ANTHROPIC_MESSAGES: messages_draft,
+    }
+)
+
+_ONLY_JSON = "Answer with one JSON object and with nothing else: no words before or after it, and no code fence around it."
+"""Any JSON object is a wish that structured outputs cannot express, and newer models refuse a forced tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaudeRequest:
+    """What to send, and what the answer has to know of the request.
+
+    Attributes:
+        body: parameters of `POST /v1/messages` without `model` and `stream`; always with `messages` and `max_tokens`, never with
+            `temperature`, `top_p` and `top_k`: version 2026-10-21 of the API refuses them at any value.
+        streaming: what the caller wants; Claude itself is always asked for a stream.
+        max_tokens: the output limit in `body`.
+        dropped: fields that the caller gave and Claude does not get (`options.seed`, `temperature`); names of ours only.
+        json_text: the answer is meant to be bare JSON without a schema; code fences around it are taken off.
+        include_usage: OpenAI's `stream_options.include_usage`.
+        asked: fields that a Responses answer repeats.
+    """
+
+    body: Mapping[str, object]
+    streaming: bool
+    max_tokens: int
+    dropped: tuple[str, ...] = ()
+    json_text: bool = False
+    include_usage: bool = False
+    asked: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def claude_request(path: str, body: bytes, *, default_max_tokens: int, max_tokens_cap: int | None) -> ClaudeRequest:
+    """What Claude is to be asked for a request to `path`.
+
+    Args:
+        default_max_tokens: the output limit where the caller gives none (or a negative one, or 0).
+        max_tokens_cap: the owner's limit, whatever the caller gives; None for no limit.
+
+    Raises:
+        Untranslatable: the request wants something that Claude cannot do; says which field, and what to do.
+        BadRequest: the body is malformed; the text is the one Ollama would answer.
+    """
+    route = INFERENCE_ROUTES.get(path)
+    if route is None or route.path not in _DRAFTS:
+        raise Untranslatable("Claude makes no embeddings: ask a local embedding model")
+    fields = struct_of(decode(body), f"{route.package}.{route.go_struct}")
+    streaming = bool_field(fields, "stream", route.go_struct)
+    draft = _DRAFTS[route.path](fields)
+    wished = draft.limit_tokens if draft.limit_tokens is not None and draft.limit_tokens > 0 else default_max_tokens
+    max_tokens = wished if max_tokens_cap is None else min(wished, max_tokens_cap)
+    _check_thinking(draft.others.get("thinking"), max_tokens)
+    return ClaudeRequest(
+        body=_parameters(draft, max_tokens),
+        streaming=route.dialect is Dialect.OLLAMA if streaming is None else streaming,
+        max_tokens=max_tokens,
+        dropped=draft.dropped,
+        json_text=draft.wanted == "json",
+        include_usage=draft.include_usage,
+        asked=draft.asked,
+    )
+
+
+def _parameters(draft: Draft, max_tokens: int) -> JsonObject:
+    system = [*draft.system, text_block(_ONLY_JSON)] if draft.wanted == "json" else draft.system
+    parameters: JsonObject = {"max_tokens": max_tokens, "messages": draft.messages}
+    if system:
+        parameters["system"] = system
+    if draft.tools:
+        parameters["tools"] = draft.tools
+        if draft.tool_choice is not None:
+            parameters["tool_choice"] = draft.tool_choice
+    elif draft.called:
+        parameters |= {"tools": draft.called, "tool_choice": {"type": "none"}}
+    if draft.stop:
+        parameters["stop_sequences"] = list(draft.stop)
+    if isinstance(draft.wanted, dict):
+        parameters["output_config"] = {"format": {"type": "json_schema", "schema": strict_schema(draft.wanted, "schema")}}
+    return {**parameters, **draft.others}
+
+
+def _check_thinking(thinking: JsonValue, max_tokens: int) -> None:
+    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    if isinstance(budget, int) and budget >= max_tokens:
+        raise refused("thinking.budget_tokens", f"it must be less than the output limit, which is {max_tokens} tokens here")

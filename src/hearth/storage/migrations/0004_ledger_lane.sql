@@ -1,0 +1,1 @@
+ALTER TABLE ledger ADD COLUMN lane TEXT NOT NULL DEFAULT 'external';

@@ -1,0 +1,168 @@
+"""A whole house that may ask Claude: the emulator for local models, a fake Claude, a store on disk, the official clients.
+
+async with open_cloud_home(tmp_path) as home:
+    home.claude_api.scripts = [Script(cut_after=2)]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hearth.admission.auth import digest_of
+from hearth.api.app import build_app
+from hearth.api.server import HearthServer
+from hearth.bootstrap import build_gateway
+from hearth.cloud.desk import Cloud
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import (
+    BackendMode,
+    BudgetSettings,
+    CloudPriceSettings,
+    CloudSettings,
+    KeySettings,
+    Settings,
+    StorageSettings,
+)
+from hearth.events import Event, ItemEnded
+from hearth.types import Lane
+from tests.clients.home import Events, Home, house_settings, new_emulator
+from tests.support.fake_claude import KEY, FakeClaude
+
+RICH, STAY, POOR, BOSS, SAVER = "hearth_rich", "hearth_stay", "hearth_poor", "hearth_boss", "hearth_saver"
+CLOUD_KEYS = (
+    KeySettings(name="rich", sha256=digest_of(RICH), allow_cloud=True),
+    KeySettings(name="stay", sha256=digest_of(STAY), allow_cloud=True, local_only=True),
+    KeySettings(name="poor", sha256=digest_of(POOR)),
+    KeySettings(name="boss", sha256=digest_of(BOSS), allow_cloud=True, lane=Lane.INTERNAL, admin=True),
+    KeySettings(name="saver", sha256=digest_of(SAVER), allow_cloud=True, daily_usd=0.01),
+)
+HAIKU = "claude-fake-1"
+ELSEWHERE = "nowhere-local:70b"
+"""A model that the emulator does not have."""
+PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
+
+
+class Heard(Events):
+    """Everything that happened, and a way to wait for what happens next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = asyncio.Event()
+
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def next(self) -> None:
+        await self._next.wait()
+
+
+@dataclass
+class CloudHome(Home):
+    """A home with Claude in reach."""
+
+    heard: Heard
+    claude_api: FakeClaude
+    database: Path
+
+    @property
+    def cloud(self) -> Cloud:
+        assert self.gateway.cloud is not None
+        return self.gateway.cloud
+
+    @property
+    def ended(self) -> list[ItemEnded]:
+        return self.events.of(ItemEnded)
+
+    async def ends(self, count: int) -> list[ItemEnded]:
+        """The items that have ended, once there are so many."""
+        async with asyncio.timeout(5.0):
+            while len(self.ended) < count:
+                await self.heard.next()
+        return self.ended
+
+    async def books(self) -> list[tuple[str, str, float, float | None]]:
+        """`(caller, state, reserved, settled)` of every row, once all is written."""
+        await self.cloud._purse.flush()
+        return ledger_rows(self.database)
+
+    async def backend_is(self, *, up: bool) -> None:
+        """Return once Hearth has noticed."""
+        async with asyncio.timeout(8.0):
+            await self.until(
+                lambda status: status["backend"]["up"] is up and (self.gateway.worker.scheduler.state.down_since is None) is up
+            )
+
+    def spent(self) -> dict[str, Any]:
+        shown: dict[str, Any] = self.cloud.status()
+        return shown
+
+
+def ledger_rows(path: Path) -> list[tuple[str, str, float, float | None]]:
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    try:
+        return list(connection.execute("SELECT caller, state, reserved_usd, settled_usd FROM ledger ORDER BY rowid"))
+    finally:
+        connection.close()
+
+
+def cloud_settings(
+    url: str,
+    folder: Path,
+    *,
+    keys: tuple[KeySettings, ...] = CLOUD_KEYS,
+    daily_usd: float = 5.0,
+    alert_pct: float = 80.0,
+    grace_s: float = 0.0,
+    base: Settings | None = None,
+    **cloud: Any,
+) -> Settings:
+    settings = base or house_settings(keys=keys)
+    given: dict[str, Any] = {"model": HAIKU, "prices": PRICES, "timeout_s": 5.0, "max_retries": 2, "default_max_tokens": 100}
+    return replace(
+        settings,
+        auth=replace(settings.auth, keys=keys),
+        backend=replace(settings.backend, check_interval_s=0.2),
+        budget=BudgetSettings(daily_external_usd=daily_usd, alert_pct=alert_pct),
+        cloud=CloudSettings(api_key=KEY, base_url=url, **given | cloud),
+        storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0),
+        server=replace(settings.server, shutdown_grace_s=grace_s),
+    )
+
+
+@asynccontextmanager
+async def open_cloud_home(folder: Path, claude: FakeClaude | None = None, **settings: Any) -> AsyncIterator[CloudHome]:
+    """A house for the time of the block."""
+    api = claude or FakeClaude()
+    if not api.url:
+        await api.start()
+    emulator, events = new_emulator(), Heard()
+    backend_url = await emulator.start("127.0.0.1", 0)
+    config = GatewayConfig(settings=cloud_settings(api.url, folder, **settings))
+    gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True)
+    server = HearthServer(build_app(gateway), lambda: gateway.config.settings.server)
+    await gateway.start()
+    home = CloudHome(
+        url=await server.start("127.0.0.1", 0),
+        gateway=gateway,
+        emulator=emulator,
+        events=events,
+        port=int(backend_url.rpartition(":")[2]),
+        heard=events,
+        claude_api=api,
+        database=folder / "hearth.db",
+    )
+    try:
+        yield home
+    finally:
+        await gateway.stop()
+        await server.stop(0.1)
+        await home.emulator.stop()
+        await api.stop()

@@ -1,0 +1,172 @@
+"""Money is exact, set aside before it is spent, given back on every way out, and each day's is its own."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from hearth.admission.budget import Booked, Budget, Caps, Day
+from hearth.config.active_hours import day_of
+from hearth.errors import BudgetExceeded, TooExpensive
+from hearth.types import Lane
+from tests.support.examples import EXAMPLES
+
+TODAY, TOMORROW = Day(start_wall_s=0.0, end_wall_s=86_400.0), Day(start_wall_s=86_400.0, end_wall_s=172_800.0)
+CAPS = Caps(request=100, external=250)
+
+
+def budget_with(*booked: Booked, day: Day = TODAY) -> Budget:
+    budget = Budget()
+    budget.open_day(day, booked)
+    return budget
+
+
+def reserve(budget: Budget, name: str, nano_usd: int, *, caller: str = "a", lane: Lane = Lane.EXTERNAL, caps: Caps = CAPS, day=TODAY):
+    budget.reserve(name, day=day, caller=caller, lane=lane, nano_usd=nano_usd, caps=caps, now_wall_s=day.start_wall_s + 82_800.0)
+
+
+def test_a_reservation_takes_exactly_what_is_left_and_not_a_nano_more():
+    budget = budget_with(Booked(caller="b", lane=Lane.EXTERNAL, nano_usd=100))
+    reserve(budget, "one", 100)
+    with pytest.raises(BudgetExceeded) as refused:
+        reserve(budget, "two", 51)
+    assert refused.value.retry_after_s == 3600.0
+    reserve(budget, "three", 50)
+    assert budget.totals(TODAY).external_reserved == 150
+
+
+def test_what_a_call_did_not_need_is_there_for_the_next():
+    budget = budget_with()
+    reserve(budget, "one", 100)
+    reserve(budget, "two", 100)
+    assert budget.settle("one", 7)
+    reserve(budget, "three", 100)
+    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (7, 200)
+
+
+def test_a_reservation_ends_once():
+    budget = budget_with()
+    reserve(budget, "one", 100)
+    assert [budget.settle("one", 40), budget.settle("one", 40), budget.settle("ghost", 1)] == [True, False, False]
+    assert budget.totals(TODAY).external_spent == 40
+    assert budget.open_reservations == 0
+
+
+def test_one_call_may_not_cost_more_than_the_owner_allows_whoever_asks():
+    with pytest.raises(TooExpensive, match="max_per_request_usd"):
+        reserve(budget_with(), "one", 101, lane=Lane.INTERNAL)
+
+
+def test_the_house_itself_is_recorded_and_not_capped_by_what_others_may_spend():
+    budget = budget_with()
+    for number in range(5):
+        reserve(budget, f"own {number}", 100, lane=Lane.INTERNAL)
+    reserve(budget, "other", 100)
+    assert (budget.totals(TODAY).internal_reserved, budget.totals(TODAY).external_reserved) == (500, 100)
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_a_caller_with_a_budget_of_its_own_keeps_to_it(lane):
+    budget, caps = budget_with(Booked(caller="a", lane=lane, nano_usd=50)), Caps(request=100, external=10_000, caller=120)
+    reserve(budget, "one", 70, lane=lane, caps=caps)
+    with pytest.raises(BudgetExceeded, match="this key's budget"):
+        reserve(budget, "two", 1, lane=lane, caps=caps)
+    reserve(budget, "other caller", 100, caller="b", lane=lane, caps=Caps(request=100, external=10_000))
+
+
+def test_a_spend_belongs_to_the_day_of_its_reservation():
+    budget = budget_with()
+    reserve(budget, "late", 100)
+    budget.open_day(TOMORROW, ())
+    budget.settle("late", 60)
+    assert (budget.totals(TODAY).external_spent, budget.totals(TOMORROW).external_spent) == (60, 0)
+
+
+def test_a_day_that_is_open_is_not_opened_again():
+    budget = budget_with()
+    reserve(budget, "one", 100)
+    budget.open_day(TODAY, (Booked(caller="a", lane=Lane.EXTERNAL, nano_usd=1),))
+    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (0, 100)
+
+
+def test_old_days_are_forgotten_unless_a_call_of_theirs_still_runs():
+    budget = budget_with()
+    reserve(budget, "endless", 100)
+    days = [Day(start_wall_s=number * 86_400.0, end_wall_s=(number + 1) * 86_400.0) for number in range(1, 20)]
+    for day in days:
+        budget.open_day(day, ())
+    assert budget.knows(TODAY)
+    assert sum(budget.knows(day) for day in days) <= 6
+    assert budget.settle("endless", 1)
+
+
+def test_the_threshold_is_crossed_once_a_day():
+    budget = budget_with()
+    reserve(budget, "one", 100)
+    assert not budget.crossed(TODAY, 50)
+    budget.settle("one", 50)
+    assert [budget.crossed(TODAY, 50), budget.crossed(TODAY, 50)] == [True, False]
+    budget.open_day(TOMORROW, (Booked(caller="a", lane=Lane.EXTERNAL, nano_usd=50),))
+    assert budget.crossed(TOMORROW, 50)
+
+
+@pytest.mark.parametrize("seed", range(20 * EXAMPLES))
+def test_spent_and_reserved_are_always_the_sum_of_what_happened_and_never_above_the_cap(seed):
+    chance, budget = random.Random(seed), budget_with()
+    spent, opened = 0, dict[str, int]()
+    for step in range(300):
+        if opened and chance.random() < 0.45:
+            name = chance.choice(list(opened))
+            worst = opened.pop(name)
+            cost = chance.choice((0, worst, chance.randint(0, worst)))
+            spent += cost
+            budget.settle(name, cost)
+        else:
+            amount = chance.randint(1, 40)
+            try:
+                reserve(budget, f"{step}", amount)
+                opened[f"{step}"] = amount
+            except BudgetExceeded:
+                assert spent + sum(opened.values()) + amount > CAPS.external
+        totals = budget.totals(TODAY)
+        assert (totals.external_spent, totals.external_reserved) == (spent, sum(opened.values()))
+        assert spent + sum(opened.values()) <= CAPS.external
+
+
+def at(zone: str, *fields: int) -> float:
+    return datetime(*fields, tzinfo=ZoneInfo(zone)).timestamp()  # type: ignore[misc,arg-type]
+
+
+@pytest.mark.parametrize(
+    ("zone", "date", "hours"),
+    [
+        ("Europe/Berlin", (2026, 3, 29), 23),
+        ("Europe/Berlin", (2026, 10, 25), 25),
+        ("Europe/Berlin", (2026, 7, 1), 24),
+        ("America/Sao_Paulo", (2017, 10, 15), 23),  # midnight does not exist
+        ("America/Sao_Paulo", (2018, 2, 17), 25),  # the last hour comes twice
+        ("Asia/Kolkata", (2026, 1, 5), 24),
+    ],
+)
+def test_a_day_lasts_from_midnight_to_midnight_on_the_wall(zone, date, hours):
+    noon = at(zone, *date, 12)
+    start_s, end_s = day_of(ZoneInfo(zone), noon)
+    assert (end_s - start_s) / 3600 == hours
+    assert start_s <= noon < end_s
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Sao_Paulo", "America/St_Johns", "Africa/Cairo", "Pacific/Apia", "UTC"])
+def test_days_adjoin_and_every_instant_is_in_exactly_one(zone):
+    moment = datetime(2009, 12, 25, tzinfo=UTC).timestamp()
+    last_s = datetime(2012, 1, 5, tzinfo=UTC).timestamp()
+    start_s, end_s = day_of(ZoneInfo(zone), moment)
+    while moment < last_s:
+        moment += 1_753.0
+        found = day_of(ZoneInfo(zone), moment)
+        assert found[0] <= moment < found[1]
+        if found != (start_s, end_s):
+            assert found[0] == end_s
+            start_s, end_s = found

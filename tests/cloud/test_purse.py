@@ -1,0 +1,231 @@
+"""The purse: on the disk before it is spent, closed once, right on every day, and patient with a disk that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from hearth.admission.budget import Day
+from hearth.cloud.purse import Purse
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BudgetSettings, CloudSettings, SchedulingSettings, Settings
+from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable
+from hearth.events import BudgetExhausted, BudgetThresholdReached
+from hearth.money import nano_usd
+from hearth.types import Lane
+from tests.clients.home import Events
+from tests.storage.house import StoppedClock
+from tests.support.virtual_time import in_virtual_time
+
+BERLIN = ZoneInfo("Europe/Berlin")
+DIME = nano_usd(0.1)
+
+
+class MemoryLedger:
+    """Keeps rows as the real one does; `broken` fails every change."""
+
+    def __init__(self, clock: StoppedClock) -> None:
+        self._clock = clock
+        self.rows: dict[str, tuple[float, str, Lane, float, float | None]] = {}
+        self.broken = False
+
+    def _check(self) -> None:
+        if self.broken:
+            raise StorageUnavailable(StorageFault.FULL)
+
+    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float) -> bool:
+        await asyncio.sleep(0)
+        self._check()
+        self.rows[reservation_id] = (self._clock.wall(), caller, lane, reserved_usd, None)
+        return True
+
+    async def settle(self, reservation_id: str, settled_usd: float) -> bool:
+        await asyncio.sleep(0)
+        self._check()
+        at, caller, lane, reserved, settled = self.rows[reservation_id]
+        if settled is not None:
+            return False
+        self.rows[reservation_id] = (at, caller, lane, reserved, settled_usd)
+        return True
+
+    async def release(self, reservation_id: str) -> bool:
+        return await self.settle(reservation_id, 0.0)
+
+    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, Lane, float], ...]:
+        await asyncio.sleep(0)
+        self._check()
+        rows = [row for row in self.rows.values() if start_wall_s <= row[0] < end_wall_s]
+        return tuple((caller, lane, reserved if settled is None else settled) for _, caller, lane, reserved, settled in rows)
+
+
+class Money:
+    """A purse with a dollar a day in Berlin, and everything around it."""
+
+    def __init__(self, *, year: int = 2026, month: int = 1, day: int = 5, hour: int = 12) -> None:
+        at = datetime(year, month, day, hour, tzinfo=BERLIN).timestamp()
+        self.clock = StoppedClock(wall_s=at)
+        self.ledger, self.events = MemoryLedger(self.clock), Events()
+        scheduling = SchedulingSettings(time_zone="Europe/Berlin")
+        settings = Settings(scheduling=scheduling, budget=BudgetSettings(daily_external_usd=1.0), cloud=CloudSettings(api_key="k"))
+        self.config = GatewayConfig(settings=settings)
+        self.purse = self.another()
+
+    def another(self) -> Purse:
+        """As the next process would have it."""
+        return Purse(ledger=self.ledger, clock=self.clock, events=self.events, config=lambda: self.config)
+
+    async def spend(self, nano: int, *, lasting_s: float = 0.0, lane: Lane = Lane.EXTERNAL) -> None:
+        day = await self.purse.open_today()
+        reservation = self.purse.reserve(day, caller="a", lane=lane, model="m", amount=max(nano, DIME))
+        await self.purse.record(reservation)
+        self.clock.advance(lasting_s)
+        self.purse.close(reservation, nano)
+        await self.purse.flush()
+
+
+@in_virtual_time
+async def test_a_new_day_begins_at_local_midnight_with_all_its_money():
+    money = Money(hour=23)
+    for _ in range(10):
+        await money.spend(DIME)
+    with pytest.raises(BudgetExceeded) as refused:
+        await money.spend(1)
+    assert refused.value.retry_after_s == 3600.0
+    money.clock.advance(3600.0)
+    await money.spend(DIME)
+    assert money.purse.totals().external_spent == DIME
+
+
+@pytest.mark.parametrize(("month", "day", "hours"), [(3, 29, 23), (10, 25, 25), (6, 1, 24)])
+def test_a_day_with_a_clock_change_has_one_budget_and_no_more(month, day, hours):
+    @in_virtual_time
+    async def scenario() -> None:
+        money = Money(month=month, day=day, hour=0)
+        for _ in range(hours):
+            with suppress(BudgetExceeded):
+                await money.spend(DIME)
+            money.clock.advance(3600.0)
+        booked = [row[3] for row in money.ledger.rows.values()]
+        assert sum(map(nano_usd, booked)) == 10 * DIME
+        await money.spend(DIME)
+        assert money.purse.totals().external_spent == DIME
+
+    scenario()
+
+
+@in_virtual_time
+async def test_a_call_over_midnight_belongs_to_the_day_it_began_also_after_a_restart():
+    money = Money(hour=23)
+    await money.spend(DIME, lasting_s=7200.0)
+    assert money.purse.totals().external_spent == 0
+    money.purse = money.another()
+    await money.purse.open_today()
+    assert money.purse.totals().external_spent == 0
+    money.clock.advance(-7200.0)
+    await money.purse.open_today()
+    assert money.purse.totals().external_spent == DIME
+
+
+@in_virtual_time
+async def test_a_clock_that_jumps_never_opens_a_day_twice():
+    money = Money()
+    for _ in range(10):
+        await money.spend(DIME)
+    for jump_s in (86_400.0, -86_400.0, 10 * 365 * 86_400.0, -10 * 365 * 86_400.0):
+        money.clock.advance(jump_s)
+        await money.purse.open_today()
+    with pytest.raises(BudgetExceeded):
+        await money.spend(1)
+    for _ in range(11):
+        money.clock.advance(86_400.0)
+        await money.purse.open_today()
+    money.clock.advance(-11 * 86_400.0)
+    with pytest.raises(BudgetExceeded):
+        await money.spend(1)
+
+
+@in_virtual_time
+async def test_calls_that_come_at_once_cannot_overspend_together():
+    money = Money()
+
+    async def one() -> bool:
+        try:
+            await money.spend(DIME)
+        except BudgetExceeded:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*(one() for _ in range(200)))) == 10
+    assert money.purse.open_reservations == 0
+
+
+@in_virtual_time
+async def test_nothing_is_spent_that_cannot_be_written_down_first():
+    money = Money()
+    day = await money.purse.open_today()
+    reservation = money.purse.reserve(day, caller="a", lane=Lane.EXTERNAL, model="m", amount=DIME)
+    money.ledger.broken = True
+    with pytest.raises(StorageUnavailable):
+        await money.purse.record(reservation)
+
+
+@in_virtual_time
+async def test_an_end_that_the_disk_refuses_is_written_when_it_is_well_again():
+    money = Money()
+    writing = asyncio.ensure_future(money.purse.run())
+    day = await money.purse.open_today()
+    reservation = money.purse.reserve(day, caller="a", lane=Lane.EXTERNAL, model="m", amount=DIME)
+    await money.purse.record(reservation)
+    money.ledger.broken = True
+    money.purse.close(reservation, 7)
+    money.purse.close(reservation, 7)
+    await asyncio.sleep(20)
+    assert money.ledger.rows[reservation.name][4] is None
+    assert money.purse.totals().external_spent == 7
+    money.ledger.broken = False
+    await asyncio.sleep(10)
+    assert money.ledger.rows[reservation.name][4] == 7e-9
+    writing.cancel()
+
+
+@in_virtual_time
+async def test_the_owner_is_warned_once_a_day_and_not_again_after_a_restart():
+    money = Money()
+    for _ in range(9):
+        await money.spend(DIME)
+    (warning,) = money.events.of(BudgetThresholdReached)
+    assert (warning.spent_usd, warning.limit_usd, warning.pct) == (0.8, 1.0, 80.0)
+    money.purse = money.another()
+    await money.spend(DIME)
+    assert len(money.events.of(BudgetThresholdReached)) == 1
+    money.clock.advance(86_400.0)
+    for _ in range(8):
+        await money.spend(DIME)
+    assert len(money.events.of(BudgetThresholdReached)) == 2
+
+
+@in_virtual_time
+async def test_every_refusal_is_told_with_its_numbers():
+    money = Money()
+    await money.spend(nano_usd(0.5))
+    day = await money.purse.open_today()
+    money.purse.reserve(day, caller="a", lane=Lane.EXTERNAL, model="m", amount=nano_usd(0.4))
+    with pytest.raises(BudgetExceeded):
+        await money.spend(nano_usd(0.2))
+    (told,) = money.events.of(BudgetExhausted)
+    assert (told.caller, told.wanted_usd, told.spent_usd, told.limit_usd) == ("a", 0.2, 0.5, 1.0)
+    assert isinstance(day, Day)
+
+
+@in_virtual_time
+async def test_the_houses_own_money_is_counted_apart():
+    money = Money()
+    await money.spend(DIME, lane=Lane.INTERNAL)
+    assert (money.purse.totals().internal_spent, money.purse.totals().external_spent) == (DIME, 0)
+    money.purse = money.another()
+    await money.purse.open_today()
+    assert (money.purse.totals().internal_spent, money.purse.totals().external_spent) == (DIME, 0)

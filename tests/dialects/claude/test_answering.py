@@ -1,0 +1,516 @@
+"""Claude's answers, read by the official clients' own types, by strict readers, and beside recordings of a real Ollama."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import httpx
+import ollama
+import openai
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+from pydantic import TypeAdapter
+
+from hearth.dialects.claude.answering import ClaudeUsage
+from hearth.dialects.claude.telling import Telling
+from hearth.dialects.framing import StreamTail, read_whole
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.errors import BackendGone, BackendProtocolError
+from tests.dialects.captured import Captured, captured
+from tests.dialects.claude.stories import (
+    MODEL,
+    ROUTES,
+    STARTED_AT,
+    WITH_TOOLS,
+    Event,
+    answer,
+    block,
+    end,
+    start,
+    story,
+    streamed,
+    text,
+    thinking,
+    told,
+    tool,
+    whole,
+)
+from tests.dialects.replay_readers import told as read_strictly
+from tests.dialects.test_official_clients import anthropic_client, openai_client
+from tests.support.examples import EXAMPLES
+
+CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
+ASK: Any = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+SAID = "He said <hi> & 😀\u2028ok"
+SIMPLE = story(text(0, "He said ", "<hi> &", " 😀\u2028ok"))
+TWO_CALLS = story(
+    text(0, "Let me look."),
+    tool(1, "weather", '{"city": "K', "\\u00f6ln\", \"n\": 1180591620717411303424}", call_id="toolu_01A"),
+    tool(2, "now", call_id="toolu_01B"),
+    reason="tool_use",
+)  # fmt: skip
+ARGUMENTS = {"city": "Köln", "n": 2**70}
+STORIES: dict[str, list[Event]] = {
+    "simple": SIMPLE,
+    "two texts": story(text(0, "one "), text(1, "two")),
+    "nothing": story(),
+    "thinking": story(thinking(0, "Hm", "…"), text(1, "Yes.")),
+    "two calls": TWO_CALLS,
+    "a call only": story(tool(0, "now", "{}"), reason="tool_use"),
+    "text after a call": story(tool(0, "now", "{}"), text(1, "Done."), reason="end_turn"),
+}
+_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+
+def texts(of: list[Event]) -> str:
+    return "".join(event["delta"].get("text", "") for event in of if event["type"] == "content_block_delta")
+
+
+@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
+def test_the_stories_are_what_the_vendors_own_types_read(events):
+    for event in events:
+        if event["type"] != "ping":
+            assert _EVENT.validate_python(event).to_dict() == event
+
+
+@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_answer_is_complete_for_the_gateways_own_readers(path, events):
+    tail = StreamTail(INFERENCE_ROUTES[path])
+    tail.feed(streamed(path, events))
+    assert tail.complete
+    assert not tail.reported_error
+    assert read_whole(INFERENCE_ROUTES[path], json.dumps(whole(path, events)).encode()).complete
+
+
+@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
+@pytest.mark.parametrize("path", [path for path in ROUTES if path != MESSAGES])
+def test_strict_readers_find_the_text_and_the_calls_in_every_stream(path, events):
+    read = read_strictly(path, _plain(path, streamed(path, events)))
+    calls = [event["content_block"]["name"] for event in events if event.get("content_block", {}).get("type") == "tool_use"]
+    assert "".join(said for kind, said in read.parts if kind == "content") == texts(events)
+    assert [json.loads(said)[0] for kind, said in read.parts if kind == "call"] == (calls if path in WITH_TOOLS else [])
+    assert not any(kind == "thinking" for kind, _ in read.parts)
+    assert read.ended
+
+
+def _plain(path: str, stream: bytes) -> bytes:
+    """The strict readers want ids of tool calls as Ollama makes them, and do not know the parts of a response's message."""
+    if path != RESPONSES:
+        return stream.replace(b'"id":"toolu_', b'"id":"call_toolu_') if path == CHAT else stream
+    kept = [frame for frame in stream.split(b"\n\n") if not frame.startswith(b"event: response.content_part")]
+    head = [frame.rpartition(b'"sequence_number":') for frame in kept[:-1]]
+    numbered = [b"%s%s%d,%s" % (start, key, number, rest.partition(b",")[2]) for number, (start, key, rest) in enumerate(head)]
+    return b"\n\n".join([*numbered, b""])
+
+
+def test_a_streamed_chat_is_read_by_ollamas_client():
+    lines = streamed(CHAT, TWO_CALLS).splitlines()
+    parts = [ollama.ChatResponse.model_validate_json(line) for line in lines]
+    assert [part.message.content for part in parts] == ["Let me look.", "", "", ""]
+    calls = [call.function for part in parts for call in part.message.tool_calls or ()]
+    assert [(call.name, call.arguments) for call in calls] == [("weather", ARGUMENTS), ("now", {})]
+    assert [part.done for part in parts] == [False, False, False, True]
+    assert (parts[-1].done_reason, parts[-1].prompt_eval_count, parts[-1].eval_count) == ("stop", 24, 6)
+    assert {part.model for part in parts} == {MODEL}
+
+
+def test_ollamas_client_streams_a_chat_to_its_end():
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=streamed(CHAT, SIMPLE)))
+    parts = list(ollama.Client(host="http://gateway", transport=transport).chat(**ASK, stream=True))
+    assert "".join(part.message.content or "" for part in parts) == SAID
+    assert parts[-1].done
+
+
+def test_durations_are_counted_from_the_start_of_the_request():
+    events = story(thinking(0, "Hm"), text(1, "Yes."))
+    last = json.loads(streamed(GENERATE, events).splitlines()[-1])
+    taken = {name: last[name] / 1e9 for name in ("total_duration", "prompt_eval_duration", "eval_duration")}
+    assert taken == {"total_duration": 3.0, "prompt_eval_duration": 1.0, "eval_duration": 2.0}
+    assert "load_duration" not in last
+
+
+def test_times_on_native_lines_go_on_with_the_clock():
+    stamps = [json.loads(line)["created_at"] for line in streamed(GENERATE, SIMPLE).splitlines()]
+    assert stamps[0] == "2026-11-21T02:10:20.25Z"
+    assert stamps == sorted(stamps)
+    assert len(set(stamps)) == len(stamps)
+
+
+def test_a_whole_native_answer_is_read_by_ollamas_client():
+    chat = ollama.ChatResponse.model_validate(whole(CHAT, TWO_CALLS))
+    assert [call.function.arguments for call in chat.message.tool_calls or ()] == [ARGUMENTS, {}]
+    assert (chat.message.content, chat.done, chat.done_reason) == ("Let me look.", True, "stop")
+    generated = ollama.GenerateResponse.model_validate(whole(GENERATE, SIMPLE))
+    assert (generated.response, generated.eval_count) == (SAID, 6)
+
+
+def test_a_streamed_chat_completion_is_put_together_by_openais_client():
+    client = openai_client(200, "text/event-stream", streamed(OAI, TWO_CALLS, stream_options={"include_usage": True}))
+    with client.chat.completions.stream(**ASK, stream_options={"include_usage": True}) as stream:
+        final = stream.get_final_completion()
+    message = final.choices[0].message
+    assert (message.role, message.content, final.choices[0].finish_reason) == ("assistant", "Let me look.", "tool_calls")
+    calls = [(call.id, call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or ()]
+    assert calls == [("toolu_01A", "weather", ARGUMENTS), ("toolu_01B", "now", {})]
+    assert final.usage is not None
+    assert (final.usage.prompt_tokens, final.usage.completion_tokens, final.usage.total_tokens) == (24, 6, 30)
+
+
+def test_the_role_comes_first_and_usage_only_for_those_who_ask():
+    frames = streamed(OAI, SIMPLE).split(b"\n\n")
+    chunks = [json.loads(frame.removeprefix(b"data: ")) for frame in frames[:-2]]
+    assert [list(chunk["choices"][0]["delta"]) for chunk in chunks] == [["role", "content"], ["content"], ["content"], []]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, None, "stop"]
+    assert b"usage" not in b"".join(frames)
+    assert frames[-2:] == [b"data: [DONE]", b""]
+
+
+def test_whole_openai_answers_are_read_by_openais_types():
+    chat = ChatCompletion.model_validate(whole(OAI, TWO_CALLS), strict=True)
+    assert [call.id for call in chat.choices[0].message.tool_calls or ()] == ["toolu_01A", "toolu_01B"]
+    assert chat.choices[0].finish_reason == "tool_calls"
+    completion = Completion.model_validate(whole(COMPLETIONS, SIMPLE))
+    assert (completion.choices[0].text, completion.choices[0].finish_reason) == (SAID, "stop")
+
+
+def test_a_streamed_text_completion_is_read_by_openais_client():
+    client = openai_client(200, "text/event-stream", streamed(COMPLETIONS, SIMPLE, stream_options={"include_usage": True}))
+    chunks = list(client.completions.create(model=MODEL, prompt="x", stream=True))
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == SAID
+    assert chunks[-1].usage is not None
+    assert [chunk.usage.total_tokens for chunk in chunks if chunk.usage] == [0, 0, 0, 0, 30]
+
+
+def test_a_streamed_response_is_put_together_by_openais_client():
+    client = openai_client(200, "text/event-stream", streamed(RESPONSES, TWO_CALLS))
+    with client.responses.stream(model=MODEL, input="x") as stream:
+        final = stream.get_final_response()
+    assert final.output_text == "Let me look."
+    calls = [(item.call_id, item.name, json.loads(item.arguments)) for item in final.output if item.type == "function_call"]
+    assert calls == [("toolu_01A", "weather", ARGUMENTS), ("toolu_01B", "now", {})]
+    assert final.usage is not None
+    assert final.usage.total_tokens == 30
+
+
+def test_a_response_repeats_what_it_was_asked():
+    asks: Any = {"instructions": "Be brief.", "max_output_tokens": 9, "temperature": 0.5}
+    response = Response.construct(**whole(RESPONSES, SIMPLE, **asks))
+    assert (response.instructions, response.max_output_tokens, response.temperature) == ("Be brief.", 9, 0.5)
+    assert (response.status, response.output_text) == ("completed", SAID)
+
+
+@pytest.mark.parametrize(("reason", "why"), [("max_tokens", "max_output_tokens"), ("refusal", "content_filter")])
+def test_a_response_that_was_cut_off_says_so(reason, why):
+    client = openai_client(200, "text/event-stream", streamed(RESPONSES, story(text(0, "I"), reason=reason)))
+    last = list(client.responses.create(model=MODEL, input="x", stream=True))[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.incomplete_details is not None
+    assert (last.response.status, last.response.incomplete_details.reason) == ("incomplete", why)
+
+
+def test_a_message_keeps_claudes_own_events_under_the_name_that_was_asked_for():
+    frames = streamed(MESSAGES, STORIES["thinking"]).split(b"\n\n")[:-1]
+    events = [json.loads(frame.partition(b"\ndata: ")[2]) for frame in frames]
+    renamed = json.loads(json.dumps(STORIES["thinking"]))
+    renamed[0]["message"]["model"] = MODEL
+    assert events == renamed
+    assert [list(event) for event in events] == [list(event) for event in renamed]
+    assert [frame.partition(b"\n")[0].decode() for frame in frames] == [f"event: {event['type']}" for event in renamed]
+
+
+def test_a_streamed_message_is_put_together_by_anthropics_client():
+    client = anthropic_client(200, "text/event-stream", streamed(MESSAGES, story(thinking(0, "Hm"), tool(1, "w", '{"a":1}'))))
+    with client.messages.stream(max_tokens=5, **ASK) as stream:
+        final = stream.get_final_message()
+    assert [part.type for part in final.content] == ["thinking", "tool_use"]
+    assert (final.model, final.usage.input_tokens, final.usage.output_tokens) == (MODEL, 24, 6)
+
+
+@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
+def test_a_whole_message_is_what_anthropics_client_makes_of_the_stream(events):
+    client = anthropic_client(200, "text/event-stream", streamed(MESSAGES, events))
+    with client.messages.stream(max_tokens=5, **ASK) as stream:
+        assembled: Any = stream.get_final_message().to_dict()
+    parts = [{key: value for key, value in part.items() if key != "parsed_output"} for part in assembled["content"]]
+    ends = {key: value for key, value in assembled.items() if key != "stop_details"}
+    assert Message.model_validate(whole(MESSAGES, events)).to_dict() == {**ends, "content": parts}
+
+
+FINISHES: list[tuple[str, str, str]] = [
+    ("end_turn", "stop", "stop"),
+    ("stop_sequence", "stop", "stop"),
+    ("max_tokens", "length", "length"),
+    ("model_context_window_exceeded", "length", "length"),
+    ("refusal", "refusal", "content_filter"),
+    ("something_new", "stop", "stop"),
+]
+
+
+@pytest.mark.parametrize(("reason", "native", "openai_reason"), FINISHES)
+def test_every_reason_to_stop_has_its_word_in_every_dialect(reason, native, openai_reason):
+    events = story(text(0, "I"), reason=reason)
+    for path in (CHAT, GENERATE):
+        assert whole(path, events)["done_reason"] == json.loads(streamed(path, events).splitlines()[-1])["done_reason"] == native
+    for path in (OAI, COMPLETIONS):
+        assert whole(path, events)["choices"][0]["finish_reason"] == openai_reason
+        assert f'"finish_reason":"{openai_reason}"'.encode() in streamed(path, events)
+    assert whole(MESSAGES, events)["stop_reason"] == reason
+
+
+def cut_call(reason: str) -> list[Event]:
+    return story(text(0, "So:"), tool(1, "weather", '{"city": "K'), reason=reason)
+
+
+def test_a_tool_call_that_was_cut_off_is_never_made_up():
+    assert "tool_calls" not in whole(CHAT, cut_call("max_tokens"))["message"]
+    assert b"tool_calls" not in streamed(CHAT, cut_call("max_tokens"))
+    call = whole(OAI, cut_call("max_tokens"))["choices"][0]["message"]["tool_calls"][0]
+    assert call["function"]["arguments"] == '{"city": "K'
+    assert whole(OAI, cut_call("max_tokens"))["choices"][0]["finish_reason"] == "length"
+    assert whole(MESSAGES, cut_call("max_tokens"))["content"][1]["input"] == {}
+
+
+def test_arguments_that_are_no_json_fail_where_the_dialect_has_no_way_to_say_them():
+    for stream in (True, False):
+        with pytest.raises(BackendProtocolError, match="not JSON"):
+            told(answer(CHAT, stream=stream), cut_call("tool_use"))
+
+
+def test_bare_json_loses_the_fence_that_claude_puts_around_it():
+    fenced = story(text(0, "``", "`json\n{", '"a": 1', "}\n``", "`"))
+    assert whole(CHAT, fenced, format="json")["message"]["content"] == '{"a": 1}'
+    assert read_strictly(GENERATE, streamed(GENERATE, fenced, format="json")).text == '{"a": 1}'
+    assert whole(CHAT, fenced)["message"]["content"].startswith("```json")
+
+
+def test_usage_counts_what_anthropic_bills():
+    to = answer(CHAT, stream=False)
+    begun = start(input_tokens=10, cache_read_input_tokens=200, cache_creation_input_tokens=50)
+    to.feed(begun, STARTED_AT)
+    assert to.usage == ClaudeUsage(input_tokens=10, output_tokens=1, cache_read_tokens=200, cache_write_tokens=50)
+    said = told(to, [*text(0, "x"), *end(input_tokens=12, cache_read_input_tokens=200)])[-1]
+    assert to.usage == ClaudeUsage(input_tokens=12, output_tokens=6, cache_read_tokens=200, cache_write_tokens=50)
+    assert json.loads(said)["prompt_eval_count"] == to.usage.prompt_tokens == 262
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_stream_without_its_end_is_no_answer(path, stream):
+    to = answer(path, stream=stream)
+    for event in SIMPLE[:-1]:
+        to.feed(event, STARTED_AT)
+        assert not to.complete
+    with pytest.raises(BackendGone, match="before the answer was complete"):
+        to.finish(STARTED_AT)
+    to.feed(SIMPLE[-1], STARTED_AT)
+    assert to.complete
+    assert (to.status, to.stop_reason) == (200, "end_turn")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_an_error_in_a_stream_is_told_in_the_callers_words(path):
+    to = answer(path, stream=True)
+    begun = b"".join(to.feed(event, STARTED_AT) for event in SIMPLE[:5]) + to.failure(BackendGone("cut"))
+    tail = StreamTail(INFERENCE_ROUTES[path])
+    tail.feed(begun)
+    assert tail.reported_error
+    assert not tail.complete
+    assert answer(path, stream=False).failure(BackendGone("cut")) == b""
+
+
+def test_the_official_clients_raise_that_error():
+    broken = {path: _broken(path) for path in ROUTES}
+    with pytest.raises(openai.APIError, match="cut"):
+        list(openai_client(200, "text/event-stream", broken[OAI]).chat.completions.create(**ASK, stream=True))
+    with pytest.raises(openai.APIError, match="cut"):
+        list(openai_client(200, "text/event-stream", broken[RESPONSES]).responses.create(model=MODEL, input="x", stream=True))
+    with pytest.raises(anthropic.APIStatusError, match="cut"):
+        list(anthropic_client(200, "text/event-stream", broken[MESSAGES]).messages.create(max_tokens=5, **ASK, stream=True))
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=broken[CHAT]))
+    with pytest.raises(ollama.ResponseError, match="cut"):
+        list(ollama.Client(host="http://gateway", transport=transport).chat(**ASK, stream=True))
+
+
+def _broken(path: str) -> bytes:
+    to = answer(path, stream=True)
+    return b"".join(to.feed(event, STARTED_AT) for event in SIMPLE[:5]) + to.failure(BackendGone("cut"))
+
+
+@pytest.mark.parametrize(
+    ("path", "stream", "content_type"),
+    [
+        (CHAT, True, "application/x-ndjson"),
+        (CHAT, False, "application/json; charset=utf-8"),
+        (OAI, True, "text/event-stream"),
+        (OAI, False, "application/json"),
+        (MESSAGES, True, "text/event-stream"),
+        (RESPONSES, False, "application/json"),
+    ],
+)
+def test_answers_are_labelled_as_ollama_labels_them(path, stream, content_type):
+    assert answer(path, stream=stream).content_type == content_type
+
+
+MASKED = {
+    "id", "item_id", "created", "created_at", "completed_at", "system_fingerprint", "load_duration", "total_duration",
+    "prompt_eval_duration", "eval_duration", "context",
+}  # fmt: skip
+
+
+def shape(value: Any) -> Any:
+    """The value with its keys in order, without what differs from run to run."""
+    if isinstance(value, dict):
+        return [(key, "*" if key in MASKED else shape(inner)) for key, inner in value.items() if key not in ("load_duration", "context")]
+    return [shape(inner) for inner in value] if isinstance(value, list) else value
+
+
+def frames(path: str, body: bytes) -> list[Any]:
+    if path.startswith("/api/"):
+        return [shape(json.loads(line)) for line in body.splitlines()]
+    parts = [frame.partition(b"data: ") for frame in body.split(b"\n\n")[:-1]]
+    return [(head, shape(json.loads(data)) if data != b"[DONE]" else data) for head, _, data in parts]
+
+
+STREAMS = ["chat_stream", "generate_stream", "oai_chat_stream", "oai_chat_stream_usage", "oai_compl_stream", "oai_resp_stream"]
+WHOLES = ["chat_nostream", "generate_nostream", "oai_chat_nostream", "oai_compl_nostream", "oai_resp_nostream"]
+
+
+def as_claude_would_say(capture: Captured, *, prompt_tokens: int, output_tokens: int, pieces: list[str], reason: str) -> list[Event]:
+    opened = start(input_tokens=prompt_tokens)
+    return [opened, *text(0, *pieces), *end({"length": "max_tokens"}.get(reason, "end_turn"), output_tokens=output_tokens)]
+
+
+def found(value: Any, key: str) -> Any:
+    """The last value of `key` anywhere in a document; None where it is nowhere."""
+    if isinstance(value, dict):
+        inner = [found(one, key) for one in value.values()]
+        return value[key] if value.get(key) is not None else next((one for one in reversed(inner) if one is not None), None)
+    return (
+        next((one for one in (found(inner, key) for inner in reversed(value)) if one is not None), None)
+        if isinstance(value, list)
+        else None
+    )
+
+
+def retold(name: str) -> tuple[Captured, bytes]:
+    """A recording of Ollama, and the same text said by Claude to the same request."""
+    capture = captured(name)
+    asks = json.loads(capture.request_body)
+    payloads = [json.loads(part) for part in _payloads(capture)]
+    pieces = [piece for payload in payloads if (piece := _piece(capture.path, payload))]
+    counts = payloads[-1]
+    prompt = found(counts, "prompt_eval_count") or found(counts, "prompt_tokens") or found(counts, "input_tokens") or 24
+    output = found(counts, "eval_count") or found(counts, "completion_tokens") or found(counts, "output_tokens") or len(pieces)
+    reason = "stop" if capture.path == RESPONSES else _finish(payloads)
+    events = as_claude_would_say(capture, prompt_tokens=prompt, output_tokens=output, pieces=pieces, reason=reason)
+    stream = asks.pop("stream", capture.path.startswith("/api/"))
+    to = answer(capture.path, stream=stream, **asks)
+    return capture, b"".join(told(to, events)).replace(b'"model":"m"', b'"model":"%s"' % asks["model"].encode())
+
+
+def _payloads(capture: Captured) -> list[bytes]:
+    lines = capture.body.splitlines()
+    datas = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ") and not line.endswith(b"[DONE]")]
+    return datas or [line for line in lines if line]
+
+
+def _piece(path: str, payload: Any) -> str:
+    if path == RESPONSES:
+        return str(payload["delta"] if payload.get("type") == "response.output_text.delta" else found(payload.get("output"), "text") or "")
+    choice = (payload.get("choices") or [payload])[0] if path.startswith("/v1/") else payload
+    said = choice.get("message") or choice.get("delta") or choice
+    return str(said.get("content") or said.get("response") or said.get("text") or "")
+
+
+def _finish(payloads: list[Any]) -> str:
+    return str(found(payloads, "done_reason") or found(payloads, "finish_reason"))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_same_text_streams_as_a_real_ollama_streams_it(name):
+    capture, ours = retold(name)
+    assert frames(capture.path, ours) == frames(capture.path, capture.body)
+
+
+@pytest.mark.parametrize("name", WHOLES)
+def test_the_same_text_in_one_piece_looks_as_a_real_ollama_gives_it(name):
+    capture, ours = retold(name)
+    theirs, fingerprint = json.loads(capture.body), {"system_fingerprint": "fp_claude"}
+    said = json.loads(ours)
+    assert shape({**said, **({} if "choices" not in said else fingerprint)}) == shape(said)
+    assert shape({key: value for key, value in said.items() if key in theirs}) == shape(theirs)
+    assert ours.endswith(b"\n") is capture.path.startswith("/v1/")
+
+
+@settings(max_examples=25 * EXAMPLES)
+@given(st.data())
+def test_where_claude_cuts_its_text_makes_no_difference_to_what_is_said(data):
+    said = data.draw(st.text(max_size=40))
+    arguments = json.dumps({"a": data.draw(st.text(max_size=10)), "n": data.draw(st.integers())})
+    cuts = data.draw(st.integers(1, 7))
+    events = story(text(0, *_cut(said, cuts)), tool(1, "now", *_cut(arguments, cuts)), reason="tool_use")
+    once = story(text(0, said), tool(1, "now", arguments), reason="tool_use")
+    for path in ROUTES[:-1]:
+        left, right = (read_strictly(path, _plain(path, streamed(path, one))).parts for one in (events, once))
+        assert left == right
+        mask = {"created_at", "completed_at", "total_duration", "eval_duration", "prompt_eval_duration"}
+        assert _without(whole(path, events), mask) == _without(whole(path, once), mask)
+    assert whole(MESSAGES, events) == whole(MESSAGES, once)
+
+
+def _cut(said: str, size: int) -> list[str]:
+    return [said[at : at + size] for at in range(0, len(said), size)]
+
+
+def _without(value: Any, keys: set[str]) -> Any:
+    return {key: inner for key, inner in value.items() if key not in keys}
+
+
+_KEYS = ["type", "text", "delta", "message", "usage", "content_block", "input_tokens", "partial_json", "id", "stop_reason"]
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=3),
+    max_leaves=8,
+)
+_KINDS = st.sampled_from(
+    ["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "ping", "error", "new", 5, None]
+)
+
+
+@settings(max_examples=40 * EXAMPLES)
+@given(
+    st.lists(
+        st.tuples(_KINDS, st.dictionaries(st.sampled_from(["message", "delta", "usage", "content_block", "index"]), _JSON)), max_size=8
+    )
+)
+def test_no_event_whatever_breaks_an_answer(events):
+    for path in ROUTES:
+        for stream in (True, False):
+            told(answer(path, stream=stream), [{"type": kind, **fields} for kind, fields in events] + [{"type": "message_stop"}])
+
+
+def test_what_a_library_adds_to_the_events_is_not_passed_on():
+    extra: list[Event] = [{"type": "text", "text": "x", "snapshot": "x"}, {"type": "error", "error": {"type": "api_error"}}]
+    assert b"".join(answer(MESSAGES, stream=True).feed(event, STARTED_AT) for event in extra) == b""
+
+
+def test_a_block_that_is_not_known_yet_says_nothing_outside_messages():
+    odd = story(block(0, {"type": "brand_new", "payload": 1}, [{"type": "brand_new_delta", "payload": 2}]), text(1, "Hi"))
+    telling = Telling(json_text=False)
+    for event in odd:
+        telling.take(event, STARTED_AT)
+    assert telling.text == "Hi"
+    assert b"brand_new" in streamed(MESSAGES, odd)
+
+
+def test_a_block_that_was_never_closed_is_told_when_the_next_one_begins():
+    unclosed = [event for event in TWO_CALLS if event["type"] != "content_block_stop"]
+    assert whole(CHAT, unclosed)["message"] == whole(CHAT, TWO_CALLS)["message"]

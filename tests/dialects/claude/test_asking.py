@@ -1,0 +1,544 @@
+"""What Claude is asked for: every feature of every dialect, side by side."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+from pydantic import TypeAdapter
+
+from hearth.dialects.claude.asking import ClaudeRequest, claude_request
+from hearth.errors import BadRequest, Untranslatable
+from tests.dialects.claude.stories import GIF, JPEG, PNG, QUESTIONS, ROUTES, WEBP, WITH_TOOLS, asked
+
+CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
+HELLO = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+_PARAMETERS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsNonStreaming)
+
+WEATHER_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FUNCTION = {"name": "weather", "description": "Tells the weather.", "parameters": WEATHER_SCHEMA}
+CLAUDE_TOOL = {"name": "weather", "description": "Tells the weather.", "input_schema": WEATHER_SCHEMA}
+
+
+def offered(path: str) -> list[dict[str, Any]]:
+    """One tool in the dialect of `path`."""
+    if path == MESSAGES:
+        return [CLAUDE_TOOL]
+    return [{"type": "function", **FUNCTION}] if path == RESPONSES else [{"type": "function", "function": FUNCTION}]
+
+
+def accepted(request: ClaudeRequest) -> dict[str, Any]:
+    """The body, as the vendor's own types accept it, without a field that they do not know."""
+    body = json.loads(json.dumps(request.body))
+    checked = json.loads(_PARAMETERS.dump_json(_PARAMETERS.validate_python({**body, "model": "claude-haiku-5-5"})))
+    assert {**body, "model": "claude-haiku-5-5"}.keys() == checked.keys()
+    assert not {"model", "stream"} & body.keys()
+    return dict(body)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_question_becomes_one_user_message_with_a_limit(path):
+    body = accepted(asked(path))
+    assert body == {"max_tokens": 100 if path == MESSAGES else 4096, "messages": HELLO}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_streaming_is_what_the_caller_wants_by_the_rules_of_its_dialect(path):
+    assert asked(path).streaming is path.startswith("/api/")
+    assert asked(path, stream=True).streaming
+    assert not asked(path, stream=False).streaming
+
+
+LIMITS: dict[str, Any] = {
+    CHAT: lambda n: {"options": {"num_predict": n}},
+    GENERATE: lambda n: {"options": {"num_predict": n}},
+    OAI: lambda n: {"max_tokens": n},
+    COMPLETIONS: lambda n: {"max_tokens": n},
+    RESPONSES: lambda n: {"max_output_tokens": n},
+}
+
+
+@pytest.mark.parametrize("path", LIMITS)
+@pytest.mark.parametrize(
+    ("given", "cap", "limit"), [(7, None, 7), (7, 5, 5), (None, 5, 5), (0, None, 4096), (-1, None, 4096), (-2, 50, 50)]
+)
+def test_the_output_limit_is_the_callers_else_the_default_never_above_the_owners(path, given, cap, limit):
+    request = asked(path, cap, **({} if given is None else LIMITS[path](given)))
+    assert (request.max_tokens, request.body["max_tokens"]) == (limit, limit)
+
+
+def test_openais_newer_name_for_the_limit_wins():
+    assert asked(OAI, max_tokens=9, max_completion_tokens=8).max_tokens == 8
+
+
+def test_a_messages_request_must_have_a_limit_as_in_ollama():
+    for limit in (0, -1, None):
+        with pytest.raises(BadRequest, match="max_tokens is required and must be positive"):
+            asked(MESSAGES, max_tokens=limit)
+    assert asked(MESSAGES, 64, max_tokens=10**30).max_tokens == 64
+
+
+SYSTEMS: dict[str, Any] = {
+    CHAT: {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]},
+    GENERATE: {"system": "Be brief."},
+    OAI: {"messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hello"}]},
+    RESPONSES: {"instructions": "Be brief."},
+    MESSAGES: {"system": "Be brief."},
+}
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_the_system_prompt_is_carried(path):
+    body = accepted(asked(path, **SYSTEMS[path]))
+    assert (body["system"], body["messages"]) == ([{"type": "text", "text": "Be brief."}], HELLO)
+
+
+@pytest.mark.parametrize("path", [CHAT, OAI])
+def test_messages_of_one_role_are_merged_empty_ones_left_out_and_system_ones_gathered(path):
+    turns = [
+        ("assistant", "Hi!"),
+        ("user", "one"),
+        ("user", " "),
+        ("user", "two"),
+        ("system", "late"),
+        ("assistant", ""),
+        ("user", "three"),
+    ]
+    body = accepted(asked(path, messages=[{"role": role, "content": content} for role, content in turns]))
+    assert [message["role"] for message in body["messages"]] == ["assistant", "user"]
+    assert [block["text"] for block in body["messages"][1]["content"]] == ["one", "two", "three"]
+    assert body["system"] == [{"type": "text", "text": "late"}]
+
+
+IMAGES: dict[str, Any] = {
+    CHAT: lambda data: {"messages": [{"role": "user", "content": "hello", "images": [data]}]},
+    GENERATE: lambda data: {"images": [data]},
+    OAI: lambda data: {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}},
+                    {"type": "text", "text": "hello"},
+                ],
+            }
+        ]
+    },
+    RESPONSES: lambda data: {
+        "input": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_image", "image_url": f"data:application/octet-stream;base64,{data}"},
+                    {"type": "input_text", "text": "hello"},
+                ],
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("path", IMAGES)
+@pytest.mark.parametrize(("data", "kind"), [(PNG, "png"), (JPEG, "jpeg"), (GIF, "gif"), (WEBP, "webp")])
+def test_images_are_carried_as_what_they_are_whatever_they_claim_to_be(path, data, kind):
+    image, said = accepted(asked(path, **IMAGES[path](data)))["messages"][0]["content"]
+    assert image["source"] == {"type": "base64", "media_type": f"image/{kind}", "data": data}
+    assert said["text"] == "hello"
+
+
+@pytest.mark.parametrize("path", IMAGES)
+def test_an_image_that_claude_does_not_read_is_refused(path):
+    with pytest.raises(Untranslatable, match="PNG, JPEG, GIF and WebP"):
+        asked(path, **IMAGES[path]("Qk0eAAAA"))
+
+
+@pytest.mark.parametrize("path", WITH_TOOLS)
+def test_tools_are_carried(path):
+    assert accepted(asked(path, tools=offered(path)))["tools"] == [CLAUDE_TOOL]
+
+
+def test_a_tool_without_parameters_gets_an_empty_schema():
+    bare = [{"type": "function", "function": {"name": "now"}}]
+    assert accepted(asked(OAI, tools=bare))["tools"] == [{"name": "now", "input_schema": {"type": "object", "properties": {}}}]
+
+
+@pytest.mark.parametrize("path", [OAI, RESPONSES])
+@pytest.mark.parametrize(
+    ("asks", "choice"),
+    [
+        ({}, None),
+        ({"tool_choice": "auto"}, {"type": "auto"}),
+        ({"tool_choice": "none"}, {"type": "none"}),
+        ({"tool_choice": "required"}, {"type": "any"}),
+        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, {"type": "tool", "name": "weather"}),
+        ({"tool_choice": {"type": "function", "name": "weather"}}, {"type": "tool", "name": "weather"}),
+        ({"parallel_tool_calls": False}, {"type": "auto", "disable_parallel_tool_use": True}),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, {"type": "any", "disable_parallel_tool_use": True}),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, {"type": "none"}),
+    ],
+)
+def test_the_choice_of_tools_is_carried(path, asks, choice):
+    assert accepted(asked(path, tools=offered(path), **asks)).get("tool_choice") == choice
+    assert "tool_choice" not in accepted(asked(path, **asks))
+
+
+ARGUMENTS = {"city": "Köln", "big": 2**70}
+HISTORIES: dict[str, Any] = {
+    CHAT: {
+        "messages": [
+            {"role": "user", "content": "hello"},
+            {
+                "role": "assistant",
+                "content": "Let me look.",
+                "thinking": "hm",
+                "tool_calls": [
+                    {"id": "call_1", "function": {"index": 0, "name": "weather", "arguments": ARGUMENTS}},
+                    {"id": "call_2", "function": {"index": 1, "name": "now", "arguments": {}}},
+                ],
+            },
+            {"role": "tool", "content": "rain", "tool_call_id": "call_1"},
+            {"role": "tool", "content": "noon", "tool_call_id": "call_2"},
+            {"role": "user", "content": "and?"},
+        ]
+    },
+    OAI: {
+        "messages": [
+            {"role": "user", "content": "hello"},
+            {
+                "role": "assistant",
+                "content": "Let me look.",
+                "tool_calls": [
+                    {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": json.dumps(ARGUMENTS)}},
+                    {"id": "call_2", "type": "function", "function": {"name": "now", "arguments": ""}},
+                ],
+            },
+            {"role": "tool", "content": [{"type": "text", "text": "rain"}], "tool_call_id": "call_1"},
+            {"role": "tool", "content": "noon", "tool_call_id": "call_2"},
+            {"role": "user", "content": "and?"},
+        ]
+    },
+    RESPONSES: {
+        "input": [
+            {"type": "message", "role": "user", "content": "hello"},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me look."}]},
+            {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": json.dumps(ARGUMENTS)},
+            {"type": "function_call", "call_id": "call_2", "name": "now", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
+            {"type": "function_call_output", "call_id": "call_2", "output": [{"type": "input_text", "text": "noon"}]},
+            {"role": "user", "content": "and?"},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("path", HISTORIES)
+def test_calls_and_results_of_a_conversation_keep_their_ids_and_stand_as_claude_wants_them(path):
+    body = accepted(asked(path, tools=offered(path), **HISTORIES[path]))
+    user, assistant, results = body["messages"]
+    assert (user["role"], assistant["role"], results["role"]) == ("user", "assistant", "user")
+    assert assistant["content"] == [
+        {"type": "text", "text": "Let me look."},
+        {"type": "tool_use", "id": "call_1", "name": "weather", "input": ARGUMENTS},
+        {"type": "tool_use", "id": "call_2", "name": "now", "input": {}},
+    ]
+    assert results["content"] == [
+        {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "rain"}]},
+        {"type": "tool_result", "tool_use_id": "call_2", "content": [{"type": "text", "text": "noon"}]},
+        {"type": "text", "text": "and?"},
+    ]
+    assert body["tools"] == [CLAUDE_TOOL]
+
+
+@pytest.mark.parametrize("path", HISTORIES)
+def test_a_conversation_that_offers_its_tools_no_more_still_defines_them_but_forbids_them(path):
+    body = accepted(asked(path, **HISTORIES[path]))
+    assert [tool["name"] for tool in body["tools"]] == ["weather", "now"]
+    assert body["tool_choice"] == {"type": "none"}
+
+
+def native_round(*ids: str) -> list[dict[str, Any]]:
+    calls = [{"id": one, "function": {"name": name, "arguments": {}}} for one, name in zip(ids, ("a", "b"), strict=False)]
+    return [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+
+
+def test_native_results_without_ids_find_their_calls_by_name_or_by_order():
+    by_name = [{"role": "tool", "tool_name": "b", "content": "B"}, {"role": "tool", "tool_name": "a", "content": "A"}]
+    by_order = [{"role": "tool", "content": "A"}, {"role": "tool", "content": "B"}]
+    for results, order in ((by_name, "BA"), (by_order, "AB")):
+        calls, answers = accepted(asked(CHAT, messages=[*native_round("", ""), *results]))["messages"][1:]
+        names = {call["id"]: call["name"].upper() for call in calls["content"]}
+        assert len(names) == 2
+        assert [(names[one["tool_use_id"]], one["content"][0]["text"]) for one in answers["content"]] == [(c, c) for c in order]
+
+
+def test_ids_that_claude_refuses_or_that_are_used_twice_are_replaced_in_call_and_result():
+    odd = "functions.a:0/ü" * 20
+    messages = [*native_round(odd), {"role": "tool", "tool_call_id": odd, "content": "1"}]
+    messages += [*native_round(odd), {"role": "tool", "tool_call_id": odd, "content": "2"}]
+    body = accepted(asked(CHAT, messages=messages))
+    ids = [b["id"] for m in body["messages"] for b in m["content"] if b["type"] == "tool_use"]
+    results = [b["tool_use_id"] for m in body["messages"] for b in m["content"] if b["type"] == "tool_result"]
+    assert ids == results
+    assert len(set(ids)) == 2
+    assert all(one.replace("_", "").isalnum() and one.isascii() and len(one) <= 128 for one in ids)
+
+
+BOOK = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+STRICT_BOOK = {**BOOK, "additionalProperties": False}
+SCHEMAS: dict[str, Any] = {
+    CHAT: {"format": BOOK},
+    GENERATE: {"format": BOOK},
+    OAI: {"response_format": {"type": "json_schema", "json_schema": {"name": "book", "schema": BOOK}}},
+    RESPONSES: {"text": {"format": {"type": "json_schema", "name": "book", "schema": BOOK}}},
+    MESSAGES: {"output_config": {"format": {"type": "json_schema", "schema": STRICT_BOOK}}},
+}
+
+
+@pytest.mark.parametrize("path", SCHEMAS)
+def test_a_schema_for_the_answer_becomes_a_structured_output(path):
+    request = asked(path, **SCHEMAS[path])
+    assert accepted(request)["output_config"] == {"format": {"type": "json_schema", "schema": STRICT_BOOK}}
+    assert not request.json_text
+
+
+JSON_MODES: dict[str, Any] = {
+    CHAT: {"format": "json"},
+    GENERATE: {"format": "json"},
+    OAI: {"response_format": {"type": "json_object"}},
+    RESPONSES: {"text": {"format": {"type": "json_object"}}},
+}
+
+
+@pytest.mark.parametrize("path", JSON_MODES)
+def test_json_without_a_schema_is_asked_for_in_the_system_prompt(path):
+    request = asked(path, **JSON_MODES[path])
+    assert request.json_text
+    assert "one JSON object" in accepted(request)["system"][-1]["text"]
+    assert "output_config" not in request.body
+
+
+@pytest.mark.parametrize("path", JSON_MODES)
+def test_text_is_asked_for_where_nothing_else_is(path):
+    texts: dict[str, Any] = {
+        CHAT: {"format": ""},
+        GENERATE: {"format": None},
+        OAI: {"response_format": {"type": "text"}},
+        RESPONSES: {"text": {}},
+    }
+    request = asked(path, **texts[path])
+    assert not request.json_text
+    assert request.body.keys() == {"max_tokens", "messages"}
+
+
+STOPS: dict[str, Any] = {
+    CHAT: {"options": {"stop": ["END", ""]}},
+    GENERATE: {"options": {"stop": ["END"]}},
+    OAI: {"stop": "END"},
+    COMPLETIONS: {"stop": ["END"]},
+    MESSAGES: {"stop_sequences": ["END"]},
+}
+
+
+@pytest.mark.parametrize("path", STOPS)
+def test_stop_texts_are_carried(path):
+    assert accepted(asked(path, **STOPS[path]))["stop_sequences"] == ["END"]
+
+
+SAMPLINGS: dict[str, Any] = {
+    CHAT: {"options": {"temperature": 1.7, "top_p": 0.5, "top_k": 3}},
+    GENERATE: {"options": {"temperature": 1.7, "top_p": 0.5, "top_k": 3}},
+    OAI: {"temperature": 1.7, "top_p": 0.5},
+    COMPLETIONS: {"temperature": 1.7, "top_p": 0.5},
+    RESPONSES: {"temperature": 1.7, "top_p": 0.5},
+    MESSAGES: {"temperature": 1, "top_p": 0.5, "top_k": 3},
+}
+
+
+@pytest.mark.parametrize("path", SAMPLINGS)
+def test_sampling_options_are_left_out_because_the_api_refuses_them(path):
+    request = asked(path, **SAMPLINGS[path])
+    assert request.body.keys() == {"max_tokens", "messages"}
+    assert {name.removeprefix("options.") for name in request.dropped} == (SAMPLINGS[path].get("options") or SAMPLINGS[path]).keys()
+
+
+HARMLESS: dict[str, Any] = {
+    CHAT: (
+        {"keep_alive": "5m", "think": True, "options": {"seed": 1, "num_ctx": 9, "repeat_penalty": 1.1, "made_up": 1}},
+        ("think", "keep_alive", "options.seed", "options.repeat_penalty", "options.num_ctx"),
+    ),
+    GENERATE: (
+        {"truncate": False, "options": {"mirostat": 1}, "raw": False, "context": [], "suffix": ""},
+        ("truncate", "options.mirostat"),
+    ),
+    OAI: (
+        {"seed": 1, "user": "u", "n": 1, "logprobs": False, "reasoning_effort": "low", "made_up": 1},
+        ("seed", "reasoning_effort", "user"),
+    ),
+    COMPLETIONS: ({"best_of": 1, "echo": False, "logit_bias": {"1": 2}}, ("logit_bias",)),
+    RESPONSES: ({"store": True, "reasoning": {"effort": "low"}, "background": False}, ("reasoning", "store")),
+    MESSAGES: (
+        {"metadata": {"user_id": "u"}, "speed": "fast", "service_tier": "auto", "made_up": 1},
+        ("metadata", "service_tier", "speed"),
+    ),
+}
+
+
+@pytest.mark.parametrize("path", HARMLESS)
+def test_what_claude_has_no_word_for_is_dropped_and_named_by_our_own_names(path):
+    fields, named = HARMLESS[path]
+    request = asked(path, **fields)
+    assert request.dropped == named
+    assert accepted(request)["messages"] == HELLO
+    assert request.body.keys() == {"max_tokens", "messages"}
+
+
+def test_keys_count_in_any_letter_case_as_they_do_in_ollama():
+    request = claude_request(
+        CHAT, b'{"Messages":[{"Role":"user","CONTENT":"hello"}],"STREAM":false}', default_max_tokens=5, max_tokens_cap=None
+    )
+    assert request.body["messages"] == HELLO
+    assert not request.streaming
+
+
+def test_odd_text_comes_through_as_ollama_would_read_it():
+    body = b'{"model":"m","prompt":"\\ud800 \xff \\u2028 \xf0\x9f\x98\x80"}'
+    request = claude_request(GENERATE, body, default_max_tokens=5, max_tokens_cap=None)
+    assert json.dumps(request.body["messages"], ensure_ascii=False).count("\ufffd") == 2
+    assert "\u2028 \U0001f600" in json.loads(json.dumps(request.body))["messages"][0]["content"][0]["text"]
+
+
+def test_a_messages_request_keeps_its_own_words():
+    cached = {"type": "text", "text": "Read this.", "cache_control": {"type": "ephemeral"}}
+    thought: Any = {"type": "thinking", "thinking": "hm", "signature": "Eq=="}
+    called: Any = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Köln"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "is_error": True, "content": [{"type": "text", "text": "no"}]}
+    fields: dict[str, Any] = {
+        "max_tokens": 2000,
+        "system": [cached],
+        "messages": [
+            {"role": "user", "content": [cached]},
+            {"role": "assistant", "content": [thought, called]},
+            {"role": "user", "content": [result]},
+        ],
+        "tools": [{**CLAUDE_TOOL, "cache_control": {"type": "ephemeral"}}, {"type": "bash_20250124", "name": "bash"}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "output_config": {"effort": "low"},
+    }
+    assert accepted(asked(MESSAGES, **fields)) == fields
+
+
+def test_what_only_ollama_says_is_taken_out_of_a_messages_history():
+    unsigned = {"type": "thinking", "thinking": "hm", "signature": ""}
+    blocks = [unsigned, {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Hi!"}, {"type": "text", "text": " "}]
+    cited = {"type": "text", "text": "so?", "citations": [{"type": "char_location"}]}
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": blocks}, {"role": "system", "content": "Be kind."}]
+    body = accepted(asked(MESSAGES, messages=[*turns, {"role": "assistant", "content": ""}, {"role": "user", "content": [cited]}]))
+    assert body["messages"][1]["content"] == [{"type": "text", "text": "Hi!"}]
+    assert body["messages"][2]["content"] == [{"type": "text", "text": "so?"}]
+    assert body["system"] == [{"type": "text", "text": "Be kind."}]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+CALLED = native_round("call_1")
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"logprobs": True}, "`logprobs`"),
+    (CHAT, {"format": "xml"}, "`format`"),
+    (CHAT, {"messages": []}, "nothing in it to answer"),
+    (CHAT, {"messages": [{"role": "user", "content": " "}]}, "nothing in it to answer"),
+    (CHAT, {"messages": [*QUESTIONS[CHAT]["messages"], {"role": "assistant", "content": "I"}]}, "does not go on with an answer"),
+    (CHAT, {"messages": [{"role": "control", "content": "x"}]}, r"`messages\[0\].role`"),
+    (CHAT, {"messages": [{"role": "system", "content": "x", "images": [PNG]}]}, r"`messages\[0\].images`"),
+    (CHAT, {"messages": CALLED}, "has no result"),
+    (CHAT, {"messages": [*CALLED, {"role": "user", "content": "x"}]}, r"`messages\[2\]`: the tool calls before it have no results"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, r"`messages\[0\]`: there is no tool call"),
+    (CHAT, {"messages": [*CALLED, {"role": "tool", "content": "x", "tool_call_id": "other"}]}, r"`messages\[2\]`: there is no tool call"),
+    (CHAT, {"tools": [{"type": "web_search"}]}, r"`tools\[0\]`: only functions"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "a.b"}}]}, r"`tools\[0\].name`"),
+    (CHAT, {"options": {"stop": ["\n"]}}, r"`options.stop`: a stop text of nothing but white space"),
+    (CHAT, {"format": {"type": "object", "additionalProperties": {"type": "string"}}}, "`schema`: an object"),
+    (GENERATE, {"raw": True}, "`raw`"),
+    (GENERATE, {"context": [1, 2]}, "`context`"),
+    (GENERATE, {"suffix": "x"}, "`suffix`"),
+    (GENERATE, {"template": "x"}, "`template`"),
+    (GENERATE, {"prompt": ""}, "`prompt`"),
+    (OAI, {"n": 2}, "`n`"),
+    (OAI, {"logprobs": True}, "`logprobs`"),
+    (OAI, {"functions": []}, "`functions`: OpenAI has replaced it"),
+    (OAI, {"tool_choice": {"type": "allowed_tools"}}, "`tool_choice`"),
+    (OAI, {"response_format": {"type": "json_schema"}}, "`response_format`"),
+    (OAI, user([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]), r"`messages\[0\].content\[0\].image_url`"),
+    (OAI, user([{"type": "input_audio", "input_audio": {}}]), r"`messages\[0\].content\[0\].type`: only text and images"),
+    (OAI, {"messages": [{"role": "function", "name": "f", "content": "x"}]}, r"`messages\[0\].role`"),
+    (OAI, {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}, "`messages.*arguments`"),
+    (COMPLETIONS, {"suffix": "x"}, "`suffix`"),
+    (COMPLETIONS, {"logprobs": 0}, "`logprobs`"),
+    (COMPLETIONS, {"echo": True}, "`echo`"),
+    (COMPLETIONS, {"best_of": 3}, "`best_of`"),
+    (RESPONSES, {"previous_response_id": "resp_1"}, "`previous_response_id`: nothing is remembered"),
+    (RESPONSES, {"conversation": "conv_1"}, "`conversation`"),
+    (RESPONSES, {"background": True}, "`background`"),
+    (RESPONSES, {"tools": [{"type": "web_search"}]}, r"`tools\[0\]`"),
+    (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, r"`input\[0\].type`"),
+    (RESPONSES, {"input": 5}, "`input`"),
+    (MESSAGES, {"container": {"id": "x"}}, "`container`"),
+    (MESSAGES, {"mcp_servers": []}, "`mcp_servers`"),
+    (
+        MESSAGES,
+        {"tools": [{"type": "web_search_20260209", "name": "web_search"}]},
+        r"`tools\[0\]`: a tool that runs on Anthropic's servers",
+    ),
+    (MESSAGES, user([{"type": "image", "source": {"type": "url", "url": "https://x/"}}]), r"`messages\[0\].content\[0\].source`"),
+    (MESSAGES, user([{"type": "document", "source": {"type": "base64", "data": ""}}]), "could not be known beforehand"),
+    (MESSAGES, user([{"type": "container_upload", "file_id": "x"}]), "cannot be carried"),
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "less than the output limit, which is 100"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "says"), REFUSED)
+def test_what_would_change_the_answer_is_refused_by_name(path, fields, says):
+    with pytest.raises(Untranslatable, match=says) as raised:
+        asked(path, **fields)
+    assert (raised.value.status, raised.value.reason) == (400, "untranslatable")
+
+
+@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings", "/v1/embeddings"])
+def test_embeddings_are_refused(path):
+    with pytest.raises(Untranslatable, match="local embedding model"):
+        claude_request(path, b'{"model":"m","input":"x"}', default_max_tokens=5, max_tokens_cap=None)
+
+
+def test_refusals_never_quote_the_caller():
+    secret = "hunter2"
+    for path, fields in (
+        (OAI, user([{"type": secret}])),
+        (OAI, {"tools": [{"type": "function", "function": {"name": f"{secret} "}}]}),
+        (CHAT, {"messages": [{"role": secret, "content": secret}]}),
+        (CHAT, {"format": {"type": "object", "properties": {secret: {}}}}),
+    ):
+        with pytest.raises(Untranslatable) as raised:
+            asked(path, **fields)
+        assert secret not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "says"),
+    [
+        (CHAT, {"options": {"num_predict": "5"}}, 'option "num_predict" must be of type integer'),
+        (CHAT, {"options": {"num_predict": True}}, 'option "num_predict" must be of type integer'),
+        (CHAT, {"options": {"stop": "END"}}, 'option "stop" must be of type array'),
+        (CHAT, {"messages": [{"role": 5}]}, "cannot unmarshal number"),
+        (OAI, {"max_tokens": 1.5}, "cannot unmarshal number 1.5"),
+        (OAI, {"n": "2"}, "cannot unmarshal string"),
+        (COMPLETIONS, {"prompt": ["x"]}, "cannot unmarshal array"),
+    ],
+)
+def test_wrong_types_are_refused_in_ollamas_words(path, fields, says):
+    with pytest.raises(BadRequest, match=says):
+        asked(path, **fields)
