@@ -1,4 +1,4 @@
-"""`hearth admin`: what the owner needs before the gateway can be asked.
+"""`hearth admin`: making keys, and asking a running gateway for a test message.
 
 A key is printed once and stored nowhere; nothing here edits a file. Called by `hearth.cli`.
 """
@@ -8,18 +8,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from urllib.parse import SplitResult
 
 import click
 
+from hearth.cli.exits import ExitCode
+from hearth.cli.gateway_client import GatewayClient
+from hearth.cli.gateway_options import gateway_options
 from hearth.clock import new_api_key
 from hearth.types import Lane
 
+_ALERT_TEST = "/llm/admin/alert/test"
+_ALERT_TEST_TIMEOUT_S = 40.0
+"""More than the gateway gives its targets."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @click.group
 def admin() -> None:
-    """Make API keys."""
+    """Make API keys, try the alerts."""
 
 
 @admin.group
@@ -53,3 +62,43 @@ def key_snippet(name: str, *, digest: str, lane: Lane, is_admin: bool) -> str:
     if is_admin:
         lines.append("      admin: true")
     return "\n".join(lines)
+
+
+@admin.group
+def alert() -> None:
+    """Messages to the owner."""
+
+
+@alert.command("test")
+@gateway_options
+@click.option("--json", "as_json", is_flag=True, help="Print what the gateway answers.")
+@click.pass_context
+def test_alerts(context: click.Context, address: SplitResult, key: str | None, *, as_json: bool) -> None:
+    """Send a message to every place that `alerts` names, and say what each answered; 1 where one did not take it."""
+    answer = GatewayClient(address=address, key=key).order(_ALERT_TEST, timeout_s=_ALERT_TEST_TIMEOUT_S)
+    listed = answer.get("targets")
+    targets = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(_target_line(each) for each in targets))
+    if not targets or not all(each.get("delivered") is True for each in targets):
+        context.exit(ExitCode.FAILED)
+
+
+def _target_line(target: dict[str, object]) -> str:
+    """`discord (discord.com): delivered`, or why it was not."""
+    answer = str(target.get("answer"))
+    what = "delivered" if target.get("delivered") is True else f"not delivered: {answer}{_ADVICE.get(answer, '')}"
+    return "".join(each if each.isprintable() else "?" for each in f"{target.get('target')} ({target.get('host')}): {what}")
+
+
+_ADVICE: Mapping[str, str] = MappingProxyType(
+    {
+        "http_401": " (the address is not complete, or no longer valid: copy it again)",
+        "http_403": " (the address is not complete, or no longer valid: copy it again)",
+        "http_404": " (there is nothing at the address: copy it again)",
+        "http_429": " (too many messages: wait a little)",
+        "dns": " (the name of the host is unknown: is the machine online?)",
+        "connect": " (no connection: is the host reachable from this machine?)",
+        "tls": " (the certificate of the host is not trusted)",
+        "timeout": " (no answer in time)",
+    }
+)

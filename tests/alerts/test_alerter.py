@@ -1,0 +1,346 @@
+"""The alerter as a whole, in virtual time: events in, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from hearth.alerter import CHECK_EVERY_S, Breach, GatewayAlerter
+from hearth.alerts.alert import Alert
+from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
+from hearth.errors import NotFound
+from hearth.events import (
+    AlertFailed,
+    AlertSent,
+    BackendCameUp,
+    BackendWentDown,
+    Event,
+    InternalFault,
+    ItemDispatched,
+    ItemEnded,
+    ItemProtected,
+    ItemQueued,
+    RequestRejected,
+    SwapCompleted,
+)
+from hearth.gpu_tracker import GpuTracker
+from hearth.observability.fanout import EventFanout
+from hearth.types import RequestId
+from tests.observability.samples import all_kinds, sample
+from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
+from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.worker.house import Recorder
+
+SECRET = "canary-77aa"
+DISCORD = f"https://discord.example/api/webhooks/1/{SECRET}"
+WEBHOOK = f"https://hooks.example/{SECRET}"
+NTFY = f"https://ntfy.example/{SECRET}"
+ONE = AlertSettings(discord_webhook_url=DISCORD)
+ALL = AlertSettings(discord_webhook_url=DISCORD, webhook_url=WEBHOOK, ntfy_url=NTFY)
+GATHERED_S = 3.0
+"""After this, what was said at once has arrived."""
+
+
+@dataclass
+class Desk:
+    """An alerter at work behind a fanout, as in the house."""
+
+    alerter: GatewayAlerter
+    fanout: EventFanout
+    webhooks: Webhooks
+    events: Recorder
+    poster: MemoryPoster
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def emit(self, event: Event) -> None:
+        self.fanout.emit(replace(event, at=self.now))
+
+    async def said(self) -> list[str]:
+        """What has arrived since the last time, once everything said until now is there."""
+        await asyncio.sleep(GATHERED_S)
+        texts = self.webhooks.texts()
+        self.webhooks.seen.clear()
+        return texts
+
+
+@asynccontextmanager
+async def desk(settings: AlertSettings = ONE, *replies: Reply, default: Reply = OK) -> AsyncIterator[Desk]:
+    webhooks, events = Webhooks(*replies, default=default), Recorder()
+    fanout = EventFanout((events,))
+    poster = MemoryPoster(webhooks, latency_s=0.1)
+    alerter = GatewayAlerter(settings=settings, clock=LoopClock(), events=fanout, poster=poster)
+    fanout.subscribe(alerter)
+    task = asyncio.ensure_future(alerter.run())
+    yield Desk(alerter, fanout, webhooks, events, poster)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await alerter.aclose()
+    assert poster.closed
+    assert webhooks.refused == []
+    assert SECRET not in repr((events.all, alerter.status()))
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def rejected(reason: str, caller: str = "webui") -> RequestRejected:
+    return RequestRejected(at=0.0, request_id=RequestId("r"), caller=caller, path="/api/chat", status=429, reason=reason)
+
+
+def item(kind: type[Event], sequence: int) -> Event:
+    made: Event = replace(cast("Any", sample(kind)), sequence=sequence, caller="webui")
+    return made
+
+
+def swap(from_models: tuple[str, ...] = ("a",)) -> SwapCompleted:
+    return SwapCompleted(at=0.0, from_models=from_models, to_model="b", swap_s=1.0, vram_mib=1.0, offloaded=False)
+
+
+@in_virtual_time
+async def test_a_caller_that_is_refused_again_and_again_is_told_at_the_threshold_and_counted_after_it():
+    async with desk(replace(ONE, rate_limit_alert_threshold=5)) as it:
+        for _ in range(4):
+            it.emit(rejected("rate_limited"))
+        assert await it.said() == []
+        for _ in range(20):
+            it.emit(rejected("rate_limited"))
+        (text,) = await it.said()
+        assert text == "Hearth: Caller over its rate limit: webui was refused by its rate limit at least 5 times within 5 minutes."
+        await asyncio.sleep(600)
+        for _ in range(5):
+            it.emit(rejected("rate_limited"))
+        (text,) = await it.said()
+        assert text.endswith("19 more like this since the last message.")
+        assert it.alerter.status()["suppressed"] == 19
+
+
+@in_virtual_time
+async def test_a_full_queue_is_told_per_caller():
+    async with desk() as it:
+        for caller in ("webui", "n8n", "webui"):
+            it.emit(rejected("queue_full", caller))
+        it.emit(rejected("forbidden", "third"))
+        texts = await it.said()
+        assert [text.rpartition(": ")[2] for text in texts] == [
+            "A request of webui was refused because the queue is full.",
+            "A request of n8n was refused because the queue is full.",
+        ]
+
+
+@in_virtual_time
+async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_half_as_long_again():
+    async with desk(replace(ONE, queue_depth_warning=10)) as it:
+        for number in range(10):
+            it.emit(item(ItemQueued, number))
+        assert await it.said() == []
+        it.emit(item(ItemQueued, 10))
+        assert await it.said() == ["Hearth: Long queue: 11 external requests wait; more than 10 is the limit set."]
+        assert it.alerter.status()["active"] == [{"type": "queue_depth", "subject": ""}]
+        for number in range(5):
+            it.emit(item(ItemDispatched, number))
+        assert await it.said() == []
+        it.emit(item(ItemEnded, 10))
+        assert await it.said() == ["Hearth: Over: Long queue: 5 external requests wait."]
+        assert it.alerter.status()["active"] == []
+
+
+@in_virtual_time
+async def test_a_starving_request_is_told():
+    async with desk() as it:
+        it.emit(replace(cast("Any", sample(ItemProtected)), caller="webui", model="a:8b", interrupt_count=3))
+        (text,) = await it.said()
+        assert "A request of webui for a:8b was interrupted 3 times" in text
+
+
+@in_virtual_time
+async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_within_a_minute():
+    async with desk() as it:
+        tracker = GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=2, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=100))
+        it.alerter.watch_gpu(tracker.check_alerts)
+        for length_s in (1.0, 1.0, 61.0):
+            tracker.record_swap_started("a", "b", it.now)
+            await asyncio.sleep(length_s)
+            tracker.record_swap_completed(it.now)
+            it.emit(swap())
+        third_at = it.now
+        texts = await it.said()
+        assert texts == [
+            "Hearth: Many model swaps: 3 model swaps in the last hour; more than 2 is the limit set.",
+            "Hearth: Slow model swap: The last model swap took 61 s; the limit set is 60 s.",
+        ]
+        await asyncio.sleep(1800)
+        it.emit(swap(from_models=()))
+        assert await it.said() == []
+        await asyncio.sleep(third_at + 3600 + CHECK_EVERY_S + 1 - it.now)
+        assert await it.said() == ["Hearth: Over: Many model swaps: It is back within its limit."]
+
+
+@in_virtual_time
+async def test_the_overhead_of_swapping_is_told():
+    async with desk() as it:
+        tracker = GpuTracker(
+            "home", GpuAlertSettings(swaps_per_hour_warning=100, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=25)
+        )
+        it.alerter.watch_gpu(tracker.check_alerts)
+        tracker.record_execution_time(10.0, it.now)
+        tracker.record_swap_started("a", "b", it.now)
+        await asyncio.sleep(10)
+        tracker.record_swap_completed(it.now)
+        it.emit(swap())
+        (text,) = await it.said()
+        assert text.startswith("Hearth: Model swaps take much of the GPU's time: Model swaps took ")
+
+
+def test_the_breaches_of_the_tracker_are_alerts():
+    def breaches(now: float) -> Sequence[Breach]:
+        return GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=-1)).check_alerts(now)
+
+    assert [AlertType(each.kind) for each in breaches(1.0)] == [AlertType.GPU_SWAP_FREQUENCY]
+
+
+@in_virtual_time
+async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return_to_nothing_is_told_in_the_end():
+    async with desk() as it:
+        it.emit(BackendCameUp(at=0.0, version="1", down_s=0.0))
+        it.emit(BackendWentDown(at=0.0, reason="backend_unreachable"))
+        (text,) = await it.said()
+        assert text.startswith("Hearth: Model server down: The model server does not answer (backend_unreachable).")
+        it.emit(BackendCameUp(at=0.0, version="1", down_s=8.0))
+        assert await it.said() == ["Hearth: Over: Model server down: The model server answers again after 8 s."]
+        it.emit(BackendWentDown(at=0.0, reason="backend_unreachable"))
+        assert await it.said() == []
+        await asyncio.sleep(600)
+        (text,) = await it.said()
+        assert text.startswith("Hearth: Model server down")
+
+
+@in_virtual_time
+async def test_everything_at_once_is_one_message():
+    async with desk() as it:
+        for kind in all_kinds():
+            if kind not in (AlertSent, BackendCameUp, SwapCompleted):
+                it.emit(sample(kind))
+        (text,) = await it.said()
+        assert text.startswith("Hearth: ")
+        assert len(it.events.of(AlertSent)) == 1
+
+
+@in_virtual_time
+async def test_every_target_gets_the_message():
+    async with desk(ALL) as it:
+        it.emit(rejected("queue_full"))
+        await asyncio.sleep(GATHERED_S)
+        assert sorted(each.path for each in it.webhooks.seen) == [f"/api/webhooks/1/{SECRET}", f"/{SECRET}", f"/{SECRET}"]
+        assert len(set(it.webhooks.texts())) == 1
+        assert [target["name"] for target in cast("Any", it.alerter.status()["targets"])] == ["discord", "webhook", "ntfy"]
+
+
+@in_virtual_time
+async def test_a_target_that_stalls_holds_up_no_other():
+    async with desk(ALL) as it:
+        it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(stall=True)
+        it.emit(rejected("queue_full"))
+        await asyncio.sleep(GATHERED_S)
+        assert sorted({each.target for each in it.events.of(AlertSent)}) == ["ntfy", "webhook"]
+
+
+@in_virtual_time
+async def test_a_muted_type_is_not_sent_but_is_still_known():
+    async with desk(replace(ONE, mute=(AlertType.BACKEND_DOWN,))) as it:
+        it.emit(BackendWentDown(at=0.0, reason="x"))
+        it.emit(rejected("queue_full"))
+        (text,) = await it.said()
+        assert "Queue full" in text
+        assert it.alerter.status()["active"] == [{"type": "backend_down", "subject": ""}]
+
+
+@in_virtual_time
+async def test_without_a_target_nothing_is_kept_and_nothing_is_sent():
+    async with desk(AlertSettings()) as it:
+        for number in range(10_000):
+            assert not it.alerter.send_alert(Alert(type=AlertType.QUEUE_FULL, subject=f"c{number}", at=it.now, text="x"))
+        assert await it.said() == []
+        status = it.alerter.status()
+        assert (status["sent"], status["dropped"], status["targets"]) == (0, 0, [])
+
+
+@in_virtual_time
+async def test_settings_that_change_hold_at_once_and_what_was_sent_stays_known():
+    async with desk(AlertSettings()) as it:
+        it.emit(rejected("queue_full", "first"))
+        it.alerter.update(ONE)
+        it.emit(rejected("queue_full", "webui"))
+        assert len(await it.said()) == 1
+        it.alerter.update(replace(ONE, debounce_minutes=0, queue_depth_warning=0))
+        it.emit(rejected("queue_full", "webui"))
+        it.emit(item(ItemQueued, 1))
+        assert len(await it.said()) == 2
+        it.alerter.update(AlertSettings())
+        it.emit(rejected("queue_full", "n8n"))
+        assert await it.said() == []
+
+
+@in_virtual_time
+async def test_the_methods_say_whether_a_message_will_be_sent():
+    async with desk() as it:
+        calls: tuple[Callable[[], bool], ...] = (
+            lambda: it.alerter.alert_rate_limited("webui", 5),
+            lambda: it.alerter.alert_queue_depth(11),
+            lambda: it.alerter.alert_queue_full("webui"),
+            lambda: it.alerter.alert_starvation("webui", 3, model="a"),
+            lambda: it.alerter.alert_budget(4.0, 5.0),
+        )
+        assert [call() for call in calls] == [True] * 5
+        assert [call() for call in calls] == [False] * 5
+        (text,) = await it.said()
+        assert "4.00 USD of 5.00 USD for cloud models are spent today." in text
+
+
+@in_virtual_time
+async def test_a_test_asks_every_target_and_says_what_each_answered():
+    async with desk(ALL) as it:
+        it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(404)
+        results = await it.alerter.test()
+        assert results == [
+            {"target": "discord", "host": "discord.example", "delivered": False, "answer": "http_404"},
+            {"target": "webhook", "host": "hooks.example", "delivered": True, "answer": "http_204"},
+            {"target": "ntfy", "host": "ntfy.example", "delivered": True, "answer": "http_204"},
+        ]
+        assert set(it.webhooks.texts()) == {"Hearth: Test message: Messages of Hearth arrive here."}
+
+
+@in_virtual_time
+async def test_a_test_without_a_target_says_what_to_configure():
+    async with desk(AlertSettings()) as it:
+        with pytest.raises(NotFound, match=r"alerts\.discord_webhook_url"):
+            await it.alerter.test()
+
+
+@in_virtual_time
+async def test_a_failure_to_alert_raises_no_alert():
+    async with desk(ONE, default=Reply(500)) as it:
+        it.emit(rejected("queue_full"))
+        it.emit(InternalFault(at=0.0, where="alerts", detail="ExceptionGroup"))
+        await asyncio.sleep(3600)
+        assert len(it.events.of(AlertFailed)) == 1
+        assert cast("Any", it.alerter.status()["targets"])[0]["waiting"] == 0
+
+
+@in_virtual_time
+async def test_ten_thousand_events_are_a_handful_of_posts():
+    async with desk() as it:
+        for number in range(10_000):
+            it.emit(rejected("queue_full", f"c{number}"))
+        await asyncio.sleep(60)
+        assert len(it.webhooks.seen) <= 20
+        sent = sum(each.alerts for each in it.events.of(AlertSent))
+        status = it.alerter.status()
+        assert sent + cast("int", status["dropped"]) == 10_000
+        assert sum("could not be sent in time" in text for text in it.webhooks.texts()) == 1

@@ -1,0 +1,147 @@
+"""Alerts in the whole house: a real gateway on loopback, an emulated model server, and targets on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hearth.alerts.alert import Alert
+from hearth.alerts.outbox import CAPACITY
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import AlertSettings, AlertType
+from hearth.events import AlertFailed, AlertSent, BackendWentDown, Event
+from hearth.observability.log_lines import line_of, to_json, to_text
+from tests.clients.home import ADMIN_KEY, FRIEND_KEY, HELLO, KEYS, LLAMA, WITHIN_S, Home, house_settings, open_home
+from tests.support.fake_webhooks import Reply, Webhooks, serving
+
+SECRET = "canary-4d5e6f"
+
+
+@pytest.fixture
+async def webhooks() -> AsyncIterator[tuple[Webhooks, AlertSettings]]:
+    made = Webhooks()
+    async with serving(made) as url:
+        yield (
+            made,
+            AlertSettings(
+                discord_webhook_url=f"{url}/api/webhooks/1/{SECRET}", webhook_url=f"{url}/{SECRET}", ntfy_url=f"{url}/topic-{SECRET}"
+            ),
+        )
+
+
+@dataclass
+class Stirring:
+    """An event sink that wakes whoever waits for the webhooks."""
+
+    stirred: asyncio.Event
+
+    def emit(self, event: Event) -> None:
+        self.stirred.set()
+
+
+async def until(home: Home, received: Webhooks, condition: Callable[[], object]) -> None:
+    """Return as soon as the condition holds, looked at after every event and every post; raises TimeoutError where it does not in time."""
+    home.gateway.events.subscribe(Stirring(received.stirred))
+    async with asyncio.timeout(2 * WITHIN_S):
+        while not condition():
+            await received.stirred.wait()
+            received.stirred.clear()
+
+
+async def post(home: Home, path: str, key: str = "") -> tuple[int, Any]:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(trust_env=False) as session, session.post(home.url + path, headers=headers) as got:
+        return got.status, json.loads(await got.read())
+
+
+async def test_a_caller_beyond_its_limit_is_told_everywhere_and_no_address_shows_anywhere(webhooks):
+    received, alerts = webhooks
+    async with open_home(replace(house_settings(per_minute=1), alerts=alerts)) as home:
+        statuses = []
+        for _ in range(6):
+            body = {"model": LLAMA, "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
+            async with aiohttp.ClientSession(trust_env=False) as session, session.post(f"{home.url}/api/chat", json=body) as got:
+                statuses.append(got.status)
+        assert statuses == [200, 429, 429, 429, 429, 429]
+        await until(home, received, lambda: len(home.events.of(AlertSent)) == 3)
+        said = set(received.texts())
+        status = home.gateway.worker.get_status()
+        shown = json.dumps(status) + "".join(
+            to_json(line_of(each, 0.0)) + to_text(line_of(each, 0.0), colour=False) for each in home.events.seen
+        )
+    assert said == {"Hearth: Caller over its rate limit: local was refused by its rate limit at least 5 times within 5 minutes."}
+    part: Any = status["alerts"]
+    assert (part["sent"], part["dropped"], [each["host"] for each in part["targets"]]) == (3, 0, ["127.0.0.1"] * 3)
+    assert SECRET not in shown
+    assert SECRET not in repr(home.gateway.config)
+
+
+async def test_a_model_server_that_dies_is_told_and_so_is_its_return(webhooks):
+    received, alerts = webhooks
+    async with open_home(replace(house_settings(), alerts=replace(alerts, webhook_url="", ntfy_url="", mute=("loop_lag",)))) as home:
+        await home.emulator.stop()
+        home.gateway._watch.poke()
+        await until(home, received, lambda: home.events.of(BackendWentDown))
+        await until(home, received, lambda: len(received.texts()) == 1)
+        await home.revive()
+        home.gateway._watch.poke()
+        await until(home, received, lambda: len(home.events.of(AlertSent)) == 2)
+    first, second = received.texts()
+    assert first.startswith("Hearth: Model server down")
+    assert second.startswith("Hearth: Over: Model server down")
+
+
+async def test_requests_go_on_while_every_target_stalls_under_ten_thousand_alerts(webhooks):
+    received, alerts = webhooks
+    received.default = Reply(stall=True)
+    quiet = replace(alerts, queue_depth_warning=1000, loop_lag_warning_s=60)
+    async with open_home(replace(house_settings(), alerts=quiet)) as home:
+        alerter = home.gateway.alerter
+        assert alerter is not None
+        for number in range(10_000):
+            alerter.send_alert(Alert(type=AlertType.QUEUE_FULL, subject=f"c{number}", at=home.gateway.clock.monotonic(), text="x"))
+        await until(home, received, lambda: received.in_flight == 3)
+        async with home.native() as native:
+            async with asyncio.timeout(WITHIN_S):
+                answers = await asyncio.gather(*(native.chat(model=LLAMA, messages=HELLO, options={"num_predict": 2}) for _ in range(20)))
+        assert all(answer.done for answer in answers)
+        status: Any = alerter.status()
+        assert all(each["waiting"] <= 2 * CAPACITY for each in status["targets"])
+        assert status["dropped"] + sum(each["waiting"] for each in status["targets"]) == 30_000
+        began = home.gateway.clock.monotonic()
+    assert home.gateway.clock.monotonic() - began < WITHIN_S
+    assert {each.reason for each in home.events.of(AlertFailed)} == {"stopping"}
+
+
+async def test_the_owner_can_try_the_alerts_and_nobody_else(webhooks):
+    received, alerts = webhooks
+    received.at_path[f"/{SECRET}"] = Reply(404)
+    async with open_home(replace(house_settings(keys=KEYS), alerts=alerts)) as home:
+        assert (await post(home, "/llm/admin/alert/test"))[0] == 401
+        assert (await post(home, "/llm/admin/alert/test", FRIEND_KEY))[0] == 403
+        status, said = await post(home, "/llm/admin/alert/test", ADMIN_KEY)
+        assert (status, {each["target"]: each["answer"] for each in said["targets"]}) == (
+            200,
+            {"discord": "http_204", "webhook": "http_404", "ntfy": "http_204"},
+        )
+        changed = replace(home.gateway.config.settings, alerts=AlertSettings())
+        home.gateway.reload(GatewayConfig(settings=changed))
+        status, said = await post(home, "/llm/admin/alert/test", ADMIN_KEY)
+        assert (status, "alerts.discord_webhook_url" in said["error"]) == (404, True)
+    assert len(received.seen) == 3
+
+
+async def test_an_address_that_is_added_by_a_reload_gets_the_next_alert(webhooks):
+    received, alerts = webhooks
+    async with open_home(house_settings()) as home:
+        fresh = replace(home.gateway.config.settings, alerts=replace(alerts, discord_webhook_url="", ntfy_url=""))
+        home.gateway.reload(GatewayConfig(settings=fresh))
+        assert home.gateway.alerter is not None
+        assert home.gateway.alerter.alert_queue_full("webui")
+        await until(home, received, received.texts)
