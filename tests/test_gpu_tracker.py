@@ -6,9 +6,24 @@ import pytest
 
 from hearth.config.settings import GpuAlertSettings
 from hearth.gpu_tracker import GpuBreach, GpuBreachKind, GpuTracker
+from hearth.types import GpuReading
 
 HOME = "home:32b"
 OTHER = "other:14b"
+
+
+NOTHING_SAID = {
+    "device": None,
+    "memory_used_mib": None,
+    "memory_total_mib": None,
+    "foreign_mib": None,
+    "utilisation_pct": None,
+    "temperature_c": None,
+    "power_w": None,
+    "power_limit_w": None,
+    "throttled": None,
+    "throttle_reasons": None,
+}
 
 
 @pytest.fixture
@@ -38,6 +53,10 @@ def test_a_new_tracker_knows_of_nothing(tracker: GpuTracker):
         "avg_swap_ms": None,
         "swap_overhead_pct_1h": 0.0,
         "executions_1h": 0,
+        "drift_count": 0,
+        "offloaded_models": [],
+        "readings": "off",
+        **NOTHING_SAID,
     }
     assert tracker.check_alerts(0.0) == []
 
@@ -211,3 +230,69 @@ def test_new_settings_apply_at_once_and_keep_the_history(tracker: GpuTracker):
     tracker.update(OTHER, GpuAlertSettings(swaps_per_hour_warning=0, swap_wait_ms_warning=1.0, swap_overhead_pct_warning=1.0))
     assert (tracker.home_model, tracker.is_home) == (OTHER, True)
     assert kinds(tracker, 1000.0) == list(GpuBreachKind)
+
+
+def test_a_swap_whose_end_is_reported_before_its_beginning_took_no_time(tracker: GpuTracker):
+    swap(tracker, 50.0, 40.0)
+    tracker.record_execution_time(10.0, 60.0)
+    metrics = tracker.get_metrics(60.0)
+    assert (metrics["last_swap_ms"], metrics["avg_swap_ms"], metrics["swap_overhead_pct_1h"]) == (0.0, 0.0, 0.0)
+    assert tracker.check_alerts(60.0) == []
+
+
+def test_a_swap_that_began_after_now_has_not_lasted_yet(tracker: GpuTracker):
+    tracker.record_swap_started(HOME, OTHER, 50.0)
+    assert tracker.get_metrics(40.0)["current_swap"] == {"from_model": HOME, "to_model": OTHER, "elapsed_ms": 0.0}
+
+
+def test_a_long_sleep_of_the_machine_empties_the_hour_and_keeps_the_models(tracker: GpuTracker):
+    swap(tracker, 0.0, 30.0)
+    tracker.record_execution_time(30.0, 60.0)
+    metrics = tracker.get_metrics(1_000_000.0)
+    assert (metrics["swaps_this_hour"], metrics["executions_1h"], metrics["swap_overhead_pct_1h"]) == (0, 0, 0.0)
+    assert (metrics["loaded_model"], metrics["last_swap_ms"]) == (OTHER, 30_000.0)
+    assert tracker.check_alerts(1_000_000.0) == []
+
+
+SAID = GpuReading(name="3090", total_mib=24576.0, used_mib=9000.25, temperature_c=61.0, power_w=250.55, throttle_reasons=("thermal",))
+
+
+def test_what_the_card_says_is_shown_until_it_says_nothing(tracker: GpuTracker):
+    tracker.record_reading(SAID, foreign_mib=808.08)
+    shown = tracker.get_metrics(0.0)
+    assert {key: shown[key] for key in ("readings", *NOTHING_SAID)} == {
+        "readings": "ok",
+        "device": "3090",
+        "memory_used_mib": 9000.2,
+        "memory_total_mib": 24576.0,
+        "foreign_mib": 808.1,
+        "utilisation_pct": None,
+        "temperature_c": 61.0,
+        "power_w": 250.6,
+        "power_limit_w": None,
+        "throttled": True,
+        "throttle_reasons": ["thermal"],
+    }
+    tracker.record_no_reading()
+    shown = tracker.get_metrics(0.0)
+    assert {key: shown[key] for key in ("readings", *NOTHING_SAID)} == {"readings": "lost", **NOTHING_SAID, "device": "3090"}
+
+
+def test_a_card_that_never_said_anything_is_unknown_and_not_lost(tracker: GpuTracker):
+    tracker.record_no_reading()
+    tracker.record_no_reading()
+    assert tracker.get_metrics(0.0)["readings"] == "unknown"
+
+
+def test_a_model_that_is_gone_is_not_offloaded_any_more(tracker: GpuTracker):
+    tracker.record_loaded(HOME, 0.0)
+    tracker.record_offloaded(frozenset({HOME, OTHER}))
+    assert tracker.get_metrics(1.0)["offloaded_models"] == [HOME]
+    tracker.record_unloaded(HOME)
+    assert tracker.get_metrics(1.0)["offloaded_models"] == []
+
+
+def test_changes_by_somebody_else_are_counted(tracker: GpuTracker):
+    tracker.record_drift()
+    tracker.record_drift()
+    assert tracker.get_metrics(0.0)["drift_count"] == 2

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings, load_options
 from hearth.errors import BackendError
-from hearth.events import BackendCameUp, BackendWentDown, ResidencyDrifted
+from hearth.events import BackendCameUp, BackendWentDown, ModelOffloaded, ResidencyDrifted
+from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
 from hearth.scheduling.inputs import BackendDown, BackendUp, Input, Loaded, Unloaded
 from hearth.scheduling.state import State
@@ -34,6 +36,7 @@ class BackendWatch:
         state: State,
         post: Callable[[Input], None],
         events: EventSink,
+        tracker: GpuTracker,
     ) -> None:
         self._control = control
         self._clock = clock
@@ -41,9 +44,11 @@ class BackendWatch:
         self._state = state
         self._post = post
         self._events = events
+        self._tracker = tracker
         self._installed: dict[str, InstalledModel] | None = None
         self._one_of: dict[str, str] = {}
         self._resident: tuple[ResidentModel, ...] = ()
+        self._offloaded: frozenset[str] = frozenset()
         self._up: bool | None = None
         self._down_since = 0.0
         self._version = ""
@@ -63,6 +68,11 @@ class BackendWatch:
     def resident(self) -> tuple[ResidentModel, ...]:
         """What was in memory at the last look."""
         return self._resident
+
+    @property
+    def offloaded(self) -> frozenset[str]:
+        """Models that ran, wholly or in part, on the CPU at the last look, though there is a GPU."""
+        return self._offloaded
 
     @property
     def installed(self) -> tuple[str, ...]:
@@ -111,11 +121,13 @@ class BackendWatch:
             version = await self._control.version()
             await self.refresh_installed()
             begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
-            self._resident = await self._control.resident()
+            seen = await self._control.resident()
         except BackendError as error:
             self._went_down(error)
             return
+        before, self._resident = self._named(self._resident), seen
         if moving is None and self._state.residency.swaps_begun == begun_before:
+            self._note_offloaded(before)
             self._reconcile()
         self._came_up(version)
 
@@ -141,10 +153,27 @@ class BackendWatch:
             self._post(BackendUp())
         self._up, self._version = True, version
 
+    def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
+        return {self.name_of(model.name) or canonical_model(model.name): model for model in models}
+
+    def _note_offloaded(self, before: dict[str, ResidentModel]) -> None:
+        """Say which models came to run on the CPU since the last look; of those that we loaded a split one is no news (`SwapCompleted`)."""
+        has_gpu = self._state.residency.capacity_mib not in {None, inf}
+        seen = self._named(self._resident)
+        offloaded = frozenset(name for name, model in seen.items() if _is_offloaded(model, has_gpu=has_gpu))
+        for name in sorted(offloaded - self._offloaded):
+            model = seen[name]
+            told = name in self._state.residency.residents and name not in before and model.vram_mib > 0
+            if not told:
+                now = self._clock.monotonic()
+                self._events.emit(ModelOffloaded(at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib))
+        self._offloaded = offloaded
+        self._tracker.record_offloaded(offloaded)
+
     def _reconcile(self) -> None:
         """Tell the scheduler what is really in memory. A model that work runs on is left to that work to find gone."""
         residents = self._state.residency.residents
-        seen = {self.name_of(model.name) or canonical_model(model.name): model for model in self._resident}
+        seen = self._named(self._resident)
         appeared = tuple(name for name in seen if name not in residents)
         vanished = tuple(name for name, resident in residents.items() if name not in seen and not resident.running)
         for name in appeared:
@@ -152,7 +181,13 @@ class BackendWatch:
         for name in vanished:
             self._post(Unloaded(model=name))
         if (appeared or vanished) and self._up:
+            self._tracker.record_drift()
             self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished))
+
+
+def _is_offloaded(model: ResidentModel, *, has_gpu: bool) -> bool:
+    """A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one only where there is a GPU."""
+    return model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu)
 
 
 def _named_in(settings: Settings) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""What the GPU holds and what swapping costs: rolling metrics over the last hour and the thresholds worth a word to the owner.
+"""What the GPU holds, what it says of itself and what swapping costs: rolling metrics and the thresholds worth a word to the owner.
 
 Bookkeeping only: it decides nothing, sends nothing, reads no clock and does no I/O; every `at` and `now` is an instant in seconds on the
-monotonic clock. The queue worker reports to it, status and the alerter read it. Single-worker access, not thread-safe.
+monotonic clock. The queue worker and the two watches report to it, status and the alerter read it. Single-worker access, not thread-safe.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hearth.config.settings import GpuAlertSettings
+from hearth.types import GpuReading
 
 HOUR_S = 3600.0
 SWAPS_KEPT = 200
@@ -23,6 +24,18 @@ class GpuBreachKind(StrEnum):
     SWAP_FREQUENCY = "gpu_swap_frequency"
     SWAP_LATENCY = "gpu_swap_latency"
     SWAP_OVERHEAD = "gpu_swap_overhead"
+
+
+class Readings(StrEnum):
+    """What has become of reading the card's own numbers."""
+
+    OFF = "off"
+    """Nobody reads them: switched off, or answers are made up."""
+    UNKNOWN = "unknown"
+    """No card has said anything yet."""
+    OK = "ok"
+    LOST = "lost"
+    """It did, and does not any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +111,11 @@ class GpuTracker:
         self._swaps = _History(SWAPS_KEPT)
         self._failures = _History(SWAPS_KEPT)
         self._executions = _History(EXECUTIONS_KEPT)
+        self._readings = Readings.OFF
+        self._reading = GpuReading()
+        self._foreign_mib: float | None = None
+        self._offloaded: frozenset[str] = frozenset()
+        self._drifts = 0
 
     @property
     def home_model(self) -> str:
@@ -142,7 +160,7 @@ class GpuTracker:
         swap, self._current = self._current, None
         if swap is None:
             return
-        self._swaps.add(_Span(started_at=swap.started_at, ended_at=at))
+        self._swaps.add(_Span(started_at=min(swap.started_at, at), ended_at=at))
         if swap.from_model is not None and swap.from_model != swap.to_model:
             self.record_unloaded(swap.from_model)
         self.record_loaded(swap.to_model, at)
@@ -151,11 +169,29 @@ class GpuTracker:
         """The current swap failed or timed out. It enters no swap metric but its own count, and says nothing about residency."""
         swap, self._current = self._current, None
         if swap is not None:
-            self._failures.add(_Span(started_at=swap.started_at, ended_at=at))
+            self._failures.add(_Span(started_at=min(swap.started_at, at), ended_at=at))
 
     def record_execution_time(self, seconds: float, at: float) -> None:
         """An execution of `seconds` ended at `at`."""
         self._executions.add(_Span(started_at=at - max(0.0, seconds), ended_at=at))
+
+    def record_reading(self, reading: GpuReading, foreign_mib: float | None) -> None:
+        """What the card says now, and what programs other than the model server hold of its memory; None for unknown."""
+        self._readings, self._reading, self._foreign_mib = Readings.OK, reading, foreign_mib
+
+    def record_no_reading(self) -> None:
+        """The card says nothing: old numbers are not kept, they would pass for new ones."""
+        known = self._readings in {Readings.OK, Readings.LOST}
+        self._readings = Readings.LOST if known else Readings.UNKNOWN
+        self._reading, self._foreign_mib = GpuReading(name=self._reading.name, uuid=self._reading.uuid), None
+
+    def record_drift(self) -> None:
+        """The model server's memory was found changed without us."""
+        self._drifts += 1
+
+    def record_offloaded(self, models: frozenset[str]) -> None:
+        """All the models that run, wholly or in part, on the CPU though there is a GPU."""
+        self._offloaded = models
 
     def update(self, home_model: str, alerts: GpuAlertSettings) -> None:
         """Put new settings in force; history and residency stay."""
@@ -177,6 +213,26 @@ class GpuTracker:
             "avg_swap_ms": None if mean_s is None else _ms(mean_s),
             "swap_overhead_pct_1h": round(self._overhead_pct(now), 2),
             "executions_1h": self._executions.ended_since(now - HOUR_S),
+            "drift_count": self._drifts,
+            "offloaded_models": sorted(self._offloaded & self._resident.keys()),
+            "readings": self._readings.value,
+            **self._card(),
+        }
+
+    def _card(self) -> dict[str, object]:
+        said = self._reading
+        reasons = said.throttle_reasons
+        return {
+            "device": said.name or None,
+            "memory_used_mib": _rounded(said.used_mib),
+            "memory_total_mib": _rounded(said.total_mib),
+            "foreign_mib": _rounded(self._foreign_mib),
+            "utilisation_pct": _rounded(said.utilisation_pct),
+            "temperature_c": _rounded(said.temperature_c),
+            "power_w": _rounded(said.power_w),
+            "power_limit_w": _rounded(said.power_limit_w),
+            "throttled": None if reasons is None else bool(reasons),
+            "throttle_reasons": None if reasons is None else list(reasons),
         }
 
     def check_alerts(self, now: float) -> list[GpuBreach]:
@@ -206,6 +262,10 @@ class GpuTracker:
         if swap is None:
             return None
         return {"from_model": swap.from_model, "to_model": swap.to_model, "elapsed_ms": _ms(max(0.0, now - swap.started_at))}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
 
 
 def _ms(seconds: float) -> float:

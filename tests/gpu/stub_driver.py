@@ -1,0 +1,174 @@
+"""NVIDIA's library as far as Hearth calls it, in Python: what the real binding (`pynvml`) loads in place of `libnvidia-ml.so.1`.
+
+The binding keeps the library it has loaded in a variable and looks its functions up by name, so everything above the C calls is the
+real thing: structures, versions, error classes, the two calls for a list. `tests/gpu/libnvidia-ml.c` proves the loading itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pynvml  # type: ignore[import-untyped]
+
+MIB = 1024 * 1024
+SUCCESS = 0
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+class StubDriver:
+    """One card. A function in `faults` answers with that error code; one in `missing` does not exist, as in an older driver.
+
+    Attributes:
+        processes: pid to (name, bytes held; None where the driver does not say).
+        go_on: while it is not set, every call to read memory waits; `asked` is set with the first.
+        calls: the functions that were called, in order.
+    """
+
+    def __init__(self) -> None:
+        self.faults: dict[str, int] = {}
+        self.missing: set[str] = set()
+        self.memory_mib = {"total": 24576, "reserved": 400, "used": 9000}
+        self.processes: dict[int, tuple[str, int | None]] = {100: ("/usr/lib/ollama/llama-server", 8192 * MIB)}
+        self.graphics: dict[int, tuple[str, int | None]] = {200: ("/usr/lib/xorg/Xorg", 300 * MIB)}
+        self.temperature_c = 61
+        self.power_mw = 250_500
+        self.reasons = 0
+        self.sessions = 0
+        self.calls: list[str] = []
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        answer = _ANSWERS.get(name)
+        if answer is None or name in self.missing:
+            raise AttributeError(name)
+
+        def call(*args: Any) -> int:
+            self.calls.append(name)
+            fault = self.faults.get(name, SUCCESS)
+            return fault or answer(self, *args)
+
+        return call
+
+
+def _init(driver: StubDriver, flags: int) -> int:
+    driver.sessions += 1
+    return SUCCESS
+
+
+def _shutdown(driver: StubDriver) -> int:
+    driver.sessions -= 1
+    return SUCCESS
+
+
+def _by_index(driver: StubDriver, index: Any, handle: Any) -> int:
+    return SUCCESS if index.value == 0 else int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def _by_uuid(driver: StubDriver, uuid: Any, handle: Any) -> int:
+    return SUCCESS if uuid.value == UUID.encode() else int(pynvml.NVML_ERROR_NOT_FOUND)
+
+
+def _memory(driver: StubDriver, handle: Any, out: Any) -> int:
+    driver.asked.set()
+    driver.go_on.wait()
+    memory, said = out._obj, driver.memory_mib
+    memory.total = said["total"] * MIB
+    if hasattr(memory, "reserved"):
+        memory.reserved, memory.used = said["reserved"] * MIB, said["used"] * MIB
+    else:
+        memory.used = (said["used"] + said["reserved"]) * MIB
+    return SUCCESS
+
+
+def _utilisation(driver: StubDriver, handle: Any, out: Any) -> int:
+    out._obj.gpu = 87
+    return SUCCESS
+
+
+def _temperature_v(driver: StubDriver, handle: Any, out: Any) -> int:
+    out._obj.temperature = driver.temperature_c
+    return SUCCESS
+
+
+def _temperature(driver: StubDriver, handle: Any, sensor: Any, out: Any) -> int:
+    out._obj.value = driver.temperature_c
+    return SUCCESS
+
+
+def _power(driver: StubDriver, handle: Any, out: Any) -> int:
+    out._obj.value = driver.power_mw
+    return SUCCESS
+
+
+def _power_limit(driver: StubDriver, handle: Any, out: Any) -> int:
+    out._obj.value = 350_000
+    return SUCCESS
+
+
+def _reasons(driver: StubDriver, handle: Any, out: Any) -> int:
+    out._obj.value = driver.reasons
+    return SUCCESS
+
+
+def _list(processes: dict[int, tuple[str, int | None]], count: Any, out: Any) -> int:
+    room, count._obj.value = count._obj.value, len(processes)
+    if room < len(processes):
+        return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+    for entry, (pid, (_, held)) in zip(out or (), processes.items(), strict=False):
+        entry.pid = pid
+        entry.usedGpuMemory = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value if held is None else held
+    return SUCCESS
+
+
+def _process_name(driver: StubDriver, pid: Any, out: Any, room: Any) -> int:
+    name = (driver.processes | driver.graphics)[pid.value][0]
+    out.value = name.encode()
+    return SUCCESS if name else int(pynvml.NVML_ERROR_NOT_FOUND)
+
+
+def _says(text: str) -> Callable[..., int]:
+    def answer(driver: StubDriver, handle: Any, out: Any, room: Any) -> int:
+        out.value = text.encode()
+        return SUCCESS
+
+    return answer
+
+
+_ANSWERS: dict[str, Callable[..., int]] = {
+    "nvmlInitWithFlags": _init,
+    "nvmlShutdown": _shutdown,
+    "nvmlDeviceGetHandleByIndex_v2": _by_index,
+    "nvmlDeviceGetHandleByUUID": _by_uuid,
+    "nvmlDeviceGetName": _says("NVIDIA GeForce RTX 3090"),
+    "nvmlDeviceGetUUID": _says(UUID),
+    "nvmlDeviceGetMemoryInfo": _memory,
+    "nvmlDeviceGetMemoryInfo_v2": _memory,
+    "nvmlDeviceGetUtilizationRates": _utilisation,
+    "nvmlDeviceGetTemperatureV": _temperature_v,
+    "nvmlDeviceGetTemperature": _temperature,
+    "nvmlDeviceGetPowerUsage": _power,
+    "nvmlDeviceGetEnforcedPowerLimit": _power_limit,
+    "nvmlDeviceGetCurrentClocksEventReasons": _reasons,
+    "nvmlDeviceGetComputeRunningProcesses_v3": lambda driver, handle, count, out: _list(driver.processes, count, out),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": lambda driver, handle, count, out: _list(driver.graphics, count, out),
+    "nvmlSystemGetProcessName": _process_name,
+}
+
+
+@contextmanager
+def loaded(library: object | None) -> Iterator[None]:
+    """The binding takes this for the library; None: it has loaded none yet."""
+    before, cached = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
+    pynvml.nvmlLib = library
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    try:
+        yield
+    finally:
+        pynvml.nvmlLib = before
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        pynvml._nvmlGetFunctionPointer_cache.update(cached)

@@ -1,0 +1,163 @@
+"""The thread beside the event loop: nothing that a driver does, not even nothing, holds up the loop or the process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from hearth.backends.gpu_thread import GpuThread
+from hearth.backends.nvml import NvmlCard
+from hearth.errors import GpuFault, GpuUnavailable
+from hearth.types import GpuReading
+from tests.gpu.stub_driver import StubDriver
+
+SOON_S = 0.05
+READING = GpuReading(name="a card", total_mib=24576.0)
+
+
+class Card:
+    """A card that does as it is told."""
+
+    def __init__(self, read: Callable[[], GpuReading]) -> None:
+        self._read = read
+        self.threads: set[str] = set()
+        self.closed = threading.Event()
+
+    def read(self) -> GpuReading:
+        self.threads.add(threading.current_thread().name)
+        return self._read()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def saying(reading: GpuReading = READING) -> Card:
+    return Card(lambda: reading)
+
+
+def failing(fault: GpuFault) -> Card:
+    def fail() -> GpuReading:
+        raise GpuUnavailable(fault, f"{fault} it is")
+
+    return Card(fail)
+
+
+async def fault_of(reader: GpuThread) -> GpuFault:
+    with pytest.raises(GpuUnavailable) as raised:
+        await reader.read()
+    return raised.value.fault
+
+
+def reading_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "gpu reader"]
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[list[GpuThread]]:
+    """Readers to give back at the end."""
+    readers: list[GpuThread] = []
+    yield readers
+    for reader in readers:
+        await reader.aclose()
+    for thread in reading_threads():
+        await asyncio.to_thread(thread.join, 5.0)
+    assert reading_threads() == []
+
+
+async def test_a_card_is_read_in_one_thread_that_is_not_the_loops(started):
+    card = saying()
+    started.append(reader := GpuThread((card,)))
+    assert [await reader.read() for _ in range(3)] == [READING] * 3
+    assert card.threads == {"gpu reader"}
+
+
+async def test_the_first_make_with_a_driver_is_the_card(started):
+    started.append(reader := GpuThread((failing(GpuFault.NO_DRIVER), saying())))
+    assert await reader.read() == READING
+
+
+async def test_a_card_in_trouble_is_not_taken_for_another_one(started):
+    started.append(reader := GpuThread((failing(GpuFault.LOST), saying())))
+    assert await fault_of(reader) is GpuFault.LOST
+
+
+async def test_without_any_driver_the_first_makes_word_counts(started):
+    started.append(reader := GpuThread((failing(GpuFault.NO_DRIVER), failing(GpuFault.NO_DRIVER))))
+    assert await fault_of(reader) is GpuFault.NO_DRIVER
+
+
+async def test_whatever_a_binding_raises_is_an_unavailable_card_and_no_text_of_it_gets_out(started):
+    def fail() -> GpuReading:
+        raise UnicodeError("secret")
+
+    started.append(reader := GpuThread((Card(fail),)))
+    with pytest.raises(GpuUnavailable, match="UnicodeError") as raised:
+        await reader.read()
+    assert raised.value.fault is GpuFault.OTHER
+    assert "secret" not in str(raised.value)
+
+
+async def test_a_driver_that_hangs_costs_one_thread_and_the_timeout(driver: StubDriver, started):
+    started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=SOON_S))
+    driver.go_on.clear()
+    assert await fault_of(reader) is GpuFault.TIMEOUT
+    for _ in range(5):
+        assert await asyncio.wait_for(fault_of(reader), SOON_S) is GpuFault.TIMEOUT
+    assert len(reading_threads()) == 1
+    driver.go_on.set()
+    assert (await _when_it_answers(reader)).temperature_c == 61.0
+
+
+async def _when_it_answers(reader: GpuThread) -> GpuReading:
+    while True:
+        try:
+            return await reader.read()
+        except GpuUnavailable:
+            await asyncio.sleep(0)
+
+
+async def test_the_loop_goes_on_while_a_driver_hangs(driver: StubDriver, started):
+    started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=60.0))
+    driver.go_on.clear()
+    reading = asyncio.ensure_future(reader.read())
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    driver.go_on.set()
+    assert (await reading).total_mib == 24576.0
+
+
+async def test_a_reader_that_is_cancelled_leaves_the_driver_usable(driver: StubDriver, started):
+    started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=60.0))
+    driver.go_on.clear()
+    reading = asyncio.ensure_future(reader.read())
+    await asyncio.to_thread(driver.asked.wait, 5.0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    driver.go_on.set()
+    assert (await _when_it_answers(reader)).total_mib == 24576.0
+
+
+async def test_closing_gives_the_driver_back_and_ends_the_thread():
+    card = saying()
+    reader = GpuThread((card,))
+    await reader.read()
+    (thread,) = reading_threads()
+    await reader.aclose()
+    await reader.aclose()
+    await asyncio.to_thread(thread.join, 5.0)
+    assert not thread.is_alive()
+    assert card.closed.is_set()
+    assert await fault_of(reader) is GpuFault.TIMEOUT
+
+
+async def test_closing_does_not_wait_for_a_driver_that_hangs(driver: StubDriver, started):
+    started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=SOON_S))
+    driver.go_on.clear()
+    assert await fault_of(reader) is GpuFault.TIMEOUT
+    await asyncio.wait_for(reader.aclose(), SOON_S)
+    driver.go_on.set()

@@ -1,0 +1,248 @@
+"""The card in the whole gateway: what it changes in what is loaded, what an owner sees, and what happens when it is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import GpuAlertSettings
+from hearth.errors import GpuFault
+from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable, InternalFault, SwapCompleted
+from hearth.gpu_watch import UNKNOWN_RETRY_S
+from hearth.scheduling.inputs import GpuSampled
+from tests.gpu.card_house import GIB, TOTAL_MIB, CardHouse, model, sized
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import FULL_TEXT, body_of, settings_with, settle, text_of
+
+TEN = (model("a", 10), model("b", 10))
+
+
+@in_virtual_time
+async def test_the_cards_own_size_lets_models_share_it():
+    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10)) as house:
+        await body_of(house.submit("b"))
+        assert house.orders() == ["load b:latest"]
+        assert house.told == [GpuSampled(capacity_mib=TOTAL_MIB, foreign_mib=0.0)]
+        (found,) = house.events.of(GpuFound)
+        assert (found.name, found.total_mib) == ("Fake 3090", TOTAL_MIB)
+
+
+@in_virtual_time
+async def test_without_a_reading_there_is_one_model_at_a_time():
+    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"fault": GpuFault.NO_DRIVER}) as house:
+        await body_of(house.submit("b"))
+        assert house.orders() == ["unload a:latest", "load b:latest"]
+
+
+@pytest.mark.parametrize("names", [True, False])
+@in_virtual_time
+async def test_memory_that_a_game_holds_makes_a_model_go_that_could_have_stayed(names):
+    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"names": names, "foreign_mib": 8 * GIB}) as house:
+        await body_of(house.submit("b"))
+        assert house.orders() == ["unload a:latest", "load b:latest"]
+        house.card.foreign_mib = 0.0
+        await sleep_until(house.now + 10.0)
+        await body_of(house.submit("a"))
+        assert house.orders()[2:] == ["load a:latest"]
+
+
+@in_virtual_time
+async def test_memory_that_others_hold_counts_against_the_owners_number_too():
+    settings = replace(sized(a=10, b=10), gpu=replace(settings_with().gpu, vram_gb=24.0))
+    async with CardHouse(*TEN, resident=("a",), settings=settings, card={"foreign_mib": 8 * GIB}) as house:
+        await body_of(house.submit("b"))
+        assert house.orders() == ["unload a:latest", "load b:latest"]
+
+
+@in_virtual_time
+async def test_a_model_that_does_not_fit_beside_a_game_is_loaded_alone_and_not_refused():
+    async with CardHouse(
+        model("a", 4), model("big", 20), resident=("a",), settings=sized(a=4, big=20), capacity_mib=None, card={"foreign_mib": 12 * GIB}
+    ) as house:
+        assert text_of(await body_of(house.submit("big"))) == FULL_TEXT
+        assert house.orders() == ["unload a:latest", "load big:latest"]
+
+
+@in_virtual_time
+async def test_a_model_larger_than_the_card_is_loaded_alone_and_not_refused():
+    async with CardHouse(model("a", 4), model("big", 30), resident=("a",), settings=sized(a=4, big=30), capacity_mib=None) as house:
+        assert text_of(await body_of(house.submit("big"))) == FULL_TEXT
+        assert house.orders() == ["unload a:latest", "load big:latest"]
+
+
+@in_virtual_time
+async def test_a_rise_counts_when_it_is_seen_twice_and_a_fall_at_once():
+    async with CardHouse("a") as house:
+        await sleep_until(1.0)
+        house.card.foreign_mib = 3 * GIB
+        await sleep_until(6.0)
+        assert house.gpu_status["foreign_mib"] == 0.0
+        await sleep_until(11.0)
+        assert house.gpu_status["foreign_mib"] == 3 * GIB
+        house.card.foreign_mib = 1 * GIB
+        await sleep_until(16.0)
+        assert house.gpu_status["foreign_mib"] == 1 * GIB
+        assert [told.foreign_mib for told in house.told] == [0.0, 3 * GIB, 1 * GIB]
+
+
+@in_virtual_time
+async def test_a_desktop_that_breathes_is_no_news_for_the_scheduler():
+    async with CardHouse("a", card={"foreign_mib": 500.0}) as house:
+        for beat in range(1, 20):
+            await sleep_until(beat * 5.0 - 1.0)
+            house.card.foreign_mib = 500.0 + 50.0 * (beat % 3)
+        assert len(house.told) == 1
+        assert len(house.card.reads) == 19
+
+
+@pytest.mark.parametrize("names", [True, False])
+@in_virtual_time
+async def test_swaps_never_look_like_other_programs(names):
+    large = [replace(model(name, 14), load_s=12.0) for name in ("a", "b")]
+    async with CardHouse(*large, card={"names": names, "overhead_mib": 100.0}) as house:
+        for _ in range(20):
+            await body_of(house.submit("a", service_s=0.7))
+            await body_of(house.submit("b", service_s=1.3))
+        assert len(house.events.of(SwapCompleted)) == 40
+        assert len(house.card.reads) > 100
+        assert max(told.foreign_mib for told in house.told) <= 100.0
+
+
+@in_virtual_time
+async def test_a_card_that_the_models_cannot_be_on_is_not_theirs():
+    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"gpu": CardHouse("idle").ollama.gpu}) as house:
+        await body_of(house.submit("b"))
+        assert house.told == [GpuSampled(capacity_mib=None, foreign_mib=0.0)]
+        assert house.orders() == ["unload a:latest", "load b:latest"]
+
+
+@in_virtual_time
+async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
+    async with CardHouse("a", resident=("a",), card={"fault": GpuFault.NO_DRIVER}) as house:
+        await sleep_until(3600.0)
+        (word,) = house.events.of(GpuUnreadable)
+        assert (word.at, word.reason) == (0.0, "no_driver")
+        assert house.events.of(GpuLost) == []
+        assert len(house.card.reads) < 20
+        assert (house.told, house.gpu_status["readings"]) == ([], "unknown")
+        house.card.fault = None
+        await sleep_until(3600.0 + UNKNOWN_RETRY_S)
+        assert [event.name for event in house.events.of(GpuFound)] == ["Fake 3090"]
+        first, second = house.card.reads[-2:]
+        assert second - first in {5.0, UNKNOWN_RETRY_S}
+
+
+@in_virtual_time
+async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each_and_counts_again():
+    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10)) as house:
+        await sleep_until(1.0)
+        house.card.fault = GpuFault.LOST
+        await sleep_until(500.0)
+        (lost,) = house.events.of(GpuLost)
+        assert (lost.at, lost.reason, lost.detail) == (5.0, "gpu_lost", "it is gone")
+        assert house.told[-1] == GpuSampled(capacity_mib=None, foreign_mib=0.0)
+        assert max(later - earlier for earlier, later in pairwise(house.card.reads)) == 60.0
+        shown = house.gpu_status
+        assert (shown["readings"], shown["memory_used_mib"], shown["temperature_c"], shown["device"]) == ("lost", None, None, "Fake 3090")
+        house.card.fault = None
+        await sleep_until(560.0)
+        (back,) = house.events.of(GpuRecovered)
+        assert back.lost_s == back.at - 5.0
+        assert house.told[-1] == GpuSampled(capacity_mib=TOTAL_MIB, foreign_mib=0.0)
+        await body_of(house.submit("b"))
+        assert house.orders() == ["load b:latest"]
+        assert len(house.events.of(GpuFound)) == 1
+
+
+@in_virtual_time
+async def test_a_reading_that_never_ends_delays_nobody():
+    async with CardHouse("a", resident=("a",), card={"hangs": True}) as house:
+        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+        assert house.now == 1.0
+        assert house.gpu_status["readings"] == "unknown"
+
+
+@in_virtual_time
+async def test_a_model_server_that_is_down_leaves_the_card_readable():
+    async with CardHouse("a", card={"names": False}) as house:
+        await sleep_until(1.0)
+        house.ollama.go_down()
+        house.card.temperature_c = 77.0
+        await sleep_until(6.0)
+        assert (house.gpu_status["temperature_c"], house.gpu_status["readings"]) == (77.0, "ok")
+        assert len(house.told) == 1
+        house.ollama.come_up()
+
+
+@in_virtual_time
+async def test_a_card_that_hovers_at_the_limit_is_hot_once():
+    async with CardHouse("a") as house:
+        for beat, temperature_c in enumerate((84.9, 85.0, 84.0, 91.0, 80.1, 80.0, 84.0, 85.5, None, 50.0)):
+            await sleep_until(max(0.0, beat * 5.0 - 1.0))
+            house.card.temperature_c = temperature_c
+            await sleep_until(beat * 5.0)
+            await settle()
+        assert [(event.at, event.temperature_c, event.limit_c) for event in house.events.of(GpuOverheated)] == [
+            (5.0, 85.0, 85.0),
+            (35.0, 85.5, 85.0),
+        ]
+        assert [(event.at, event.temperature_c, event.hot_s) for event in house.events.of(GpuCooledDown)] == [
+            (25.0, 80.0, 20.0),
+            (45.0, 50.0, 10.0),
+        ]
+
+
+@in_virtual_time
+async def test_the_limit_and_the_beat_are_hot():
+    async with CardHouse("a") as house:
+        await sleep_until(1.0)
+        gpu = replace(settings_with().gpu, sample_interval_s=1.0, alerts=GpuAlertSettings(temperature_c=45.0))
+        house.gateway.reload(GatewayConfig(settings=replace(settings_with(), gpu=gpu)))
+        await sleep_until(7.5)
+        assert [event.limit_c for event in house.events.of(GpuOverheated)] == [45.0]
+        assert house.card.reads == [0.0, 5.0, 6.0, 7.0]
+
+
+@in_virtual_time
+async def test_the_status_shows_what_the_card_says():
+    async with CardHouse("a", resident=("a",), card={"foreign_mib": 1000.04}) as house:
+        shown = house.gpu_status
+        assert {key: shown[key] for key in CARD_KEYS} == {
+            "readings": "ok",
+            "device": "Fake 3090",
+            "memory_used_mib": 9192.0,
+            "memory_total_mib": TOTAL_MIB,
+            "foreign_mib": 1000.0,
+            "utilisation_pct": 3.1,
+            "temperature_c": 50.0,
+            "power_w": None,
+            "power_limit_w": None,
+            "throttled": False,
+            "throttle_reasons": [],
+        }
+
+
+CARD_KEYS = (
+    "readings",
+    "device",
+    "memory_used_mib",
+    "memory_total_mib",
+    "foreign_mib",
+    "utilisation_pct",
+    "temperature_c",
+    "power_w",
+    "power_limit_w",
+    "throttled",
+    "throttle_reasons",
+)
+
+
+@in_virtual_time
+async def test_a_card_without_a_size_leaves_the_memory_unknown():
+    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"total_mib": None}) as house:
+        await body_of(house.submit("b"))
+        assert house.orders() == ["unload a:latest", "load b:latest"]
+        assert house.events.of(InternalFault) == []
