@@ -14,8 +14,9 @@ from hearth.config.rules import RANGES
 from hearth.config.settings import AuthSettings, Settings, Window
 from hearth.config.shapes import field_types, item_type, without_none
 
-_NAMES = st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable() and text == text.strip() and "${" not in text)
-_MODELS = _NAMES.filter(lambda text: not any(each.isspace() for each in text))
+_WORDS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=12).filter(lambda text: "${" not in text)
+_NAMES = _WORDS | st.builds("{} {}".format, _WORDS, _WORDS)
+_MODELS = _WORDS
 _MINUTES = st.integers(0, 1439)
 _TEXTS: Mapping[str, st.SearchStrategy[str]] = MappingProxyType(
     {
@@ -27,13 +28,22 @@ _TEXTS: Mapping[str, st.SearchStrategy[str]] = MappingProxyType(
         "allowed_hosts": st.sampled_from(["gpu-box.lan", "192.168.1.9", "fd00::1"]),
         "log_format": st.sampled_from(["auto", "text", "json"]),
         "models": _MODELS,
+        "api_key": st.just(""),
+        "model": _MODELS,
+        "base_url": st.sampled_from(["https://api.anthropic.com", "http://127.0.0.1:9"]),
+        "prices": _MODELS,
+        "device": st.sampled_from(["0", "1", "GPU-5a7e0b0e-3c1d-4a5b-9c33-000000000001"]),
         "path": st.sampled_from(["", "/var/lib/hearth/hearth.db", "~/hearth.db"]),
+        "discord_webhook_url": st.just(""),
+        "webhook_url": st.just(""),
+        "ntfy_url": st.just(""),
+        "secret": st.just(""),
     }
 )
 
 
 def settings_trees() -> st.SearchStrategy[Settings]:
-    """Whole trees without keys: what is shown of a key cannot be read back."""
+    """Whole trees without keys and webhooks: what is shown of a secret cannot be read back."""
     return _instances(Settings)
 
 
@@ -54,7 +64,8 @@ def _values(cls: type, name: str, annotation: Any) -> st.SearchStrategy[Any]:
         return st.lists(_items(name, item_type(annotation)), max_size=3).map(tuple)
     if get_origin(annotation) is Mapping:
         names = _TEXTS.get(name, _NAMES)
-        return st.dictionaries(names, _items(name, item_type(annotation)), max_size=3).map(MappingProxyType)
+        values = _numbers(cls, name, float) if item_type(annotation) is float else _items(name, item_type(annotation))
+        return st.dictionaries(names, values, max_size=3).map(MappingProxyType)
     if annotation in {int, float}:
         return _numbers(cls, name, annotation)
     return _items(name, annotation)

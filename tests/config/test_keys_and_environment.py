@@ -7,6 +7,7 @@ import hashlib
 import pytest
 
 from hearth.config.loading import parse_config
+from hearth.config.rendering import as_yaml, differences
 from hearth.config.settings import KeySettings, Settings
 from hearth.errors import ConfigError
 from hearth.types import Lane, Priority
@@ -88,6 +89,9 @@ def test_two_keys_may_share_neither_name_nor_secret() -> None:
         "auth: {keys: [{name: a, key: 'prefix ${K}'}]}",
         "ollama: {url: 'http://user:${K}@gpu'}",
         "ollama: {url: '${K}'}",
+        "alerts: {discord_webhook_url: '${K}'}",
+        "alerts: {webhook_url: 'https://host/${K}#x'}",
+        "alerts: {ntfy_url: ['${K}']}",
         "gpu: {home_model: '${K}'}",
     ],
 )
@@ -110,13 +114,30 @@ def test_the_address_of_the_model_server_may_come_from_the_environment() -> None
     assert settings_of("ollama: {url: 'http://${BOX}:${PORT}'}", BOX="gpu", PORT="11434").ollama.url == "http://gpu:11434"
 
 
+@pytest.mark.parametrize("name", ["discord_webhook_url", "webhook_url", "ntfy_url"])
+def test_the_address_of_a_webhook_may_come_from_the_environment_and_shows_nowhere(name: str) -> None:
+    config = parse_config(f"alerts: {{{name}: '${{HOOK}}'}}", source="f.yaml", environ={"HOOK": f"https://host/{SECRET}"})
+    assert getattr(config.settings.alerts, name) == f"https://host/{SECRET}"
+    assert SECRET not in repr(config)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host/x", "host/x", "https:///x", "https://host/ x", "https://ho\u017ft/x", "https://host:0/", "//host"]
+)
+def test_a_webhook_that_could_not_be_posted_to_is_refused_without_quoting_it(url: str) -> None:
+    (problem,) = problems_of(f"alerts: {{webhook_url: '{url}'}}")
+    assert problem.startswith("f.yaml:1: alerts.webhook_url: must be the whole URL that messages are posted to")
+    assert url not in problem
+
+
 def test_a_missing_variable_of_a_url_is_named() -> None:
     problems = problems_of("ollama: {url: 'http://${BOX}'}")
     assert problems == ("f.yaml:1: ollama.url: the environment variable BOX is not set; set it, or write the value itself",)
 
 
 def test_a_reference_elsewhere_is_refused_rather_than_taken_literally() -> None:
-    assert "is replaced only in auth.keys[].key and ollama.url" in only_problem_of("gpu: {home_model: '${MODEL}'}", MODEL="a")
+    says = "is replaced only in auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret and the URLs of alerts"
+    assert says in only_problem_of("gpu: {home_model: '${MODEL}'}", MODEL="a")
 
 
 def test_a_reference_without_a_name_is_refused() -> None:
@@ -133,3 +154,27 @@ def test_listening_beyond_this_machine_needs_keys(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST"])
 def test_listening_on_this_machine_needs_none(host: str) -> None:
     assert settings_of(f"server: {{host: '{host}'}}").server.host == host
+
+
+def test_the_key_of_the_cloud_comes_from_the_environment_and_is_shown_nowhere() -> None:
+    settings = settings_of("cloud: {api_key: '${CLOUD_KEY}'}", CLOUD_KEY=SECRET)
+    assert settings.cloud.api_key == SECRET
+    assert SECRET not in repr(settings)
+    assert SECRET not in as_yaml(settings)
+    assert all(SECRET not in str(change) for change in differences(Settings(), settings))
+    assert [change.path for change in differences(Settings(), settings)] == ["cloud.api_key"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cloud: {api_key: sk-ant-clear}", "cloud.api_key: must be ${NAME}, so that no key stands in this file"),
+        ("cloud: {api_key: '${MISSING}'}", "cloud.api_key: the environment variable MISSING is not set"),
+        ("cloud: {api_key: '${K}'}\nstorage: {enabled: false}", "cloud.api_key: needs the store"),
+        ("cloud: {models: {a: 5}}", "cloud.models.a: must be text"),
+        ("cloud: {prices: {a: {input_usd: 1}}}", "cloud.prices.a.output_usd: is missing"),
+    ],
+)
+def test_mistakes_about_the_cloud_are_named(text: str, says: str) -> None:
+    assert says in only_problem_of(text, K=SECRET)
+    assert "sk-ant-clear" not in only_problem_of(text, K=SECRET)

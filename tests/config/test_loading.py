@@ -17,7 +17,7 @@ from hearth.config.settings import (
     Settings,
     Window,
 )
-from hearth.config.shapes import field_types, without_none
+from hearth.config.shapes import field_types, item_type, without_none
 from hearth.errors import ConfigError
 from hearth.types import Priority
 
@@ -109,7 +109,10 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("models: {'': {}}", 'models[""]: must not be empty'),
         ("models: {'a b': {}}", 'models["a b"]: is not a model name: it must not contain spaces'),
         ("models: {'llama3.1:8b': {num_ctx: 0}}", 'models["llama3.1:8b"].num_ctx: must be at least 1, not 0'),
-        ("scheduling: {policy: clever}", "scheduling.policy: must be 'fifo' or 'affinity', not \"clever\""),
+        (
+            "scheduling: {policy: clever}",
+            "scheduling.policy: must be 'fifo', 'affinity', 'cost_aware', 'time_slice' or 'adaptive', not \"clever\"",
+        ),
         ("scheduling: {active_hours: [1]}", 'scheduling.active_hours: must be a window such as "06:00-22:00", in quotes'),
         ("scheduling: {active_hours: '6-22'}", 'scheduling.active_hours: must be a window such as "06:00-22:00", in quotes'),
         ("backend: somewhere", "backend.mode: must be 'auto', 'ollama' or 'emulator', not \"somewhere\""),
@@ -156,12 +159,21 @@ def test_an_unknown_zone_is_refused_with_what_may_be_missing_on_this_machine() -
 def place(cls: type, name: str) -> str:
     """A document that gives `%s` to one numeric field."""
     sections = {each_type: each for each, each_type in field_types(Settings).items() if isinstance(each_type, type)}
+    both = ("input_usd", "output_usd")
     around = {
         "CallerLimits": "rate_limits: {callers: {a: {%s}}}",
         "GpuAlertSettings": "gpu: {alerts: {%s}}",
         "ModelSettings": "models: {a: {%s}}",
+        "AgingSettings": "scheduling: {aging: {%s}}",
+        "CostAwareSettings": "scheduling: {cost_aware: {%s}}",
+        "TimeSliceSettings": "scheduling: {time_slice: {%s}}",
+        "PackingSettings": "scheduling: {packing: {%s}}",
+        "WebhookSettings": "jobs: {webhooks: {%s}}",
+        "KeySettings": f"auth: {{keys: [{{name: a, sha256: '{'ab' * 32}', %s}}]}}",
+        "CloudPriceSettings": "cloud: {prices: {a: {" + "".join(f"{each}: 1, " for each in both if each != name) + "%s}}}",
     }
-    return around.get(cls.__name__, f"{sections.get(cls)}: {{%s}}") % f"{name}: %s"
+    value = "{a: %s}" if item_type(field_types(cls)[name]) is float else "%s"
+    return around.get(cls.__name__, f"{sections.get(cls)}: {{%s}}") % f"{name}: {value}"
 
 
 @pytest.mark.parametrize(("cls", "name"), RANGES)
@@ -181,7 +193,7 @@ def test_every_range_holds_at_both_ends(cls: type, name: str) -> None:
 def test_every_number_of_the_settings_has_a_range() -> None:
     classes, numbers = {cls for cls, _ in RANGES}, set()
     for cls in classes:
-        numbers |= {(cls, name) for name, each in field_types(cls).items() if without_none(each) in {int, float}}
+        numbers |= {(cls, name) for name, each in field_types(cls).items() if {without_none(each), item_type(each)} & {int, float}}
     assert numbers == set(RANGES)
 
 

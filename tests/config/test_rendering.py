@@ -36,6 +36,15 @@ def test_a_key_is_shown_by_the_beginning_of_its_digest_only() -> None:
     assert DIGEST[:9] not in text
 
 
+def test_a_webhook_is_shown_by_its_host_only() -> None:
+    old = settings_of("alerts: {discord_webhook_url: 'https://discord.com/api/webhooks/1/canary?thread_id=2'}")
+    new = settings_of("alerts: {discord_webhook_url: 'https://discord.com/api/webhooks/1/another'}")
+    assert "discord_webhook_url: https://discord.com/…\n" in as_yaml(old)
+    (change,) = differences(old, new)
+    assert change == Change(path="alerts.discord_webhook_url", old="https://discord.com/…", new="https://discord.com/…", hot=True)
+    assert "canary" not in f"{old!r} {as_yaml(old)}"
+
+
 def test_equal_settings_do_not_differ() -> None:
     assert differences(settings_of("models: {a: {}}"), settings_of("models: {a: {}}")) == ()
 

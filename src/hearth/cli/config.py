@@ -1,15 +1,27 @@
-"""`hearth config`: see what the gateway would read, before it does. Changes nothing, needs no running gateway. Called by `hearth.cli`."""
+"""`hearth config`: see what the gateway would read, before it does. Changes nothing; only `diff` asks a running gateway.
+
+Called by `hearth.cli`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import SplitResult
 
 import click
 
 from hearth.cli.config_file import FoundConfig, find_config
+from hearth.cli.exits import CommandFailed, ExitCode
+from hearth.cli.gateway_client import GatewayClient
+from hearth.cli.gateway_options import gateway_options
+from hearth.config.comparing import compare, fingerprints
 from hearth.config.loading import load_gateway_config
-from hearth.config.rendering import as_yaml
+from hearth.config.plain import Plain
+from hearth.config.rendering import Change, as_values, as_yaml
 from hearth.config.schema import schema_text
 from hearth.config.settings import Settings
 
@@ -18,7 +30,7 @@ _FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
 
 @click.group
 def config() -> None:
-    """Check and show the configuration."""
+    """Check, show and compare the configuration."""
 
 
 @config.command
@@ -43,6 +55,89 @@ def show(file: Path | None) -> None:
 def schema() -> None:
     """Print the JSON Schema of the file, for editors."""
     click.echo(schema_text().rstrip())
+
+
+class ComparisonRefused(click.ClickException):
+    """The gateway does not show its configuration: exit 2, since 1 says that there are differences."""
+
+    exit_code = int(ExitCode.USAGE)
+
+
+@config.command
+@_FILE
+@click.option(
+    "--against",
+    default="running",
+    show_default=True,
+    metavar="running|file|PATH",
+    help="What to compare with: the running gateway, the file that `serve` would use, or any other file.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as one JSON object.")
+@gateway_options
+@click.pass_context
+def diff(context: click.Context, file: Path | None, *, against: str, as_json: bool, address: SplitResult, key: str | None) -> None:
+    """Say what would change if FILE (or the file that `serve` would use) came into force: 0 nothing, 1 something, 2 trouble."""
+    new = _of_file(_found(file))
+    old = _running(GatewayClient(address=address, key=key)) if against == "running" else _of_file(_other(against))
+    changes = compare(old.values, new.values, old_secrets=old.secrets, new_secrets=new.secrets)
+    if as_json:
+        click.echo(json.dumps({"changes": [asdict(each) for each in changes], "restart_pending": list(old.pending)}, indent=2))
+    else:
+        _print_changes(changes, old, new)
+    context.exit(int(ExitCode.FAILED) if changes else int(ExitCode.OK))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One of two configurations: what may be shown of it, and what waits for a restart."""
+
+    name: str
+    values: Plain
+    secrets: Mapping[str, object]
+    pending: tuple[str, ...] = ()
+
+
+def _of_file(found: FoundConfig) -> _Side:
+    settings = load_gateway_config(found.path).settings
+    return _Side(name=found.why, values=as_values(settings), secrets=fingerprints(settings))
+
+
+def _other(against: str) -> FoundConfig:
+    return _found(None if against == "file" else Path(against))
+
+
+def _running(client: GatewayClient) -> _Side:
+    try:
+        page = client.fetch("/llm/admin/config")
+    except CommandFailed as refused:
+        raise ComparisonRefused(refused.message) from refused
+    settings, secrets, pending = page.get("settings"), page.get("secrets"), page.get("restart_pending")
+    return _Side(
+        name=f"the gateway at {client.address.geturl()}",
+        values=settings if isinstance(settings, dict) else {},
+        secrets=secrets if isinstance(secrets, dict) else {},
+        pending=tuple(map(str, pending)) if isinstance(pending, list) else (),
+    )
+
+
+def _print_changes(changes: tuple[Change, ...], old: _Side, new: _Side) -> None:
+    for each in changes:
+        when = "hot" if each.hot else "needs a restart"
+        what = "changed (a secret)" if each.old == each.new else f"{_value(each.old)} -> {_value(each.new)}"
+        click.echo(f"{each.path}: {what}  [{when}]")
+    cold = sum(not each.hot for each in changes)
+    if changes:
+        click.echo(f"{len(changes)} would change from {old.name} to {new.name}: {len(changes) - cold} at once, {cold} with a restart")
+    else:
+        click.echo(f"no difference between {old.name} and {new.name}")
+    if old.pending:
+        click.echo(f"already waiting for a restart: {', '.join(old.pending)}")
+
+
+def _value(value: Plain) -> str:
+    from hearth.cli.console import printable  # noqa: PLC0415 (rich is not paid for by the other commands)
+
+    return "(unset)" if value is None else printable(json.dumps(value, ensure_ascii=False))
 
 
 def _found(file: Path | None) -> FoundConfig:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim
@@ -127,6 +127,23 @@ def next_occurrences(announcements: Iterable[Announcement], zone: tzinfo, wall_s
         return None
     first_at = min(at for at, _ in coming)
     return tuple(each for at, each in coming if at == first_at), first_at
+
+
+def day_of(zone: tzinfo, wall_s: float) -> tuple[float, float]:
+    """The calendar day in `zone` that an instant belongs to, as [start, end).
+
+    A day begins when a clock on the wall shows midnight for the first time; where the clock jumps over midnight, at the jump. So days
+    adjoin, and every instant is in exactly one, also where an hour comes twice.
+    """
+    date = _wall_clock(zone, wall_s).date()
+    start_s, end_s = _midnight(zone, date), _midnight(zone, date + timedelta(days=1))
+    if wall_s >= end_s:  # the clock went back over midnight: the next day has begun already
+        return end_s, _midnight(zone, date + timedelta(days=2))
+    return (start_s, end_s) if wall_s >= start_s else (_midnight(zone, date - timedelta(days=1)), start_s)
+
+
+def _midnight(zone: tzinfo, date: date) -> float:
+    return datetime(date.year, date.month, date.day, tzinfo=zone).timestamp()
 
 
 def next_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:

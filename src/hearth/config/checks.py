@@ -16,7 +16,13 @@ from hearth.config.problems import KeyPath, Problem
 def cross_problems(document: object) -> tuple[Problem, ...]:
     """Everything that is wrong between fields of a document whose keys are hashed already."""
     keys = _items(_at(document, "auth", "keys"))
-    return (*_exposed(document, has_keys=bool(keys)), *_repeated(keys, "name"), *_repeated(keys, "sha256"), *_limitless(document))
+    return (
+        *_exposed(document, has_keys=bool(keys)),
+        *_repeated(keys, "name"),
+        *_repeated(keys, "sha256"),
+        *_limitless(document),
+        *_unrecorded(document),
+    )
 
 
 def exposure_problem(host: str, *, has_keys: bool) -> str | None:
@@ -74,6 +80,13 @@ def _limitless(document: object) -> list[Problem]:
         for name, value in given
         if value is None
     ]
+
+
+def _unrecorded(document: object) -> list[Problem]:
+    """Money is only spent where it is written down: a budget that forgets at each start is none."""
+    if not _at(document, "cloud", "api_key") or _at(document, "storage", "enabled") is not False:
+        return []
+    return [Problem(path=("cloud", "api_key"), text="needs the store: take away `storage.enabled: false`, or take this key away")]
 
 
 def _at(value: object, *path: str) -> object:

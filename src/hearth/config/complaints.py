@@ -16,7 +16,7 @@ from hearth.config.shapes import known_keys
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-_SECRET_PLACES = frozenset({"auth", "ollama"})
+_SECRET_PLACES = frozenset({"alerts", "auth", "cloud", "ollama"})
 _WANTED: Mapping[str, str] = MappingProxyType(
     {
         "int_type": "must be a whole number",

@@ -14,9 +14,23 @@ from typing import Final
 from hearth.config.problems import KeyPath, Problem
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
-_REPLACED_IN: Final = frozenset({("ollama", "url")})
+_REPLACED_IN: Final = frozenset(
+    {
+        ("ollama", "url"),
+        ("cloud", "api_key"),
+        ("cloud", "base_url"),
+        ("alerts", "discord_webhook_url"),
+        ("alerts", "webhook_url"),
+        ("alerts", "ntfy_url"),
+        ("jobs", "webhooks", "secret"),
+    }
+)
+_CLEAR_NOWHERE: Final = ("cloud", "api_key")
 _UNKNOWN_DIGEST: Final = "0" * 64
-_WHERE = "`${...}` is replaced only in auth.keys[].key and ollama.url; write the value itself"
+_WHERE = (
+    "`${...}` is replaced only in auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, "
+    "jobs.webhooks.secret and the URLs of alerts; write the value itself"
+)
 
 
 def from_environment(value: object, environ: Mapping[str, str]) -> tuple[object, tuple[Problem, ...]]:
@@ -42,6 +56,9 @@ class _Replacement:
         return self._text(path, value) if isinstance(value, str) else value
 
     def _text(self, path: KeyPath, text: str) -> str:
+        if path == _CLEAR_NOWHERE and text and _REFERENCE.fullmatch(text) is None:
+            self._refuse(path, "must be ${NAME}, so that no key stands in this file")
+            return ""
         if "${" not in text:
             return text
         if path not in _REPLACED_IN:

@@ -20,10 +20,12 @@ class GatewayConfig:
 
     Attributes:
         source: the file it was read from; None for the built-in defaults and for text that came from elsewhere.
+        digest: SHA-256 of that file's bytes in hex, empty where there is none.
     """
 
     settings: Settings = field(default_factory=Settings)
     source: Path | None = None
+    digest: str = field(default="", compare=False, repr=False)
 
     def priority_for_task_type(self, task_type: str | None) -> Priority:
         """The internal band of a task type; NORMAL for one that `priority_map` does not list, and for none."""
@@ -41,6 +43,10 @@ class GatewayConfig:
     def next_mode_change(self, wall_s: float) -> float | None:
         """The first instant after `wall_s` at which `is_active_hours` changes; None where the window is the whole day."""
         return active_hours.next_change(self._scheduling.active_hours, active_hours.zone_of(self._scheduling.time_zone), wall_s)
+
+    def day_of(self, wall_s: float) -> tuple[float, float]:
+        """The calendar day in `scheduling.time_zone` that an instant belongs to, as instants [start, end)."""
+        return active_hours.day_of(active_hours.zone_of(self._scheduling.time_zone), wall_s)
 
     def next_announcements(self, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
         """The announced tasks that come first after `wall_s`, with their common instant; None where nothing is announced."""

@@ -8,6 +8,7 @@ Called by `bootstrap`, `cli` and whoever reloads; parsing a large file takes a w
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,8 +43,32 @@ def load_gateway_config(path: Path | str | None = None, environ: Mapping[str, st
     if path is None and not DEFAULT_PATH.exists():
         return GatewayConfig()
     chosen = DEFAULT_PATH if path is None else Path(path)
-    config = parse_config(_read_text(chosen), source=str(chosen), environ=environ)
-    return replace(config, source=chosen)
+    return parse_bytes(read_bytes(chosen), chosen, environ)
+
+
+def parse_bytes(content: bytes, path: Path, environ: Mapping[str, str] | None = None) -> GatewayConfig:
+    """The configuration in the content of the file at `path`, as `read_bytes` gives it.
+
+    Raises:
+        ConfigError: something in it is wrong; carries every problem.
+    """
+    config = parse_config(_text_of(content, path), source=str(path), environ=environ)
+    return replace(config, source=path, digest=hashlib.sha256(content).hexdigest())
+
+
+def read_bytes(path: Path) -> bytes:
+    """What is in a file; of one that is too large, one byte more than it may have.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        if not path.is_file() and path.exists():
+            raise ConfigError([f"{path}: is not a regular file"])
+        with path.open("rb") as stream:
+            return stream.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
 
 
 def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = None) -> GatewayConfig:
@@ -81,11 +106,7 @@ def _elsewhere(found: list[Problem] | tuple[Problem, ...], known: list[Problem])
     return [each for each in found if each.path not in places]
 
 
-def _read_text(path: Path) -> str:
-    try:
-        raw = _read_bytes(path)
-    except OSError as error:
-        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
+def _text_of(raw: bytes, path: Path) -> str:
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise ConfigError([f"{path}: is larger than {MAX_DOCUMENT_BYTES // 1024} KiB; is this the right file?"])
     try:
@@ -93,11 +114,3 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError([f"{path}:{line}: is not UTF-8 text; save it as UTF-8"]) from error
-
-
-def _read_bytes(path: Path) -> bytes:
-    """At most one byte more than a file may have."""
-    if not path.is_file() and path.exists():
-        raise ConfigError([f"{path}: is not a regular file"])
-    with path.open("rb") as stream:
-        return stream.read(MAX_DOCUMENT_BYTES + 1)

@@ -38,7 +38,9 @@ def _model_of(cls: type) -> type[BaseModel]:
     """A pydantic model with the fields of a settings class; unknown keys are errors."""
     docs, annotations = field_docs(cls), field_types(cls)
     definitions: dict[str, Any] = {each.name: _definition(cls, each, annotations[each.name], docs.get(each.name)) for each in _fields(cls)}
-    config = ConfigDict(extra="forbid", hide_input_in_errors=True, json_schema_extra=_allow_key if cls is KeySettings else None)
+    config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, json_schema_extra=_allow_key if cls is KeySettings else None, defer_build=True
+    )
     return pydantic.create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
 
@@ -71,7 +73,9 @@ def _edge(cls: type, name: str, annotation: Annotation, kept: object) -> Annotat
     if origin is tuple:
         return _several(GenericAlias(tuple, (_item(item_type(annotation), rule), ...)), [], tuple)
     if origin is Mapping:
-        return _several(GenericAlias(dict, (_text(rule), _item(item_type(annotation), None))), {}, MappingProxyType)
+        items = item_type(annotation)
+        value = _number(items, rules.RANGES.get((cls, name))) if items in {int, float} else _item(items, None)
+        return _several(GenericAlias(dict, (_text(rule), value)), {}, MappingProxyType)
     if is_dataclass(annotation) and annotation is not Window:
         return _section(annotation, kept)
     return _number(annotation, rules.RANGES.get((cls, name))) if annotation in {int, float} else _item(annotation, rule)

@@ -1,21 +1,26 @@
 """Settings for people to look at: the effective file, and what changed between two of them.
 
-Never shows more of a key's digest than its beginning. Called by `cli` and by whoever reports a reload.
+Never shows more of a key's digest than its beginning, or of a webhook's URL than its host. Called by `cli` and by whoever reports a reload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from urllib.parse import urlsplit
 
 import yaml
 
 from hearth.config.plain import Plain, plain
 from hearth.config.problems import KeyPath, dotted
-from hearth.config.settings import KeySettings, Settings, Window
+from hearth.config.settings import AlertSettings, CloudSettings, KeySettings, Settings, WebhookSettings, Window
 from hearth.config.shapes import field_docs, mode_of
 
 _SHOWN_DIGEST_CHARS = 8
+_SECRETS = frozenset({("cloud", "api_key"), ("jobs", "webhooks", "secret")})
+_SET = "${…}"
+"""What is shown of a secret that is set."""
+_SECRET_URLS = frozenset({("alerts", "discord_webhook_url"), ("alerts", "webhook_url"), ("alerts", "ntfy_url")})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +40,17 @@ class Change:
 
 
 def as_yaml(settings: Settings) -> str:
-    """Every effective setting as YAML that reads back as the same settings, except that digests are cut to their first 8 characters."""
+    """Every effective setting as YAML that reads back as the same settings, except for secrets, of which only a beginning is shown."""
     # PyYAML's stubs leave the result untyped.
     text: str = yaml.dump(
         _shown(settings), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf")
     )
     return text
+
+
+def as_values(settings: Settings) -> Plain:
+    """The same as plain values."""
+    return _shown(settings)
 
 
 def differences(old: Settings, new: Settings) -> tuple[Change, ...]:
@@ -68,7 +78,8 @@ def _changes(path: KeyPath, old: object, new: object, *, hot: bool) -> Iterator[
         for key in {**old, **new}:
             yield from _changes((*path, str(key)), old.get(key), new.get(key), hot=hot)
     else:
-        yield Change(path=dotted(path), old=_shown(old), new=_shown(new), hot=hot)
+        shown = _host_of if path in _SECRET_URLS else _whether_set if path in _SECRETS else _shown
+        yield Change(path=dotted(path), old=shown(old), new=shown(new), hot=hot)
 
 
 def _shown(value: object) -> Plain:
@@ -77,5 +88,27 @@ def _shown(value: object) -> Plain:
         return [_shown(each) for each in value]
     if is_dataclass(value) and not isinstance(value, Window):
         shown = {each.name: _shown(getattr(value, each.name)) for each in fields(value)}
-        return shown | {"sha256": value.sha256[:_SHOWN_DIGEST_CHARS] + "…"} if isinstance(value, KeySettings) else shown
+        return shown | _without_secrets(value)
     return {str(key): _shown(each) for key, each in value.items()} if isinstance(value, Mapping) else plain(value)
+
+
+def _without_secrets(value: object) -> dict[str, Plain]:
+    """What is shown of the fields of a section that are secrets."""
+    if isinstance(value, KeySettings):
+        return {"sha256": value.sha256[:_SHOWN_DIGEST_CHARS] + "…"}
+    if isinstance(value, CloudSettings):
+        return {"api_key": _whether_set(value.api_key)}
+    if isinstance(value, WebhookSettings):
+        return {"secret": _whether_set(value.secret)}
+    if isinstance(value, AlertSettings):
+        return {name: _host_of(getattr(value, name)) for _, name in _SECRET_URLS}
+    return {}
+
+
+def _whether_set(secret: object) -> Plain:
+    return _SET if secret else ""
+
+
+def _host_of(url: object) -> Plain:
+    parts = urlsplit(str(url))
+    return f"{parts.scheme}://{parts.hostname}/…" if url else ""

@@ -17,30 +17,41 @@ from cronsim import CronSimError
 
 from hearth.config import active_hours
 from hearth.config.settings import (
+    AgingSettings,
+    AlertSettings,
     Announcement,
     BackendSettings,
     BudgetSettings,
     CallerLimits,
+    CloudPriceSettings,
+    CloudSettings,
+    CostAwareSettings,
     GpuAlertSettings,
     GpuSettings,
+    JobSettings,
     KeepaliveSettings,
     KeySettings,
     ModelSettings,
     OllamaSettings,
+    PackingSettings,
     QueueSettings,
     RateLimitSettings,
     SchedulingSettings,
     ServerSettings,
     Settings,
     StorageSettings,
+    TimeSliceSettings,
+    WebhookSettings,
 )
 
 MAX_TEXT_CHARS = 1000
 MAX_NAME_CHARS = 256
 MAX_CRON_CHARS = 100
+MIN_SECRET_CHARS = 16
 _YEAR_S = 366.0 * 86400
 _SOME_MONDAY_S = 1_704_067_200.0
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?", re.ASCII)
+_GPU_DEVICE = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
@@ -60,6 +71,8 @@ _DEPTH = Range(at_least=1, at_most=1_000_000)
 _PERCENTAGE = Range(at_least=0, at_most=100)
 _GIBIBYTES = Range(at_least=0, at_most=1_000_000)
 _MEBIBYTES = Range(above=0, at_most=1_000_000)
+_USD = Range(at_least=0, at_most=1_000_000)
+_TOKEN_PRICE = Range(at_least=0, at_most=100_000)
 _SLOTS = Range(at_least=1, at_most=1024)
 
 RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
@@ -70,6 +83,15 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (SchedulingSettings, "preempt_min_remaining_s"): _DURATION,
         (SchedulingSettings, "preempt_finish_bound_s"): _DURATION,
         (SchedulingSettings, "replay_limit_mib"): Range(at_least=0, at_most=1024),
+        (CostAwareSettings, "coalesce_window_s"): _DURATION,
+        (CostAwareSettings, "amortization_factor"): Range(at_least=0, at_most=1000),
+        (CostAwareSettings, "max_wait_s"): _DURATION,
+        (CostAwareSettings, "min_active_s"): _DURATION,
+        (TimeSliceSettings, "min_slice_factor"): Range(at_least=0, at_most=1000),
+        (AgingSettings, "promote_after_s"): _DURATION,
+        (PackingSettings, "lookahead"): Range(at_least=1, at_most=10_000),
+        (PackingSettings, "prefill_max_tokens"): Range(at_least=1, at_most=100_000_000),
+        (PackingSettings, "force_fifo_every"): _COUNT,
         (KeepaliveSettings, "after_s"): _TIMEOUT,
         (KeepaliveSettings, "every_s"): _TIMEOUT,
         (QueueSettings, "max_external_depth"): _DEPTH,
@@ -78,8 +100,13 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (QueueSettings, "max_wait_s"): _DURATION,
         (CallerLimits, "requests_per_minute"): _COUNT,
         (CallerLimits, "requests_per_hour"): _COUNT,
-        (BudgetSettings, "daily_external_usd"): Range(at_least=0, at_most=1_000_000),
+        (BudgetSettings, "daily_external_usd"): _USD,
         (BudgetSettings, "alert_pct"): _PERCENTAGE,
+        (AlertSettings, "debounce_minutes"): Range(at_least=0, at_most=10_080),
+        (AlertSettings, "rate_limit_alert_threshold"): Range(at_least=1, at_most=10_000),
+        (AlertSettings, "queue_depth_warning"): _COUNT,
+        (AlertSettings, "loop_lag_warning_s"): Range(at_least=0.05, at_most=3600),
+        (AlertSettings, "disk_free_warning_mib"): Range(at_least=0, at_most=1_000_000_000),
         (GpuAlertSettings, "swaps_per_hour_warning"): _COUNT,
         (GpuAlertSettings, "swap_wait_ms_warning"): Range(at_least=0, at_most=_YEAR_S * 1000),
         (GpuAlertSettings, "swap_overhead_pct_warning"): _PERCENTAGE,
@@ -87,6 +114,9 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (GpuSettings, "restore_home_delay_s"): _DURATION,
         (GpuSettings, "vram_gb"): _GIBIBYTES,
         (GpuSettings, "parallel"): _SLOTS,
+        (GpuSettings, "task_vram_gb"): _GIBIBYTES,
+        (GpuSettings, "sample_interval_s"): Range(at_least=1, at_most=3600),
+        (GpuAlertSettings, "temperature_c"): Range(at_least=1, at_most=150),
         (GpuSettings, "swap_cost_prior_s"): _DURATION,
         (ModelSettings, "vram_gb"): _GIBIBYTES,
         (ModelSettings, "parallel"): _SLOTS,
@@ -96,6 +126,17 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (OllamaSettings, "connect_timeout_s"): _TIMEOUT,
         (OllamaSettings, "first_byte_timeout_s"): _TIMEOUT,
         (OllamaSettings, "idle_timeout_s"): _TIMEOUT,
+        (KeySettings, "daily_usd"): _USD,
+        (CloudSettings, "when_wait_over_s"): _DURATION,
+        (CloudSettings, "max_per_request_usd"): _USD,
+        (CloudSettings, "daily_external_usd"): _USD,
+        (CloudSettings, "default_max_tokens"): Range(at_least=1, at_most=1_000_000),
+        (CloudSettings, "timeout_s"): _TIMEOUT,
+        (CloudSettings, "max_retries"): Range(at_least=0, at_most=10),
+        (CloudPriceSettings, "input_usd"): _TOKEN_PRICE,
+        (CloudPriceSettings, "output_usd"): _TOKEN_PRICE,
+        (CloudPriceSettings, "cache_read_usd"): _TOKEN_PRICE,
+        (CloudPriceSettings, "cache_write_usd"): _TOKEN_PRICE,
         (ServerSettings, "port"): Range(at_least=1, at_most=65535),
         (ServerSettings, "max_body_mib"): _MEBIBYTES,
         (ServerSettings, "write_buffer_mib"): _MEBIBYTES,
@@ -104,6 +145,15 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (StorageSettings, "retention_days"): Range(above=0, at_most=36_600),
         (StorageSettings, "max_mib"): Range(at_least=1, at_most=1_000_000),
         (StorageSettings, "reserve_mib"): Range(at_least=0, at_most=1_000_000),
+        (JobSettings, "max_in_queue"): Range(at_least=1, at_most=1000),
+        (JobSettings, "max_queued"): _DEPTH,
+        (JobSettings, "max_stored_mib"): _MEBIBYTES,
+        (JobSettings, "max_result_mib"): _MEBIBYTES,
+        (JobSettings, "max_attempts"): Range(at_least=1, at_most=100),
+        (JobSettings, "keep_results_days"): Range(at_least=1, at_most=36_600),
+        (JobSettings, "pool_workers"): Range(at_least=1, at_most=256),
+        (WebhookSettings, "max_attempts"): Range(at_least=1, at_most=20),
+        (WebhookSettings, "timeout_s"): Range(above=0, at_most=300),
     }
 )
 
@@ -140,6 +190,13 @@ def model_name_or_nothing(text: str) -> str:
     return model_name(text) if text else text
 
 
+def gpu_device(text: str) -> str:
+    """The number of a card, or its UUID as `nvidia-smi -L` prints it."""
+    if _GPU_DEVICE.fullmatch(text) is None:
+        raise ValueError('must be the number of a card in quotes, such as "0", or its UUID, such as "GPU-..." (`nvidia-smi -L`)')
+    return text
+
+
 def time_zone(text: str) -> str:
     """`local`, or a zone that this machine knows."""
     active_hours.zone_of(text)
@@ -173,6 +230,22 @@ def http_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def webhook_url(text: str) -> str:
+    """An absolute http or https URL to post to, or the empty string; it may carry credentials, so no problem quotes it."""
+    if not text:
+        return text
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or any(each.isspace() for each in text):
+        raise ValueError("must be the whole URL that messages are posted to, beginning with https://, or empty")
+    if parts.fragment:
+        raise ValueError("must be a URL without fragment (`#...`)")
+    return text
+
+
 def listen_host(text: str) -> str:
     """A host name or an IP address to listen on."""
     if _is_address(text) or _HOST.fullmatch(text):
@@ -190,6 +263,20 @@ def digest(text: str) -> str:
     if _DIGEST.fullmatch(text) is None:
         raise ValueError("must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)")
     return text.lower()
+
+
+def api_key(text: str) -> str:
+    """A credential that an HTTP header can carry, or the empty string."""
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("holds a character that no HTTP header can carry")
+    return text
+
+
+def signing_secret(text: str) -> str:
+    """What messages are signed with: long enough that nobody guesses it, or the empty string."""
+    if text and len(text) < MIN_SECRET_CHARS:
+        raise ValueError(f"must have at least {MIN_SECRET_CHARS} characters (`openssl rand -hex 32` makes a good one)")
+    return text
 
 
 def log_format(text: str) -> str:
@@ -222,8 +309,13 @@ TEXT_RULES: Mapping[tuple[type, str], Callable[[str], str]] = MappingProxyType(
         (Settings, "priority_map"): name,
         (RateLimitSettings, "callers"): name,
         (GpuSettings, "home_model"): model_name_or_nothing,
+        (GpuSettings, "task_vram_gb"): name,
+        (GpuSettings, "device"): gpu_device,
         (Settings, "models"): model_name,
         (OllamaSettings, "url"): http_url,
+        (AlertSettings, "discord_webhook_url"): webhook_url,
+        (AlertSettings, "webhook_url"): webhook_url,
+        (AlertSettings, "ntfy_url"): webhook_url,
         (ServerSettings, "host"): listen_host,
         (ServerSettings, "allowed_hosts"): allowed_host,
         (ServerSettings, "log_format"): log_format,
@@ -231,5 +323,13 @@ TEXT_RULES: Mapping[tuple[type, str], Callable[[str], str]] = MappingProxyType(
         (KeySettings, "sha256"): digest,
         (KeySettings, "models"): model_name,
         (StorageSettings, "path"): file_path,
+        (JobSettings, "task_types"): name,
+        (WebhookSettings, "allowed_hosts"): allowed_host,
+        (WebhookSettings, "secret"): signing_secret,
+        (CloudSettings, "api_key"): api_key,
+        (CloudSettings, "model"): model_name,
+        (CloudSettings, "models"): model_name,
+        (CloudSettings, "base_url"): http_url,
+        (CloudSettings, "prices"): model_name,
     }
 )

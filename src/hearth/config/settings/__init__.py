@@ -14,15 +14,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from hearth.config.settings.alerts import AlertSettings, AlertType
 from hearth.config.settings.callers import AuthSettings, BudgetSettings, CallerLimits, KeySettings, RateLimitSettings
 from hearth.config.settings.clients import BackgroundTasks, ClientSettings
+from hearth.config.settings.cloud import CloudPriceSettings, CloudSettings
 from hearth.config.settings.gpu import GpuAlertSettings, GpuSettings, ModelSettings
+from hearth.config.settings.jobs import JobSettings, OnRestart, WebhookSettings
 from hearth.config.settings.scheduling import (
+    AgingSettings,
     Announcement,
+    CostAwareSettings,
+    PackingMode,
+    PackingSettings,
     PolicyName,
     QueueSettings,
     SchedulingSettings,
     StartedStreams,
+    TimeSliceSettings,
     UnreplayableStreams,
     Window,
 )
@@ -31,6 +39,9 @@ from hearth.config.settings.storage import StorageSettings
 from hearth.types import LoadOptions, Priority, canonical_model
 
 __all__ = [
+    "AgingSettings",
+    "AlertSettings",
+    "AlertType",
     "Announcement",
     "AuthSettings",
     "BackendMode",
@@ -39,14 +50,21 @@ __all__ = [
     "BudgetSettings",
     "CallerLimits",
     "ClientSettings",
+    "CostAwareSettings",
+    "CloudPriceSettings",
+    "CloudSettings",
     "GpuAlertSettings",
     "GpuSettings",
+    "JobSettings",
     "KeepaliveSettings",
     "KeySettings",
     "LogLevel",
     "MIB_PER_GB",
     "ModelSettings",
     "OllamaSettings",
+    "OnRestart",
+    "PackingMode",
+    "PackingSettings",
     "PolicyName",
     "QueueSettings",
     "RateLimitSettings",
@@ -56,7 +74,9 @@ __all__ = [
     "Settings",
     "StartedStreams",
     "StorageSettings",
+    "TimeSliceSettings",
     "UnreplayableStreams",
+    "WebhookSettings",
     "Window",
     "load_options",
 ]
@@ -81,9 +101,12 @@ class Settings:
     ollama: OllamaSettings = field(default_factory=OllamaSettings)
     keepalive: KeepaliveSettings = field(default_factory=KeepaliveSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
+    cloud: CloudSettings = field(default_factory=CloudSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    jobs: JobSettings = field(default_factory=JobSettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class BudgetSettings:
     """Money."""
 
     daily_external_usd: float = 5.0
-    """US dollars a day that external callers may spend on cloud models. hot"""
+    """US dollars a day that external callers may spend on cloud models, together; days begin at midnight in `scheduling.time_zone`. hot"""
     alert_pct: float = 80.0
     """Percentage of the budget at which the owner is told. hot"""
 
@@ -55,6 +55,12 @@ class KeySettings:
     """Models it may use, `*` as wildcard; empty is all. hot"""
     admin: bool = False
     """May preempt, cancel others' requests, reload, and manage Ollama's models. hot"""
+    allow_cloud: bool = False
+    """Its requests may be answered by Claude (`cloud`), which costs money and takes the prompt out of the house. hot"""
+    local_only: bool = False
+    """Its requests never leave the house, whatever `allow_cloud` says. hot"""
+    daily_usd: float | None = None
+    """US dollars a day that this caller may spend on Claude; unset is no limit of its own. hot"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +17,8 @@ class GpuAlertSettings:
     """A swap longer than this many milliseconds. hot"""
     swap_overhead_pct_warning: float = 25.0
     """More than this percentage of busy time spent on swaps. hot"""
+    temperature_c: float = 85.0
+    """A card as hot as this, in degrees Celsius. hot"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +32,17 @@ class GpuSettings:
     restore_home_delay_s: float = 30.0
     """Idle seconds before the home model is loaded again. hot"""
     vram_gb: float | None = None
-    """GPU memory in GiB, 0 for a machine without GPU (no limit); unset is unknown: one model at a time. hot"""
+    """GPU memory in GiB, 0 for a machine without GPU (no limit); unset is what the card says, else unknown: one model at a time. hot"""
     parallel: int = 1
     """Requests that one model serves at once, unless `models` says otherwise; at most OLLAMA_NUM_PARALLEL. hot"""
+    nvml: bool = True
+    """Read the card's own numbers: NVIDIA's through NVML, AMD's from sysfs. false where Ollama runs on another machine. restart"""
+    device: str = "0"
+    """Which card, by its number or an NVIDIA card's UUID. restart"""
+    sample_interval_s: float = 5.0
+    """Seconds between two readings of the card. hot"""
+    task_vram_gb: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """GPU memory in GiB that is reserved for a model when it is loaded for a task of this type, instead of the model's own. hot"""
     swap_cost_prior_s: float = 10.0
     """Assumed seconds for a swap that has not been measured yet. hot"""
     alerts: GpuAlertSettings = GpuAlertSettings()

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hearth.types import Priority
+
 
 class PolicyName(StrEnum):
     """Which model a band serves next when it has a choice."""
 
     FIFO = "fifo"
     AFFINITY = "affinity"
+    COST_AWARE = "cost_aware"
+    TIME_SLICE = "time_slice"
+    ADAPTIVE = "adaptive"
 
 
 class StartedStreams(StrEnum):
@@ -48,6 +53,59 @@ class Announcement:
     """When it comes: minute, hour, day of month, month, day of week, in `scheduling.time_zone`. hot"""
 
 
+class PackingMode(StrEnum):
+    """Which of the waiting prompts are let into a model's free slots together."""
+
+    FIFO = "fifo"
+    PACK = "pack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostAwareSettings:
+    """The policy `cost_aware`: when waiting work is worth a swap."""
+
+    coalesce_window_s: float = 2.0
+    """Seconds that the first item for another model waits for company. hot"""
+    amortization_factor: float = 0.5
+    """Items per second of swap cost that make a swap worthwhile at once. hot"""
+    max_wait_s: float = 15.0
+    """Seconds after which a waiting item asks for its swap whatever it costs. hot"""
+    min_active_s: float = 5.0
+    """Seconds that a model is in memory at least before it is swapped away. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSliceSettings:
+    """The policy `time_slice`: how long the models serve in turn."""
+
+    min_slice_factor: float = 3.0
+    """A slice lasts at least this many times what the swap that ends it costs. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgingSettings:
+    """What waiting does for the rank of internal work; external work keeps its order of arrival and never passes internal work."""
+
+    promote_after_s: float = 300.0
+    """Seconds of waiting after which an internal item rises one band, and again after as long; 0 is never. hot"""
+    ceiling: Priority = Priority.NORMAL
+    """The highest band that waiting alone can reach: critical, normal or background. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingSettings:
+    """How the free slots of a model with several (`gpu.parallel`) are filled: in rounds, each of which ends when its prompts are read."""
+
+    mode: PackingMode = PackingMode.FIFO
+    """`fifo`: in order of arrival; `pack`: the smallest prompts first, while there is more than one free slot. hot"""
+    lookahead: int = 64
+    """Waiting items of a model among which `pack` chooses. hot"""
+    prefill_max_tokens: int | None = None
+    """Prompt tokens that one round takes, though always one item; unset is 2048 for `pack` and no limit for `fifo`. hot"""
+    force_fifo_every: int = 8
+    """Every so many rounds one goes in order of arrival, so that no long prompt is passed for ever; 0 is never. hot"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSettings:
     """When and how the queue decides."""
@@ -58,12 +116,14 @@ class SchedulingSettings:
     """IANA zone of `active_hours` and `announcements` (`Europe/Berlin`); `local` is the machine's zone. hot"""
     schedule_drain_minutes: float = 2.0
     """Minutes before an announced internal task in which no external item that would overrun it starts. hot"""
-    policy: PolicyName = PolicyName.AFFINITY
-    """`fifo` or `affinity`: whether a band finishes what the resident model can serve before it swaps. hot"""
+    policy: PolicyName = PolicyName.ADAPTIVE
+    """Which model a band serves next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md). hot"""
     max_swap_wait_s: float = 120.0
-    """Seconds after which a waiting item may force a swap away from a busy model. hot"""
+    """Seconds after which a waiting item may force a swap away from a busy model; `adaptive` waits longer for a long queue. hot"""
     residency_factor: float = 3.0
-    """A forced swap comes only after the resident model has served this many times the measured cost of the swap. hot"""
+    """A forced swap comes only after the resident model has served this many times the measured cost of a swap. hot"""
+    cost_aware: CostAwareSettings = CostAwareSettings()
+    time_slice: TimeSliceSettings = TimeSliceSettings()
     preempt_min_remaining_s: float = 2.0
     """A running external item that is estimated to end within this many seconds is not interrupted. hot"""
     started_streams: StartedStreams = StartedStreams.REPLAY
@@ -74,6 +134,8 @@ class SchedulingSettings:
     """Seconds an internal item waits for a stream that is left to finish; then the stream ends with a retryable error. hot"""
     replay_limit_mib: float = 1.0
     """MiB of a stream that are kept to compare a replay with; a longer one cannot be replayed. hot"""
+    aging: AgingSettings = AgingSettings()
+    packing: PackingSettings = PackingSettings()
     announcements: tuple[Announcement, ...] = ()
     """Internal tasks with a known time: `task_type` and a five-field `cron` expression in `time_zone`. hot"""
 

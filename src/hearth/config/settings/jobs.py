@@ -1,0 +1,56 @@
+"""Work that is accepted once and done whatever happens: durable jobs, and who hears of their end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hearth.types import Priority
+
+
+class OnRestart(StrEnum):
+    """What becomes of a job that was running when the gateway died."""
+
+    REQUEUE = "requeue"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """Who may be told that a job has ended. The secret is in no repr, log, error or status."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts that a job's `webhook` may name, without port; none at all means that no job may have one. hot"""
+    secret: str = field(default="", repr=False)
+    """What every message is signed with (HMAC-SHA256); `${NAME}` takes it from the environment. hot"""
+    max_attempts: int = 8
+    """Attempts for one message, further and further apart, before it is given up. hot"""
+    timeout_s: float = 10.0
+    """Seconds for one attempt. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """Durable jobs (docs/jobs.md): they need `storage.enabled`, and their requests and results are kept in its file."""
+
+    task_types: tuple[str, ...] = ()
+    """Task types that `submit_task` puts into the durable queue; others run at once on a pool of threads. hot"""
+    priority: Priority = Priority.BACKGROUND
+    """The internal band of a job that asks for none; jobs of external callers wait in the external queue. hot"""
+    max_in_queue: int = 4
+    """Jobs that are in the GPU's own queue, or running, at one time; all others wait in the store. hot"""
+    max_queued: int = 10_000
+    """Jobs that may wait in the store; one more is refused with 503. hot"""
+    max_stored_mib: float = 256.0
+    """MiB of requests and results in the store beyond which new jobs are refused with 503. hot"""
+    max_result_mib: float = 16.0
+    """MiB that one answer may have; a job with a larger one fails. hot"""
+    max_attempts: int = 3
+    """Starts of one job after which it ends failed: a job that brings the gateway down, or an answer that always fails. hot"""
+    on_restart: OnRestart = OnRestart.REQUEUE
+    """What becomes of a job that was running when the gateway died: requeue (it runs again) or fail. restart"""
+    keep_results_days: float = 7.0
+    """Days after which an ended job is deleted with its request and its result. hot"""
+    pool_workers: int = 4
+    """Threads for the tasks of `submit_task` that are not in `task_types`. restart"""
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)

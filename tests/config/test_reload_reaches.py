@@ -1,0 +1,185 @@
+"""A reload reaches everything: after it, nothing in the gateway remembers what the keys said before.
+
+Every key that is hot gets a value that occurs nowhere else, is changed by a reload, and is then looked for in whatever can be reached
+from the gateway and its HTTP side: a part that copied a setting when it was built would still hold the old value. That a setting is
+read at all is tested in `test_traps.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+
+from hearth.api.app import build_app
+from hearth.api.server import HearthServer
+from hearth.bootstrap import build_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.history import ReloadHistory
+from hearth.config.settings import (
+    Announcement,
+    BackendMode,
+    KeySettings,
+    ModelSettings,
+    Settings,
+    Window,
+)
+from hearth.config.shapes import field_docs, field_types, item_type, mode_of, without_none
+
+Path = tuple[str, ...]
+UNTOUCHED = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, type, enum.Enum)
+"""What is reached but belongs to no gateway."""
+START = {"sha256": "0" * 64, "cron": "0 4 * * *", "time_zone": "UTC"}
+
+
+def hot_values(cls: type = Settings, path: Path = ()) -> Iterator[Path]:
+    """The places of all numbers and free texts that are hot and stand outside lists and mappings."""
+    docs = field_docs(cls)
+    for name, annotation in field_types(cls).items():
+        inner = without_none(annotation)
+        if isinstance(inner, type) and is_dataclass(inner) and inner is not Window:
+            yield from hot_values(inner, (*path, name))
+        elif inner in {int, float, str} and mode_of(docs.get(name, "")) == "hot" and name not in START:
+            yield (*path, name)
+
+
+def hot_containers(cls: type = Settings, path: Path = ()) -> Iterator[Path]:
+    """The places of all hot lists and mappings."""
+    docs = field_docs(cls)
+    for name, annotation in field_types(cls).items():
+        inner = without_none(annotation)
+        if isinstance(inner, type) and is_dataclass(inner) and inner is not Window:
+            yield from hot_containers(inner, (*path, name))
+        elif item_type(inner) is not None and mode_of(docs.get(name, "")) == "hot":
+            yield (*path, name)
+
+
+VALUES, CONTAINERS = list(hot_values()), list(hot_containers())
+
+
+def changed(tree: Any, path: Path, value: object) -> Any:
+    """The tree with another value at a place."""
+    inner = value if len(path) == 1 else changed(getattr(tree, path[0]), path[1:], value)
+    return replace(tree, **{path[0]: inner})
+
+
+def at(tree: Any, path: Path) -> Any:
+    for name in path:
+        tree = getattr(tree, name)
+    return tree
+
+
+def marker(index: int, kind: type, *, late: bool) -> int | float | str:
+    """A value that nothing else has by chance."""
+    number = 730_001 + 2 * index + late
+    return f"marker-{number}:1b" if kind is str else number if kind is int else number + 0.127
+
+
+def marked(*, late: bool) -> Settings:
+    """Settings with a marker at every place."""
+    tree = Settings()
+    for index, path in enumerate(VALUES):
+        owner = type(at(tree, path[:-1]))
+        kind = without_none(field_types(owner)[path[-1]])
+        tree = changed(tree, path, marker(index, kind, late=late))
+    settled: Settings = changed(changed(tree, ("backend", "mode"), BackendMode.OLLAMA), ("storage", "enabled"), False)
+    return settled
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """Everything that the roots hold, directly or through others; not the frames of this test, nor what is the interpreter's."""
+    seen: set[int] = set()
+    waiting: list[object] = list(roots)
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen or isinstance(thing, (*UNTOUCHED, types.FrameType)):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, ReloadHistory):
+            continue
+        yield thing
+        if isinstance(thing, types.FunctionType):
+            waiting.extend(thing.__closure__ or ())
+            waiting.extend(thing.__defaults__ or ())
+        elif not isinstance(thing, str | bytes | int | float):
+            waiting.extend(gc.get_referents(thing))
+
+
+async def held_after_a_reload(before: Settings, after: Settings) -> list[object]:
+    """Everything that a gateway which began with `before` holds once `after` is in force."""
+    gateway = await build_gateway(GatewayConfig(settings=before), ollama_url="http://127.0.0.1:9")
+    app = build_app(gateway)
+    server = HearthServer(app, lambda: gateway.config.settings.server)
+    try:
+        assert gateway.reload(GatewayConfig(settings=after))
+        await gateway.worker.process_one()
+        app._current_doorkeeper()
+        return list(reachable(gateway, app, server))
+    finally:
+        await gateway.stop(0.0)
+
+
+async def test_no_part_of_the_house_keeps_what_a_hot_key_said_before():
+    before, after = marked(late=False), marked(late=True)
+    held = {value for value in await held_after_a_reload(before, after) if isinstance(value, str | int | float)}
+    names = {".".join(path): (at(before, path), at(after, path)) for path in VALUES}
+    assert {name for name, (old, _) in names.items() if old in held or f"{old}:latest" in held} == set()
+    assert {name for name, (_, new) in names.items() if new not in held} == set()
+
+
+def filled(annotation: Any, name: str) -> object:
+    """A list or mapping with one entry that is called `name`."""
+    item = item_type(annotation)
+    if item is Announcement:
+        return (Announcement(task_type=name, cron="0 4 * * *"),)
+    if item is KeySettings:
+        return (KeySettings(name=name, sha256="0" * 64),)
+    is_mapping = getattr(annotation, "__origin__", None) is Mapping
+    if item is str:
+        return {name: "other"} if is_mapping else (name,)
+    entry = entry_of(item)
+    return {name: entry} if is_mapping else (entry,)
+
+
+def entry_of(item: Any) -> object:
+    """Some value of a type."""
+    if is_dataclass(item) and isinstance(item, type):
+        return item(**{each.name: 3.0 for each in fields(item) if each.default is MISSING and each.default_factory is MISSING})
+    return next(iter(item)) if isinstance(item, enum.EnumMeta) else item(3)
+
+
+@pytest.mark.parametrize("path", CONTAINERS, ids=".".join)
+async def test_no_part_of_the_house_keeps_an_entry_that_is_gone(path: Path):
+    base = marked(late=False)
+    annotation = without_none(field_types(type(at(base, path[:-1])))[path[-1]])
+    before = changed(base, path, filled(annotation, "marker-of-before:1b"))
+    held = await held_after_a_reload(before, base)
+    old = at(before, path)
+    assert not any(value == "marker-of-before:1b" for value in held if isinstance(value, str))
+    assert not any(value is old for value in held)
+
+
+async def test_the_search_finds_what_is_kept():
+    """The tests above can fail: a copied setting is found wherever it is."""
+
+    class Part:
+        def __init__(self, settings: Settings) -> None:
+            self._limit = settings.queue.max_external_depth
+            self._later = lambda: settings.gpu
+
+    part = Part(changed(marked(late=False), ("models",), {"m": ModelSettings(num_ctx=4242)}))
+    held = list(reachable(part))
+    for path in (("queue", "max_external_depth"), ("gpu", "restore_home_delay_s")):
+        assert at(marked(late=False), path) in [value for value in held if isinstance(value, int | float)]
+    assert 4242 in held
+
+
+def test_every_section_with_hot_keys_is_covered():
+    covered = {path[0] for path in (*VALUES, *CONTAINERS)}
+    hot = {each.name for each in fields(Settings)} - {"storage", "backend"}
+    assert hot - covered <= {"clients"}

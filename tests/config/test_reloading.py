@@ -1,0 +1,240 @@
+"""From the file to the configuration in force: what is refused, what overlaps, and what a reload must not hold up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.reload import Attempt, look_at
+from hearth.config.settings import ServerSettings, Settings
+from hearth.errors import ShuttingDown
+from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
+from tests.config.keeping import depth, keeping
+from tests.support.virtual_time import LoopClock, in_virtual_time
+
+ALIAS_BOMB = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]\n"
+
+
+class DeafWatch:
+    """A file system that reports nothing: the watch is told of changes by the test alone, or of none."""
+
+    def __init__(self, path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop) -> None:
+        self.touched = touched
+
+    def refresh(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "llm_gateway.yaml"
+    path.write_text(depth(1))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"\n\n# nothing\n", "is empty"),
+        (b"queue: [", "is not YAML"),
+        (b"queue:\n\tmax_external_depth: 2\n", "is not YAML"),
+        (b"queue:\n  max_external_depth: 2\n  max_external_depth: 3\n", "is already given in line 2"),
+        (b"queue:\n  max_external_depht: 2\n", "did you mean max_external_depth"),
+        (b"- queue\n", "must be a mapping"),
+        (b"\x7fELF\x02\x01\x01\x00\x00\x00", "control character"),
+        (b"\xff\xfe\x00q\x00u", "is not UTF-8 text"),
+        (b"queue: {}\n\x00", "control character"),
+        (ALIAS_BOMB.encode(), "anchors and aliases"),
+        (b"#" * 10 * 1024 * 1024, "is larger than 256 KiB"),
+        (b"queue: " + b"[" * 100_000, "nested deeper"),
+    ],
+    ids=lambda value: repr(value[:20]) if isinstance(value, bytes) else "",
+)
+@in_virtual_time
+async def test_a_bad_content_changes_nothing_and_the_good_one_after_it_counts(file, content: bytes, says: str):
+    async with keeping(file, clock=LoopClock()) as kept:
+        before = kept.in_force.config
+        file.write_bytes(content)
+        assert await kept.reloader.reload() is False
+        (rejected,) = kept.of(ConfigRejected)
+        assert any(says in problem for problem in rejected.problems), rejected.problems
+        assert all(str(file) in problem for problem in rejected.problems)
+        assert kept.in_force.config is before
+        file.write_text(depth(2))
+        assert await kept.reloader.reload() is True
+        assert kept.depth == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbfqueue:\n  max_external_depth: 2\n",
+        b"queue:\r\n  max_external_depth: 2\r\n",
+        b"\xef\xbb\xbfqueue:\r\n  max_external_depth: 2",
+    ],
+    ids=["byte order mark", "CRLF", "both, without a last line break"],
+)
+@in_virtual_time
+async def test_what_editors_of_other_systems_write_counts(file, content: bytes):
+    async with keeping(file, clock=LoopClock()) as kept:
+        file.write_bytes(content)
+        assert await kept.reloader.reload() is True
+        assert kept.depth == 2
+
+
+@in_virtual_time
+async def test_something_else_in_place_of_the_file_changes_nothing(file):
+    async with keeping(file, clock=LoopClock()) as kept:
+        file.unlink()
+        file.mkdir()
+        assert await kept.reloader.reload() is False
+        assert kept.of(ConfigRejected)[0].problems == (f"{file}: is not a regular file",)
+        assert kept.depth == 1
+
+
+def test_what_cannot_be_read_is_one_finding_however_often_it_is_looked_at(tmp_path: Path):
+    missing = tmp_path / "missing"
+    assert look_at(missing) == look_at(missing)
+    assert look_at(missing) != look_at(tmp_path)
+
+
+@in_virtual_time
+async def test_without_reports_a_change_is_in_force_within_a_second_and_a_half_written_one_never(file):
+    async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:
+        await asyncio.sleep(20.0)
+        file.write_text("")
+        await asyncio.sleep(0.25)
+        file.write_text(depth(2))
+        started = asyncio.get_running_loop().time()
+        await kept.reloaded(2)
+        assert asyncio.get_running_loop().time() - started <= 1.0
+        assert kept.of(ConfigRejected) == []
+
+
+@in_virtual_time
+async def test_orders_that_come_together_share_a_try(file):
+    async with keeping(file, clock=LoopClock()) as kept:
+        assert await asyncio.gather(*(kept.reloader.reload() for _ in range(100))) == [True] * 100
+        assert len(kept.of(ConfigReloaded)) == 1
+
+
+@in_virtual_time
+async def test_who_gives_up_waiting_takes_nobody_along(file):
+    async with keeping(file, clock=LoopClock()) as kept:
+        leaving = asyncio.ensure_future(kept.reloader.reload())
+        staying = asyncio.ensure_future(kept.reloader.reload())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert await staying is True
+
+
+@in_virtual_time
+async def test_orders_without_a_file_put_the_defaults_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    async with keeping(None, clock=LoopClock()) as kept:
+        assert await kept.reloader.reload() is True
+        assert kept.in_force.config == GatewayConfig()
+
+
+@in_virtual_time
+async def test_on_the_way_out_nothing_is_put_in_force_and_nobody_is_left_waiting(file):
+    async with keeping(file, clock=LoopClock()) as kept:
+        assert await kept.reloader.reload()
+        file.write_text(depth(2))
+        waiting = asyncio.ensure_future(kept.reloader.reload())
+        await asyncio.sleep(0.5)
+        kept.reloader.end()
+        for order in (waiting, kept.reloader.reload()):
+            with pytest.raises(ShuttingDown):
+                await order
+        await asyncio.sleep(60.0)
+        assert kept.depth == 1
+
+
+@in_virtual_time
+async def test_a_listener_that_breaks_keeps_no_other_from_hearing(file):
+    async with keeping(file, clock=LoopClock()) as kept:
+        heard: list[GatewayConfig] = []
+
+        def breaks(fresh: GatewayConfig) -> None:
+            raise ZeroDivisionError
+
+        kept.in_force.on_reload(breaks)
+        kept.in_force.on_reload(heard.append)
+        assert await kept.reloader.reload() is True
+        assert heard == [kept.in_force.config]
+        (fault,) = kept.of(InternalFault)
+        assert (fault.detail, "breaks" in fault.where) == ("ZeroDivisionError", True)
+
+
+@in_virtual_time
+async def test_a_change_while_the_last_one_is_parsed_is_not_lost(file):
+    async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:
+
+        def save_again(fresh: GatewayConfig) -> None:
+            if fresh.settings.queue.max_external_depth == 2:
+                file.write_text(depth(3))
+                kept.reloader.touched()
+
+        kept.in_force.on_reload(save_again)
+        file.write_text(depth(2))
+        await kept.reloaded(3)
+        assert [event.generation for event in kept.of(ConfigReloaded)] == [2, 3]
+
+
+async def test_a_file_of_the_largest_size_does_not_hold_the_loop_up(file):
+    """The loop runs on while a thread reads and parses; only what is applied takes its time."""
+    callers = "".join(f"    caller-{n}: {{requests_per_minute: {n + 1}}}\n" for n in range(5500))
+    async with keeping(file) as kept:
+        file.write_text("rate_limits:\n  callers:\n" + callers)
+        turns, order = 0, asyncio.ensure_future(kept.reloader.reload())
+        while not order.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert order.result() is True
+        assert len(kept.in_force.config.settings.rate_limits.callers) == 5500
+        assert turns > 20
+
+
+@in_virtual_time
+async def test_keys_that_wait_for_a_restart_are_named_until_they_are_back(file):
+    async with keeping(file, clock=LoopClock()) as kept:
+        for port, number, pending in ((9000, 1, ["server.port"]), (9000, 2, ["server.port"]), (8411, 2, [])):
+            settings = replace(Settings(), server=ServerSettings(port=port))
+            queue = replace(settings.queue, max_external_depth=number)
+            kept.in_force.take(Attempt(config=GatewayConfig(settings=replace(settings, queue=queue), source=file)))
+            assert kept.in_force.summary()["restart_pending"] == pending
+            assert kept.of(ConfigReloaded)[-1].needs_restart == tuple(pending)
+
+
+@in_virtual_time
+async def test_the_summary_counts_and_dates_what_became_of_the_file(file):
+    clock = LoopClock()
+    async with keeping(file, clock=clock) as kept:
+        began = clock.wall()
+        await asyncio.sleep(10.0)
+        file.write_text(depth(2))
+        await kept.reloader.reload()
+        await asyncio.sleep(10.0)
+        file.write_text("nonsense")
+        await kept.reloader.reload()
+        assert kept.in_force.summary() | {"problems": []} == {
+            "generation": 2,
+            "source": str(file),
+            "problems": [],
+            "loaded_wall": began + 10,
+            "last_attempt": began + 20,
+            "reload_count": 1,
+            "rejected_count": 1,
+            "restart_pending": [],
+            "watch": "off",
+        }
