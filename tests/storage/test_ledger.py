@@ -7,6 +7,7 @@ import pytest
 from hearth.config.settings import StorageSettings
 from hearth.storage.ledger import Spend
 from hearth.storage.store import Store
+from hearth.types import Lane
 from tests.storage.house import WALL
 
 
@@ -80,7 +81,7 @@ async def test_spending_can_be_asked_for_one_caller(store):
     assert (await today(store)).reserved_usd == 3.0
 
 
-async def test_a_start_releases_what_dead_processes_left_and_keeps_what_they_settled(tmp_path, clock):
+async def test_a_start_counts_what_dead_processes_left_as_spent_and_keeps_what_they_settled(tmp_path, clock):
     path, settings = tmp_path / "hearth.db", StorageSettings(reserve_mib=0)
     first = await Store.open(path, settings, clock=clock, listener=lambda health: None)
     await reserve(first, "orphan", 4.0)
@@ -88,8 +89,20 @@ async def test_a_start_releases_what_dead_processes_left_and_keeps_what_they_set
     await first.ledger.settle("paid", 1.5)
     await first.close(5.0)
     second = await Store.open(path, settings, clock=clock, listener=lambda health: None)
-    assert await today(second) == Spend(settled_usd=1.5, reserved_usd=0.0)
+    assert await today(second) == Spend(settled_usd=5.5, reserved_usd=0.0)
     await reserve(second, "mine", 1.0)
-    assert await second.ledger.release_orphans() == 0
+    assert await second.ledger.settle_orphans() == 0
     assert (await today(second)).reserved_usd == 1.0
     await second.close(5.0)
+
+
+async def test_what_is_booked_is_told_by_caller_and_lane(store):
+    await reserve(store, "open", 1.0, caller="n8n")
+    await reserve(store, "cheap", 3.0, caller="n8n")
+    await store.ledger.settle("cheap", 0.25)
+    await reserve(store, "free", 2.0, caller="n8n")
+    await store.ledger.release("free")
+    await store.ledger.reserve("own", caller="house", lane=Lane.INTERNAL, model="claude", reserved_usd=0.5)
+    booked = await store.ledger.booked(start_wall_s=WALL, end_wall_s=WALL + 86_400.0)
+    assert sorted(booked) == [("house", Lane.INTERNAL, 0.5), ("n8n", Lane.EXTERNAL, 1.25)]
+    assert await store.ledger.booked(start_wall_s=WALL + 86_400.0, end_wall_s=WALL + 2 * 86_400.0) == ()

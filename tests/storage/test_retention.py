@@ -99,7 +99,7 @@ def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(connection):
     old = WALL - 100 * DAY_S
     connection.execute("INSERT INTO swaps VALUES (1, 1, 1, ?, '[]', 'a', 1.0, NULL, NULL, 0, '')", (old,))
     for name, state in (("open", "reserved"), ("paid", "settled"), ("free", "released")):
-        connection.execute("INSERT INTO ledger VALUES (?, 1, 'webui', 'claude', 1.0, NULL, ?, ?, NULL)", (name, state, old))
+        connection.execute("INSERT INTO ledger VALUES (?, 1, 'webui', 'claude', 1.0, NULL, ?, ?, NULL, 'external')", (name, state, old))
     run(connection)
     assert count(connection, "swaps") == 0
     assert connection.execute("SELECT id FROM ledger").fetchall() == [("open",)]
@@ -114,3 +114,11 @@ async def test_an_open_store_forgets_by_itself(store, clock, tmp_path):
     await written(store)
     with closing(sqlite3.connect(tmp_path / "hearth.db")) as reader:
         assert reader.execute("SELECT sequence FROM invocation_log").fetchall() == [(2,)]
+
+
+def test_what_was_spent_today_is_never_forgotten_however_little_is_kept(connection):
+    insert = "INSERT INTO ledger VALUES (?, 1, 'webui', 'claude', 1.0, 1.0, 'settled', ?, NULL, 'external')"
+    for name, days_old in (("today", 0.5), ("yesterday", 1.5), ("long ago", 4.0)):
+        connection.execute(insert, (name, WALL - days_old * DAY_S))
+    run(connection, retention_days=0.01)
+    assert connection.execute("SELECT id FROM ledger ORDER BY id").fetchall() == [("today",), ("yesterday",)]

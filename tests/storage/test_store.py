@@ -12,6 +12,7 @@ import pytest
 from hearth.config.settings import StorageSettings
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.store import Store
+from hearth.storage.writer import StorageHealth
 from hearth.types import InvocationFilter
 from tests.storage.conftest import written
 from tests.storage.house import Fuse, StoppedClock, open_database
@@ -26,6 +27,26 @@ async def test_what_was_emitted_is_there_after_a_restart_under_its_own_epoch(tmp
         assert await store.close(5.0)
     store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
     assert [(row.epoch, row.sequence) for row in await store.invocations.find(InvocationFilter())] == [(2, 1), (1, 1)]
+    await store.close(5.0)
+
+
+async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(tmp_path, clock):
+    fuse, heard = Fuse(sqlite3.SQLITE_IOERR), asyncio.Event()
+
+    def hear(health: StorageHealth) -> None:
+        heard.set()
+
+    store = await Store.open(tmp_path / "hearth.db", StorageSettings(reserve_mib=0), clock=clock, listener=hear, connect=fuse.connect)
+    well = {"state": "ok", "waiting_rows": 0, "dropped": 0, "reserve_held": False, "last_fault": None}
+    assert store.shown() == well
+    fuse.arm(1, lasting=True)
+    store.invocations.emit(ended(1))
+    await heard.wait()
+    trouble = {"reason": "io_error", "at_wall": clock.wall()}
+    assert store.shown() == well | {"state": "io_error", "waiting_rows": 1, "last_fault": trouble}
+    fuse.repair()
+    await written(store)
+    assert store.shown() == well | {"last_fault": trouble}
     await store.close(5.0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.storage.swaps import Swap
+from hearth.types import LoggedSwap
 from tests.storage.conftest import written
 from tests.storage.house import WALL
 from tests.storage.samples import ended, swap_failed, swapped
@@ -13,10 +13,10 @@ async def test_swaps_are_listed_latest_first_with_what_became_of_them(store):
     store.swaps.emit(ended(1))
     store.swaps.emit(swap_failed())
     await written(store)
-    failed = Swap(
+    failed = LoggedSwap(
         ended_wall_s=WALL, from_models=(), to_model="c:3", swap_s=120.0, vram_mib=None, offloaded=None, failed=True, reason="swap_timeout"
     )
-    done = Swap(
+    done = LoggedSwap(
         ended_wall_s=WALL - 10.0,
         from_models=("a:1", "b:2"),
         to_model="c:3",

@@ -7,23 +7,25 @@ rate limiter's rebuild read through it.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import asdict
+from collections.abc import Callable
 
 from hearth.clock import Clock
 from hearth.events import Event, ItemEnded
 from hearth.storage.reader import Reader
+from hearth.storage.swaps import read_swaps
 from hearth.storage.writer import Writer
-from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, Outcome
+from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
 
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
 _INSERT = (
-    f"INSERT INTO invocation_log ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{column}' for column in _COLUMNS)}) "  # noqa: S608 - our names
+    f"INSERT INTO invocation_log ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' for _ in _COLUMNS)}) "  # noqa: S608 - our names
     "ON CONFLICT (epoch, sequence) DO NOTHING"
 )
 _SELECT = (
     f"SELECT {', '.join(_COLUMNS)} FROM invocation_log "  # noqa: S608 - our names
     "WHERE (:caller IS NULL OR caller = :caller) AND (:model IS NULL OR model = :model) "
-    "AND (:outcome IS NULL OR outcome = :outcome) AND ended_wall_s >= :since ORDER BY id DESC LIMIT :limit"
+    "AND (:outcome IS NULL OR outcome = :outcome) AND ended_wall_s >= :since "
+    "AND (:until IS NULL OR ended_wall_s <= :until) ORDER BY id DESC LIMIT :limit"
 )
 _COUNT = (
     "SELECT MIN(ended_wall_s) AS first_wall_s, lane, outcome, COUNT(*) AS items, SUM(interrupt_count) AS interruptions "
@@ -43,33 +45,40 @@ class InvocationLog:
     def emit(self, event: Event) -> None:
         """Note an item that has ended; every other event is ignored."""
         if isinstance(event, ItemEnded):
-            row = _parameters(self._row(event))
+            row = self._row(event)
             self._writer.post(lambda connection: connection.execute(_INSERT, row).rowcount)
 
-    def _row(self, event: ItemEnded) -> Invocation:
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return self.emit if kind is ItemEnded else None
+
+    def _row(self, event: ItemEnded) -> tuple[object, ...]:
+        """The values of `_COLUMNS`. Straight from the event: an `Invocation` in between would cost more than everything else here."""
         ended_wall_s = self._clock.wall() - (self._clock.monotonic() - event.at)
-        return Invocation(
-            epoch=self._epoch,
-            sequence=event.sequence,
-            request_id=event.request_id,
-            caller=event.caller,
-            lane=event.lane,
-            task_type=event.task_type,
-            model=event.model,
-            accepted_wall_s=ended_wall_s - event.total_s,
-            ended_wall_s=ended_wall_s,
-            queue_s=event.queue_s,
-            swap_s=event.swap_s,
-            first_byte_s=event.first_byte_s,
-            backend_s=event.backend_s,
-            total_s=event.total_s,
-            prompt_tokens=event.prompt_tokens,
-            output_tokens=event.output_tokens,
-            attempts=event.attempts,
-            interrupt_count=event.interrupt_count,
-            outcome=event.outcome,
-            reason=event.reason,
-            status=event.status,
+        return (
+            self._epoch,
+            event.sequence,
+            _storable(event.request_id),
+            None,
+            _storable(event.caller),
+            event.lane,
+            event.task_type if event.task_type is None else _storable(event.task_type),
+            event.model if event.model is None else _storable(event.model),
+            ended_wall_s - event.total_s,
+            ended_wall_s,
+            event.queue_s,
+            event.swap_s,
+            event.first_byte_s,
+            event.backend_s,
+            event.total_s,
+            event.prompt_tokens,
+            event.output_tokens,
+            event.cost_usd,
+            event.attempts,
+            event.interrupt_count,
+            event.outcome,
+            _storable(event.reason),
+            event.status,
         )
 
     async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
@@ -79,9 +88,14 @@ class InvocationLog:
             "model": wanted.model,
             "outcome": wanted.outcome,
             "since": wanted.since_wall_s,
+            "until": wanted.until_wall_s,
             "limit": max(0, wanted.limit),
         }
         return await self._reader.read(lambda connection: tuple(_invocation(row) for row in connection.execute(_SELECT, parameters)))
+
+    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
+        """Swaps that ended between the two instants, both inclusive, the latest written first. Raises StorageUnavailable."""
+        return await self._reader.read(lambda connection: read_swaps(connection, since_wall_s, until_wall_s, limit))
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first. Raises StorageUnavailable."""
@@ -104,11 +118,9 @@ def _count(row: sqlite3.Row) -> EndedCount:
     return EndedCount(**{**values, "lane": Lane(values["lane"]), "outcome": Outcome(values["outcome"])})
 
 
-def _parameters(row: Invocation) -> dict[str, object]:
+def _storable(text: str) -> str:
     """Texts from callers may hold lone surrogates, which no database takes; they are escaped."""
-    return {
-        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value for name, value in asdict(row).items()
-    }
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _invocation(row: sqlite3.Row) -> Invocation:

@@ -11,6 +11,8 @@ from hearth.clock import Clock
 
 DAY_S = 86_400.0
 MIB = 1 << 20
+MONEY_S = 3 * DAY_S
+"""What was spent is kept for at least this long: the budget of the day is read from it."""
 ROWS_PER_STEP = 500
 PAGES_PER_STEP = 256
 SLACK_PAGES = 1024
@@ -19,7 +21,7 @@ SLACK_PAGES = 1024
 _AGED = (
     "DELETE FROM invocation_log WHERE id IN (SELECT id FROM invocation_log WHERE ended_wall_s < :before ORDER BY ended_wall_s LIMIT :rows)",
     "DELETE FROM swaps WHERE id IN (SELECT id FROM swaps WHERE ended_wall_s < :before ORDER BY ended_wall_s LIMIT :rows)",
-    "DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE reserved_wall_s < :before AND state <> 'reserved' LIMIT :rows)",
+    "DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE reserved_wall_s < :day_before AND state <> 'reserved' LIMIT :rows)",
 )
 _OLDEST = "DELETE FROM invocation_log WHERE id IN (SELECT id FROM invocation_log ORDER BY id LIMIT :rows)"
 
@@ -41,7 +43,8 @@ class Retention:
         return _give_back(connection)
 
     def _forget_aged(self, connection: sqlite3.Connection) -> bool:
-        aged = {"before": self._clock.wall() - self._retention_s, "rows": ROWS_PER_STEP}
+        now = self._clock.wall()
+        aged = {"before": now - self._retention_s, "day_before": now - max(self._retention_s, MONEY_S), "rows": ROWS_PER_STEP}
         return any(_delete(connection, statement, aged) for statement in _AGED)
 
 
@@ -50,7 +53,10 @@ def _delete(connection: sqlite3.Connection, statement: str, parameters: dict[str
 
 
 def _used_bytes(connection: sqlite3.Connection) -> int:
-    return (_number(connection, "page_count") - _number(connection, "freelist_count")) * _number(connection, "page_size")
+    """What jobs keep has a limit of its own, and must not push out the log."""
+    pages = _number(connection, "page_count") - _number(connection, "freelist_count")
+    jobs = int(connection.execute("SELECT COALESCE(SUM(bytes), 0) FROM jobs").fetchone()[0])
+    return pages * _number(connection, "page_size") - jobs
 
 
 def _give_back(connection: sqlite3.Connection) -> bool:

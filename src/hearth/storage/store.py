@@ -14,6 +14,7 @@ from hearth.storage.connections import Connect, connect_writer
 from hearth.storage.database import BUSY_TIMEOUT_S, Database
 from hearth.storage.estimates import Estimates
 from hearth.storage.invocation_log import InvocationLog
+from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import Ledger
 from hearth.storage.reader import Reader
 from hearth.storage.retention import Retention
@@ -25,20 +26,24 @@ class Store:
     """An open store.
 
     Attributes:
-        invocations, swaps: event sinks with queries; ledger, estimates: see their modules.
+        invocations, swaps: event sinks with queries; ledger, jobs, estimates: see their modules.
         epoch: number of this start of the process on this file.
     """
 
     def __init__(self, database: Database, settings: StorageSettings, *, clock: Clock, listener: Callable[[StorageHealth], None]) -> None:
         upkeep = Retention(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock)
-        writer = Writer(database, clock=clock, upkeep=upkeep, listener=listener)
+        writer = Writer(database, clock=clock, upkeep=upkeep, listener=self._hear)
         reader = Reader(database.path)
+        self._clock = clock
+        self._listener = listener
+        self._last_fault: dict[str, object] | None = None
         self.epoch = database.epoch
         self.writer = writer
         self.reader = reader
         self.invocations = InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.swaps = SwapLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
+        self.jobs = JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.estimates = Estimates(writer=writer, reader=reader, clock=clock)
 
     @classmethod
@@ -52,7 +57,7 @@ class Store:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         connect: Connect = connect_writer,
     ) -> Store:
-        """Open the database, start the writer and give back what earlier processes left reserved.
+        """Open the database, start the writer and count what earlier processes left reserved as spent.
 
         The file is checked on another thread. Do not cancel it: the lock would stay with a database that nobody closes.
 
@@ -66,7 +71,7 @@ class Store:
         store = cls(database, settings, clock=clock, listener=listener)
         store.writer.start()
         try:
-            await store.ledger.release_orphans()
+            await store.ledger.settle_orphans()
         except StorageUnavailable:
             await store.close(busy_timeout_s)
             raise
@@ -76,6 +81,22 @@ class Store:
     def health(self) -> StorageHealth:
         """How the store is doing now."""
         return self.writer.health
+
+    def _hear(self, health: StorageHealth) -> None:
+        if health.fault is not None:
+            self._last_fault = {"reason": health.fault.value, "at_wall": round(self._clock.wall(), 3)}
+        self._listener(health)
+
+    def shown(self) -> dict[str, object]:
+        """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over."""
+        health = self.health
+        return {
+            "state": "ok" if health.fault is None else health.fault.value,
+            "waiting_rows": health.waiting,
+            "dropped": health.dropped,
+            "reserve_held": health.reserve_held,
+            "last_fault": self._last_fault,
+        }
 
     async def back_up(self, target: Path) -> None:
         """Write a compact copy of the database as of now to a file that does not exist yet (0600). The live file must not be copied.

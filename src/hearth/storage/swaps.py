@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Callable
+from math import inf
 
 from hearth.clock import Clock
 from hearth.events import Event, SwapCompleted, SwapFailed
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
+from hearth.types import LoggedSwap
 
 _INSERT = (
     "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (epoch, number) DO NOTHING"
 )
-_SELECT = "SELECT ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason FROM swaps ORDER BY id DESC LIMIT ?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
-    """A row. `ended_wall_s` in seconds since 1970; `vram_mib` and `offloaded` are None for a failed swap, `reason` empty for another."""
-
-    ended_wall_s: float
-    from_models: tuple[str, ...]
-    to_model: str
-    swap_s: float
-    vram_mib: float | None
-    offloaded: bool | None
-    failed: bool
-    reason: str
+_SELECT = (
+    "SELECT ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason FROM swaps "
+    "WHERE ended_wall_s >= ? AND ended_wall_s <= ? ORDER BY id DESC LIMIT ?"
+)
 
 
 class SwapLog:
@@ -49,9 +40,19 @@ class SwapLog:
             row = (self._epoch, self._number, self._clock.wall() - (self._clock.monotonic() - event.at), *_values(event))
             self._writer.post(lambda connection: connection.execute(_INSERT, row).rowcount)
 
-    async def latest(self, limit: int) -> tuple[Swap, ...]:
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return self.emit if kind in (SwapCompleted, SwapFailed) else None
+
+    async def latest(self, limit: int) -> tuple[LoggedSwap, ...]:
         """The last swaps, latest first. Raises StorageUnavailable."""
-        return await self._reader.read(lambda connection: tuple(_swap(row) for row in connection.execute(_SELECT, (max(0, limit),))))
+        return await self._reader.read(lambda connection: read_swaps(connection, 0.0, None, limit))
+
+
+def read_swaps(connection: sqlite3.Connection, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
+    """At most `limit` swaps that ended between the two instants, both inclusive, latest first."""
+    until = inf if until_wall_s is None else until_wall_s
+    return tuple(_swap(row) for row in connection.execute(_SELECT, (since_wall_s, until, max(0, limit))))
 
 
 def _values(event: SwapCompleted | SwapFailed) -> tuple[object, ...]:
@@ -61,8 +62,8 @@ def _values(event: SwapCompleted | SwapFailed) -> tuple[object, ...]:
     return (*shared, event.vram_mib, event.offloaded, False, "")
 
 
-def _swap(row: sqlite3.Row) -> Swap:
-    return Swap(
+def _swap(row: sqlite3.Row) -> LoggedSwap:
+    return LoggedSwap(
         ended_wall_s=row["ended_wall_s"],
         from_models=tuple(json.loads(row["from_models"])),
         to_model=row["to_model"],

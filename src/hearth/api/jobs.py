@@ -1,0 +1,202 @@
+"""`/llm/jobs`: durable work is taken, shown, listed and cancelled.
+
+A job belongs to the key that sent it. What belongs to others looks like what does not exist, except to an admin, who sees that it is there
+and may cancel it, but never its result. Must never show a request or a webhook's URL. Called by `api.control`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query
+from fastapi.responses import JSONResponse
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from hearth.admission.auth import Identity
+from hearth.admission.gate import Standing, admit, standing_of
+from hearth.api.asked import Caller, CurrentVisit
+from hearth.api.visit import Visit
+from hearth.clock import new_job_id
+from hearth.config.settings import Settings
+from hearth.errors import BadRequest, NotFound
+from hearth.gateway import Gateway
+from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob
+from hearth.jobs.addresses import MAX_URL_CHARS, check_webhook
+from hearth.jobs.desk import Jobs
+from hearth.jobs.requests import body_of, digest_of, endpoint_of, envelope_of
+from hearth.types import Priority
+
+MAX_KEY_CHARS = 255
+MAX_ROWS = 1000
+_HIDDEN = frozenset({"number", "job_id", "path", "lane", "priority", "state", "content_type", "result", "webhook"})
+
+
+class JobBody(BaseModel):
+    """What `POST /llm/jobs` takes; `not_before` is ISO 8601 with an offset, or seconds since 1970."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request: dict[str, Any]
+    endpoint: str | None = None
+    task_type: Annotated[str | None, Field(min_length=1, max_length=64)] = None
+    job_key: Annotated[str | None, Field(min_length=1, max_length=255)] = None
+    priority: Literal["critical", "normal", "background"] | None = None
+    not_before: AwareDatetime | None = None
+    window: Literal["offpeak"] | None = None
+    webhook: Annotated[str | None, Field(max_length=MAX_URL_CHARS)] = None
+
+
+class JobsQuery(BaseModel):
+    """What `GET /llm/jobs` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: JobState | None = None
+    caller: str | None = None
+    task_type: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+
+
+class JobPages:
+    """The handlers; each returns what its page shows."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def accept(self, asked: JobBody, visit: CurrentVisit, caller: Caller) -> JSONResponse:
+        """Take a job: 202 once it is on the disk.
+
+        Raises:
+            BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.gate` and `jobs.requests`.
+            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.desk`.
+        """
+        jobs = self._jobs()
+        accepted = await jobs.accept(await self._new(asked, visit, caller))
+        shown = await self._shown(jobs, accepted)
+        headers = {"location": f"/llm/jobs/{accepted.job_id}"} | ({} if accepted.is_new else {"idempotency-replayed": "true"})
+        return JSONResponse(shown, status_code=202, headers=headers)
+
+    async def _shown(self, jobs: Jobs, accepted: Acceptance) -> dict[str, object]:
+        """Without a look at the disk for a new job: it is taken, whatever happens to the disk now."""
+        if accepted.is_new:
+            return {"id": accepted.job_id, "state": JobState.QUEUED.value, "new": True, "position": jobs.position(accepted.job_id)}
+        record = await jobs.records.find(accepted.job_id)
+        state = JobState.QUEUED if record is None else record.state
+        return {"id": accepted.job_id, "state": state.value, "new": False, "position": jobs.position(accepted.job_id)}
+
+    async def _new(self, asked: JobBody, visit: Visit, caller: Identity) -> NewJob:
+        settings = self._gateway.config.settings
+        path = endpoint_of(asked.request, asked.endpoint)
+        body = body_of(path, asked.request)
+        envelope = envelope_of(path, body, settings)
+        key = _idempotency_key(visit)
+        webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
+        standing = standing_of(caller, visit.headers, self._gateway.config, task_type=asked.task_type)
+        admit(caller, envelope.model, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        return NewJob(
+            job_id=new_job_id(),
+            caller=caller.caller,
+            lane=standing.lane,
+            priority=_priority(asked, standing, caller, settings),
+            task_type=standing.task_type,
+            job_key=asked.job_key,
+            path=path,
+            model=await self._gateway.resolve(envelope.model),
+            request=body,
+            not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
+            off_peak=asked.window == "offpeak",
+            webhook_url=webhook,
+            idempotency_key=key,
+            digest=digest_of(asked.model_dump(mode="json")),
+        )
+
+    async def job(self, job_id: str, caller: Caller) -> dict[str, object]:
+        """One job; with its result for the caller it belongs to. Raises NotFound, StorageUnavailable."""
+        jobs = self._jobs()
+        return _view(jobs, await self._found(jobs, job_id, caller), caller)
+
+    async def listed(self, query: Annotated[JobsQuery, Query()], caller: Caller) -> dict[str, object]:
+        """The caller's own jobs, everybody's for an admin, the latest first, without results. Raises StorageUnavailable."""
+        jobs = self._jobs()
+        if not caller.admin and query.caller not in (None, caller.caller):
+            return {"jobs": []}
+        owner = query.caller if caller.admin else caller.caller
+        wanted = JobFilter(caller=owner, state=query.state, task_type=query.task_type, limit=query.limit)
+        return {"jobs": [_view(jobs, record, caller) for record in await jobs.records.list_jobs(wanted)]}
+
+    async def cancel(self, job_id: str, caller: Caller) -> dict[str, object]:
+        """Cancel a job that has not ended; again is no error. Raises NotFound, StorageUnavailable."""
+        jobs = self._jobs()
+        record = await self._found(jobs, job_id, caller)
+        cancelled = await jobs.cancel(record)
+        if not cancelled:
+            record = await self._found(jobs, job_id, caller)
+        state = JobState.CANCELLED if cancelled else record.state
+        return {"id": job_id, "cancelled": state is JobState.CANCELLED, "state": state.value}
+
+    async def _found(self, jobs: Jobs, job_id: str, caller: Identity) -> JobRecord:
+        record = await jobs.records.find(job_id)
+        if record is None or not (caller.admin or record.caller == caller.caller):
+            raise NotFound("there is no such job")
+        return record
+
+    def _jobs(self) -> Jobs:
+        if self._gateway.jobs is None:
+            raise NotFound("there are no durable jobs here: they need the store (storage.enabled)")
+        return self._gateway.jobs
+
+
+def add_job_pages(app: FastAPI, pages: JobPages) -> None:
+    """Put the pages into the application."""
+    app.add_api_route("/llm/jobs", pages.accept, methods=["POST"], response_model=None)
+    app.add_api_route("/llm/jobs", pages.listed)
+    app.add_api_route("/llm/jobs/{job_id}", pages.job)
+    app.add_api_route("/llm/jobs/{job_id}", pages.cancel, methods=["DELETE"])
+
+
+def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Settings) -> Priority:
+    """What is asked for, else what `priority_map` says of the task type, else `jobs.priority`; never above the caller's own ceiling."""
+    listed = settings.priority_map.get(standing.task_type or "", settings.jobs.priority)
+    wanted = listed if asked.priority is None else Priority[asked.priority.upper()]
+    return max(wanted, caller.max_priority)
+
+
+def _idempotency_key(visit: Visit) -> str | None:
+    raw = visit.headers.get(b"idempotency-key")
+    if raw is None:
+        return None
+    key = raw.decode("latin-1")
+    if b"idempotency-key" in visit.headers.repeated or not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        raise BadRequest(f"send one Idempotency-Key of 1 to {MAX_KEY_CHARS} printable characters")
+    return key
+
+
+def _view(jobs: Jobs, record: JobRecord, caller: Identity) -> dict[str, object]:
+    rest = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in _HIDDEN}
+    shown: dict[str, object] = {
+        "id": record.job_id,
+        "state": record.state.value,
+        **rest,
+        "endpoint": record.path,
+        "lane": record.lane.value,
+        "priority": record.priority.name.lower(),
+        "webhook": record.webhook.value,
+        "position": jobs.position(record.job_id),
+        "estimated_start_s": jobs.estimated_start_s(record),
+        "sequence": jobs.item_of(record.job_id),
+    }
+    if record.result is not None and record.caller == caller.caller:
+        shown["result"] = _readable(record.result, record.content_type)
+    return shown
+
+
+def _readable(result: bytes, content_type: str) -> object:
+    """The answer as JSON where it is some, else as text."""
+    if "json" in content_type:
+        try:
+            return json.loads(result)
+        except (ValueError, RecursionError):
+            pass
+    return result.decode("utf-8", "replace")

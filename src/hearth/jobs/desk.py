@@ -1,0 +1,148 @@
+"""The way in for durable work: a job is accepted once it is on the disk, cancelled once that is, and found by its id.
+
+Wired by `bootstrap`; called by `api.jobs` and `tasks`. Whose job it is, is the caller's to check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
+from hearth.events import BackendCameUp, Event, GatewayStopping, JobQueued, ModeChanged
+from hearth.job_types import Acceptance, JobRecord, NewJob, StoreLimits, WaitingJob
+from hearth.jobs.feeder import Feeder, House, named
+from hearth.jobs.running import MIB
+from hearth.jobs.tending import Tasks
+from hearth.ports import JobQueue, JobRecords
+
+FORGET_INTERVAL_S = 600.0
+STOP_S = 2.0
+_DAY_S = 86_400.0
+
+
+class Jobs:
+    """The desk. Subscribe it to the events of the gateway; have `run` and `forget` run beside it."""
+
+    def __init__(self, *, queue: JobQueue, records: JobRecords, house: House) -> None:
+        self.records = records
+        self._queue = queue
+        self._house = house
+        self._feeder = Feeder(queue, house)
+        self._tasks = Tasks(house.clock, house.events)
+        self._keys: set[tuple[str, str]] = set()
+
+    async def accept(self, new: NewJob) -> Acceptance:
+        """Take a job; when this returns, it is on the disk. A caller who leaves meanwhile does not stop it.
+
+        Raises:
+            BadRequest: it waits for an off-peak time that never comes.
+            KeyInUse, KeyReused: see Idempotency-Key in docs/jobs.md.
+            QueueFull, ShuttingDown: it was not taken.
+            StorageUnavailable: it may or may not have been taken; asking again with the same idempotency key makes sure.
+        """
+        if self._feeder.stopping:
+            raise ShuttingDown(retry_after_s=self._house.config().settings.server.shutdown_grace_s)
+        if new.off_peak and not self._off_peak_comes():
+            raise BadRequest("window: it is active hours all day here (scheduling.active_hours), so off-peak never comes")
+        if new.idempotency_key is None:
+            return await asyncio.shield(self._tasks.start(self._add(new)))
+        key = (new.caller, new.idempotency_key)
+        if key in self._keys:
+            raise KeyInUse(retry_after_s=1.0)
+        self._keys.add(key)
+        try:
+            return await asyncio.shield(self._tasks.start(self._add(new)))
+        finally:
+            self._keys.discard(key)
+
+    async def _add(self, new: NewJob) -> Acceptance:
+        jobs = self._house.config().settings.jobs
+        limits = StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
+        accepted = await self._queue.add(new, limits)
+        if accepted.is_new:
+            job = _waiting(new, accepted)
+            self._feeder.take_in(job)
+            now = self._house.clock.monotonic()
+            self._house.events.emit(JobQueued(at=now, **named(job), waiting=len(self._feeder.board)))
+        return accepted
+
+    async def cancel(self, record: JobRecord) -> bool:
+        """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: ask again."""
+        return await asyncio.shield(self._tasks.start(self._cancel(record)))
+
+    async def _cancel(self, record: JobRecord) -> bool:
+        cancelled = await self.records.cancel(record.job_id)
+        if cancelled:
+            self._feeder.give_up(record)
+        return cancelled
+
+    def position(self, job_id: str) -> int | None:
+        """How many jobs of the store are ahead of one that waits there; None for any other."""
+        return self._feeder.board.position(job_id)
+
+    def item_of(self, job_id: str) -> int | None:
+        """The sequence number in the GPU's queue of a job that is on its way."""
+        return self._feeder.item_of(job_id)
+
+    def estimated_start_s(self, record: JobRecord) -> float | None:
+        """Seconds until a waiting job starts; None for any other, and where nothing tells."""
+        position = self.position(record.job_id)
+        if position is None:
+            return None
+        config, wall_s = self._house.config(), self._house.clock.wall()
+        earliest_s = 0.0 if record.not_before_wall_s is None else record.not_before_wall_s - wall_s
+        change = config.next_mode_change(wall_s) if record.off_peak and config.is_active_hours(wall_s) else None
+        return self._feeder.start_s(position, earliest_s if change is None else max(earliest_s, change - wall_s))
+
+    def status(self) -> dict[str, object]:
+        """For the status page."""
+        return {"waiting": len(self._feeder.board), "running": self._feeder.running}
+
+    def emit(self, event: Event) -> None:
+        """Hear of what may let a job start, or ends the feeding."""
+        if isinstance(event, GatewayStopping):
+            self._feeder.stopping = True
+        if isinstance(event, BackendCameUp | ModeChanged):
+            self._feeder.wake()
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return self.emit if kind in (GatewayStopping, BackendCameUp, ModeChanged) else None
+
+    async def run(self) -> None:
+        """Feed the GPU's queue until cancelled; what is being written then gets a moment."""
+        try:
+            await self._feeder.run()
+        except asyncio.CancelledError:
+            await self._tasks.end(STOP_S)
+            raise
+
+    async def forget(self) -> None:
+        """Delete ended jobs after `jobs.keep_results_days`, a little at a time, until cancelled."""
+        while True:
+            before = self._house.clock.wall() - self._house.config().settings.jobs.keep_results_days * _DAY_S
+            with suppress(StorageUnavailable):
+                while await self.records.forget(before):
+                    pass
+            await asyncio.sleep(FORGET_INTERVAL_S)
+
+    def _off_peak_comes(self) -> bool:
+        config, wall_s = self._house.config(), self._house.clock.wall()
+        return not config.is_active_hours(wall_s) or config.next_mode_change(wall_s) is not None
+
+
+def _waiting(new: NewJob, accepted: Acceptance) -> WaitingJob:
+    return WaitingJob(
+        number=accepted.number,
+        job_id=accepted.job_id,
+        caller=new.caller,
+        lane=new.lane,
+        priority=new.priority,
+        task_type=new.task_type,
+        model=new.model,
+        accepted_wall_s=accepted.accepted_wall_s,
+        not_before_wall_s=new.not_before_wall_s,
+        off_peak=new.off_peak,
+    )

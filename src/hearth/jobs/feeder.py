@@ -1,0 +1,238 @@
+"""Feeds the GPU's queue from the store, a few jobs at a time, and records what came of each. The one owner of what waits and runs.
+
+A start is on the disk before the job can do any harm; result and end are recorded together. Must never start a job that the store does
+not know as started. Built and called by `desk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from hearth.clock import Clock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import JobSettings, OnRestart
+from hearth.errors import StorageUnavailable
+from hearth.events import InternalFault, JobEnded, JobRequeued, JobsRecovered, JobStarted
+from hearth.job_types import JobEnd, JobRecord, JobState, Recovered, WaitingJob
+from hearth.jobs.board import Board
+from hearth.jobs.forecast import Forecast
+from hearth.jobs.running import Again, Resolve, Run, run_once
+from hearth.jobs.tending import Tasks
+from hearth.ports import EventSink, JobQueue
+from hearth.queue import LLMQueueWorker
+
+LOOK_INTERVAL_S = 10.0
+"""At least this often, since the wall clock may jump."""
+STORE_RETRY_S = 2.0
+STOP_S = 2.0
+"""For what still waits for the disk at the end; a job whose end could not be written runs again at the next start."""
+
+
+class Named(TypedDict):
+    """What every event of a job says of it."""
+
+    job_id: str
+    caller: str
+    task_type: str | None
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What jobs need of the gateway. `ready`: whether work can be done now; `ended` is called when a job has ended."""
+
+    worker: LLMQueueWorker
+    resolve: Resolve
+    ready: Callable[[], bool]
+    config: Callable[[], GatewayConfig]
+    clock: Clock
+    events: EventSink
+    ended: Callable[[], None]
+
+
+class Feeder:
+    """The jobs that wait in the store, and those that are on their way."""
+
+    def __init__(self, queue: JobQueue, house: House) -> None:
+        self._queue = queue
+        self._house = house
+        self._tasks = Tasks(house.clock, house.events)
+        self._runs: dict[str, Run] = {}
+        self._forecast = Forecast()
+        self._wake = asyncio.Event()
+        self.board = Board()
+        self.stopping = False
+
+    def take_in(self, job: WaitingJob) -> None:
+        """A job waits in the store."""
+        self.board.add(job)
+        self._wake.set()
+
+    def give_up(self, record: JobRecord) -> None:
+        """The end of this job is recorded elsewhere: it is cancelled."""
+        self.board.remove(record.job_id)
+        run = self._runs.get(record.job_id)
+        if run is not None:
+            run.cancelled = True
+            if run.ticket is not None:
+                self._house.worker.cancel(run.ticket.sequence)
+        self.tell_end(record, JobEnd(state=JobState.CANCELLED, reason="cancelled"), record.attempts)
+
+    def wake(self) -> None:
+        """Something has changed that may let a job start."""
+        self._wake.set()
+
+    @property
+    def running(self) -> int:
+        """Jobs in the GPU's queue, or on the GPU."""
+        return len(self._runs)
+
+    def item_of(self, job_id: str) -> int | None:
+        """The sequence number in the GPU's queue of a job that is on its way."""
+        run = self._runs.get(job_id)
+        return None if run is None or run.ticket is None else int(run.ticket.sequence)
+
+    def start_s(self, position: int, earliest_s: float) -> float | None:
+        """Seconds until the job at a position starts; None where nothing tells."""
+        ahead = position + len(self._runs) if position > 0 or len(self._runs) >= self._jobs.max_in_queue else 0
+        return self._forecast.start_s(ahead, earliest_s)
+
+    async def run(self) -> None:
+        """Settle what earlier processes left, then feed until cancelled; then wait a little for what is still to be written."""
+        await self._recover()
+        try:
+            while True:
+                self._wake.clear()
+                self._feed()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience_s()):
+                        await self._wake.wait()
+        except asyncio.CancelledError:
+            self.stopping = True
+            await self._tasks.end(STOP_S)
+            raise
+
+    async def _recover(self) -> None:
+        requeue = self._jobs.on_restart is OnRestart.REQUEUE
+        while True:
+            try:
+                left = await self._queue.recover(requeue=requeue, max_attempts=self._jobs.max_attempts)
+            except StorageUnavailable:
+                await asyncio.sleep(STORE_RETRY_S)
+            else:
+                self._take_over(left)
+                return
+
+    def _take_over(self, left: Recovered) -> None:
+        for job in left.waiting:
+            if job.job_id not in self._runs:
+                self.board.add(job)
+        for record in left.failed:
+            self.tell_end(record, JobEnd(state=JobState.FAILED, reason=record.reason), record.attempts)
+        if left.waiting or left.failed:
+            queued, now = len(left.waiting) - left.requeued, self._house.clock.monotonic()
+            self._house.events.emit(JobsRecovered(at=now, queued=queued, requeued=left.requeued, failed=len(left.failed)))
+
+    def _feed(self) -> None:
+        while not self.stopping and len(self._runs) < self._jobs.max_in_queue and len(self.board) > 0 and self._house.ready():
+            wall_s = self._house.clock.wall()
+            off_peak = not self._house.config().is_active_hours(wall_s)
+            job = self.board.take(wall_s, off_peak=off_peak, running=[run.job for run in self._runs.values()])
+            if job is None:
+                return
+            run = Run(job=job)
+            self._runs[job.job_id] = run
+            self._tasks.start(self._perform(run))
+
+    def _patience_s(self) -> float:
+        wall_s = self._house.clock.wall()
+        due = self.board.next_due(wall_s)
+        return LOOK_INTERVAL_S if due is None else min(LOOK_INTERVAL_S, max(due - wall_s, 0.001))
+
+    async def _perform(self, run: Run) -> None:
+        try:
+            await self._attempt(run)
+        finally:
+            del self._runs[run.job.job_id]
+            self._wake.set()
+
+    async def _attempt(self, run: Run) -> None:
+        try:
+            started = await self._queue.start(run.job.number)
+        except StorageUnavailable as error:
+            await self._return(run, Again(reason=error.reason, counted=False, retry_s=STORE_RETRY_S), run.job.attempts)
+            return
+        if started is None or run.cancelled:
+            return
+        began_at, waited_s = self._house.clock.monotonic(), self._house.clock.wall() - run.job.accepted_wall_s
+        self._house.events.emit(JobStarted(at=began_at, **named(run.job), attempt=started.attempt, waited_s=max(0.0, waited_s)))
+        try:
+            came = await run_once(run, started, self._house.config().settings, self._house.worker.submit, self._house.resolve)
+        except Exception as error:  # noqa: BLE001 - supervision point: a defect must not leave a job without an end
+            self._house.events.emit(InternalFault(at=self._house.clock.monotonic(), where="job", detail=type(error).__name__))
+            came = JobEnd(state=JobState.FAILED, reason="internal_error", error="something went wrong inside Hearth")
+        finally:
+            if run.ticket is not None:
+                self._house.worker.cancel(run.ticket.sequence)
+        await self._settle(run, came, started.attempt, began_at)
+
+    async def _settle(self, run: Run, came: JobEnd | Again, attempt: int, began_at: float) -> None:
+        if run.cancelled:
+            return
+        if isinstance(came, Again):
+            await self._return(run, came, attempt)
+            return
+        if came.state is JobState.COMPLETED:
+            self._forecast.note(self._house.clock.monotonic() - began_at, len(self._runs))
+        recorded, certain = await self._until_written(lambda: self._queue.end(run.job.number, came))
+        if not run.cancelled and (recorded or not certain):
+            self.tell_end(run.job, came, attempt)
+
+    async def _return(self, run: Run, again: Again, attempt: int) -> None:
+        """Have the job wait again, in the store first: a start that failed there may have been noted all the same."""
+        due = self._house.clock.wall() + again.retry_s if again.retry_s > 0 else None
+        await self._until_written(lambda: self._queue.put_back(run.job.number, counted=again.counted, not_before_wall_s=due))
+        if run.cancelled or self.stopping:
+            return
+        job, attempts = run.job, attempt if again.counted else run.job.attempts
+        self.board.add(replace(job, attempts=attempts, not_before_wall_s=due or job.not_before_wall_s, suspect=False))
+        now = self._house.clock.monotonic()
+        self._house.events.emit(JobRequeued(at=now, **named(job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))
+
+    async def _until_written(self, write: Callable[[], Awaitable[bool]]) -> tuple[bool, bool]:
+        """Try until the disk takes it: what `write` said at last, and whether it was said at the first try."""
+        certain = True
+        while True:
+            try:
+                return await write(), certain
+            except StorageUnavailable:
+                certain = False
+                await asyncio.sleep(STORE_RETRY_S)
+
+    def tell_end(self, job: WaitingJob | JobRecord, end: JobEnd, attempts: int) -> None:
+        """Say that the end of a job is recorded."""
+        total_s = max(0.0, self._house.clock.wall() - job.accepted_wall_s)
+        self._house.events.emit(
+            JobEnded(
+                at=self._house.clock.monotonic(),
+                **named(job),
+                state=end.state.value,
+                reason=end.reason,
+                attempts=attempts,
+                total_s=total_s,
+                status=end.status,
+            )
+        )
+        self._house.ended()
+
+    @property
+    def _jobs(self) -> JobSettings:
+        return self._house.config().settings.jobs
+
+
+def named(job: WaitingJob | JobRecord) -> Named:
+    return {"job_id": job.job_id, "caller": job.caller, "task_type": job.task_type, "model": job.model}

@@ -1,0 +1,84 @@
+"""What a job asks the model server: checked when it is accepted, put into its final form when it runs.
+
+A job has no reader who waits, so its answer is always one whole document: `stream` is switched off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import partial
+
+from hearth.config.settings import Settings, load_options
+from hearth.dialects.envelope import Envelope, read_envelope
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.errors import BadRequest
+from hearth.intake import NewItem
+from hearth.job_types import StartedJob, WaitingJob
+from hearth.types import BackendCall, Headers, RequestId, WorkKind
+
+JSON_BODY: Headers = ((b"content-type", b"application/json"),)
+_GUESSES = (("messages", Endpoint.CHAT), ("prompt", Endpoint.GENERATE), ("input", Endpoint.EMBED))
+
+
+def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
+    """The inference route that a request is meant for; without a word about it, the native one that takes such a body.
+
+    Raises:
+        BadRequest: there is no such route, or none can be told.
+    """
+    if endpoint is not None:
+        if endpoint not in INFERENCE_ROUTES:
+            raise BadRequest(f"endpoint: write one of {', '.join(INFERENCE_ROUTES)}")
+        return endpoint
+    for field, path in _GUESSES:
+        if field in request:
+            return path.value
+    raise BadRequest("request: it has neither messages, prompt nor input; write the body of an inference route")
+
+
+def body_of(path: str, request: Mapping[str, object]) -> bytes:
+    """The request as the whole body of its route. Raises BadRequest for what JSON cannot say."""
+    whole = {name: value for name, value in request.items() if name != "stream_options"}
+    if INFERENCE_ROUTES[path].kind is WorkKind.GENERATE:
+        whole["stream"] = False
+    try:
+        return json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except ValueError as error:
+        raise BadRequest("request: it holds a number that JSON does not have") from error
+
+
+def envelope_of(path: str, body: bytes, settings: Settings) -> Envelope:
+    """What the queue must know of a request.
+
+    Raises:
+        BadRequest, ModelNotFound: in the words of Ollama; and for a body that only loads or unloads a model.
+    """
+    envelope = read_envelope(INFERENCE_ROUTES[path], body, partial(load_options, settings))
+    if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD):
+        raise BadRequest("request: it asks for nothing; give a prompt or messages")
+    return envelope
+
+
+def item_of(job: WaitingJob, started: StartedJob, model: str, settings: Settings) -> NewItem:
+    """A started job as the GPU's queue takes it; its request id is the job's. Raises as `envelope_of`."""
+    envelope = envelope_of(started.path, started.request, settings)
+    return NewItem(
+        lane=job.lane,
+        priority=job.priority,
+        caller=job.caller,
+        model=model,
+        request_id=RequestId(job.job_id),
+        call=BackendCall(method="POST", path=started.path, headers=JSON_BODY, body=envelope.body),
+        task_type=job.task_type,
+        kind=envelope.kind,
+        dialect=envelope.dialect,
+        prompt_tokens=envelope.prompt_tokens,
+        max_tokens=envelope.max_tokens,
+    )
+
+
+def digest_of(*parts: object) -> str:
+    """What tells one submission from another, SHA-256 in hex; the order of keys in objects does not."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("ascii")).hexdigest()

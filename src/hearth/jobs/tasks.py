@@ -1,0 +1,142 @@
+"""`submit_task` for programs that embed Hearth: model work through the durable queue, everything else at once on a pool of threads.
+
+After Peregrine's LLM queue optimizer: one door for all background tasks, which sorts them by their type. Called by whoever embeds a
+gateway; wired by `bootstrap`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from hearth.clock import new_job_id
+from hearth.config.settings import JobSettings
+from hearth.errors import BadRequest, QueueFull, ShuttingDown
+from hearth.events import InternalFault
+from hearth.job_types import NewJob
+from hearth.jobs.desk import Jobs
+from hearth.jobs.feeder import House
+from hearth.jobs.requests import body_of, endpoint_of, envelope_of
+from hearth.types import Lane, Priority
+
+CALLER = Lane.INTERNAL.value
+"""Whose jobs these are: the house's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A task that was taken; not `is_new` where it is the same as one that has not ended."""
+
+    task_id: str
+    is_new: bool
+
+
+class TaskDoor:
+    """Sorts tasks by their type. Must be used on the gateway's event loop."""
+
+    def __init__(self, jobs: Jobs, house: House) -> None:
+        self._jobs = jobs
+        self._house = house
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: dict[str, tuple[str, str | None]] = {}
+        self._closed = False
+
+    async def submit_task(
+        self,
+        task_type: str,
+        job_key: str | None = None,
+        *,
+        request: Mapping[str, object] | None = None,
+        endpoint: str | None = None,
+        run: Callable[[], object] | None = None,
+        priority: Priority | None = None,
+    ) -> Submitted:
+        """Take a task; a second one of the same type and key is the first, until that has ended.
+
+        Args:
+            request, endpoint: for a type of `jobs.task_types`: the body of an inference route, and which. It is on the disk on return.
+            run: for any other type: what to do, on a thread; it does not outlive the process.
+            priority: the band of a durable task, instead of what `priority_map` and `jobs.priority` say.
+
+        Raises:
+            BadRequest: `request` is missing or not usable, or `run` is missing.
+            ModelNotFound: the model is not installed.
+            QueueFull: `jobs.max_queued` tasks are waiting.
+            ShuttingDown, StorageUnavailable: see `Jobs.accept`.
+        """
+        if task_type in self._settings.task_types:
+            return await self._durable(task_type, job_key, request, endpoint, priority)
+        if run is None:
+            raise BadRequest(f"task type {task_type} is not in jobs.task_types, so it needs `run`: what to do on a thread")
+        return self._at_once(task_type, job_key, run)
+
+    async def _durable(
+        self, task_type: str, job_key: str | None, request: Mapping[str, object] | None, endpoint: str | None, priority: Priority | None
+    ) -> Submitted:
+        if request is None:
+            raise BadRequest(f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of an inference route")
+        settings = self._house.config().settings
+        path = endpoint_of(request, endpoint)
+        body = body_of(path, request)
+        model = await self._house.resolve(envelope_of(path, body, settings).model)
+        listed = settings.priority_map.get(task_type, settings.jobs.priority)
+        accepted = await self._jobs.accept(
+            NewJob(
+                job_id=new_job_id(),
+                caller=CALLER,
+                lane=Lane.INTERNAL,
+                priority=listed if priority is None else priority,
+                task_type=task_type,
+                job_key=job_key,
+                path=path,
+                model=model,
+                request=body,
+            )
+        )
+        return Submitted(task_id=accepted.job_id, is_new=accepted.is_new)
+
+    def _at_once(self, task_type: str, job_key: str | None, run: Callable[[], object]) -> Submitted:
+        if self._closed:
+            raise ShuttingDown
+        same = next((known for known, named in self._running.items() if job_key is not None and named == (task_type, job_key)), None)
+        if same is not None:
+            return Submitted(task_id=same, is_new=False)
+        if len(self._running) >= self._settings.max_queued:
+            raise QueueFull(f"{len(self._running)} tasks are on their way, and jobs.max_queued allows no more")
+        task_id = new_job_id()
+        self._running[task_id] = (task_type, job_key)
+        ended = functools.partial(self._ended_on_thread, asyncio.get_running_loop(), task_id, task_type)
+        self._threads().submit(run).add_done_callback(ended)
+        return Submitted(task_id=task_id, is_new=True)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=self._settings.pool_workers, thread_name_prefix="hearth-task")
+        return self._pool
+
+    def _ended_on_thread(self, loop: asyncio.AbstractEventLoop, task_id: str, task_type: str, done: Future[object]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._ended, task_id, task_type, error)
+
+    def _ended(self, task_id: str, task_type: str, error: BaseException | None) -> None:
+        self._running.pop(task_id, None)
+        if error is not None:
+            where = f"task {task_type}"
+            self._house.events.emit(InternalFault(at=self._house.clock.monotonic(), where=where, detail=type(error).__name__))
+
+    async def run(self) -> None:
+        """Until cancelled, tasks may start; one that runs then ends by itself."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._closed = True
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _settings(self) -> JobSettings:
+        return self._house.config().settings.jobs

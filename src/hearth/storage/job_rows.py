@@ -1,0 +1,91 @@
+"""Rows of the table `jobs` as values, and back. Used by `jobs` alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from hearth.job_types import Delivery, JobRecord, JobState, NewJob, WaitingJob, Webhook
+from hearth.types import Lane, Priority
+
+RECORD_COLUMNS = (
+    "number, id, caller, lane, priority, task_type, job_key, path, model, state, attempts, accepted_wall_s, not_before_wall_s, off_peak, "
+    "started_wall_s, ended_wall_s, reason, error, status, content_type, webhook"
+)
+
+
+def row_of(new: NewJob, now: float) -> dict[str, object]:
+    """The columns of a job that waits from now on."""
+    return {
+        "id": new.job_id,
+        "caller": new.caller,
+        "lane": new.lane.value,
+        "priority": int(new.priority),
+        "task_type": new.task_type,
+        "job_key": new.job_key,
+        "path": new.path,
+        "model": new.model,
+        "state": JobState.QUEUED.value,
+        "accepted_wall_s": now,
+        "not_before_wall_s": new.not_before_wall_s,
+        "off_peak": int(new.off_peak),
+        "idempotency_key": new.idempotency_key,
+        "digest": new.digest,
+        "webhook": (Webhook.NONE if new.webhook_url is None else Webhook.WAITING).value,
+        "webhook_url": new.webhook_url,
+        "bytes": len(new.request),
+        "request": new.request,
+    }
+
+
+def record_of(row: sqlite3.Row) -> JobRecord:
+    """A row with `RECORD_COLUMNS` and `result`."""
+    values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - a Row iterates over its values
+    job_id = values.pop("id")
+    return JobRecord(
+        **{
+            **values,
+            "job_id": job_id,
+            "lane": Lane(values["lane"]),
+            "priority": Priority(values["priority"]),
+            "state": JobState(values["state"]),
+            "off_peak": bool(values["off_peak"]),
+            "webhook": Webhook(values["webhook"]),
+        }
+    )
+
+
+def waiting_of(row: Sequence[Any], *, suspect: bool) -> WaitingJob:
+    """A row of the jobs that wait."""
+    number, job_id, caller, lane, priority, task_type, model, accepted, not_before, off_peak, attempts = row
+    return WaitingJob(
+        number=number,
+        job_id=job_id,
+        caller=caller,
+        lane=Lane(lane),
+        priority=Priority(priority),
+        task_type=task_type,
+        model=model,
+        accepted_wall_s=accepted,
+        not_before_wall_s=not_before,
+        off_peak=bool(off_peak),
+        attempts=attempts,
+        suspect=suspect,
+    )
+
+
+def delivery_of(row: Sequence[Any]) -> Delivery:
+    """A row of the messages that are to be delivered."""
+    job_id, url, state, task_type, reason, accepted, ended, attempts, due = row
+    return Delivery(
+        job_id=job_id,
+        url=url,
+        state=JobState(state),
+        task_type=task_type,
+        reason=reason,
+        accepted_wall_s=accepted,
+        ended_wall_s=ended,
+        attempts=attempts,
+        due_wall_s=due,
+    )

@@ -1,0 +1,248 @@
+"""Durable jobs: every change is one transaction, and whoever asked for it hears once it is on the disk. Decides nothing about order.
+
+Implements the three job ports of `ports`. Each state is left by a guarded update, so that of two that would end a job only one does. The
+request is dropped in the transaction that ends its job; the result stays until `forget`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from hearth.clock import Clock
+from hearth.errors import KeyReused, QueueFull
+from hearth.job_types import (
+    Acceptance,
+    Delivery,
+    JobEnd,
+    JobFilter,
+    JobRecord,
+    NewJob,
+    Recovered,
+    StartedJob,
+    StoreLimits,
+    Webhook,
+)
+from hearth.storage.job_rows import RECORD_COLUMNS, delivery_of, record_of, row_of, waiting_of
+from hearth.storage.reader import Reader
+from hearth.storage.writer import Writer
+
+T = TypeVar("T")
+
+KEY_LIFE_S = 86_400.0
+"""How long an Idempotency-Key stands for its request."""
+ROWS_PER_STEP = 100
+INTERRUPTED = "interrupted_by_restart"
+
+_REPEATED = (
+    "SELECT id, number, digest, accepted_wall_s FROM jobs WHERE caller = ? AND idempotency_key = ? AND accepted_wall_s > ? "
+    "ORDER BY number DESC LIMIT 1"
+)
+_SAME_KEY = (
+    "SELECT id, number, accepted_wall_s FROM jobs "
+    "WHERE caller = ? AND task_type = ? AND job_key = ? AND state IN ('queued', 'running') ORDER BY number LIMIT 1"
+)
+_QUEUED = "SELECT COUNT(*) FROM jobs WHERE state = 'queued'"
+_BYTES = "SELECT COALESCE(SUM(bytes), 0) FROM jobs"
+_START = "UPDATE jobs SET state = 'running', attempts = attempts + 1, epoch = ?, started_wall_s = ? WHERE number = ? AND state = 'queued'"
+_END = (
+    "UPDATE jobs SET state = :state, reason = :reason, error = :error, status = :status, content_type = :content_type, result = :result, "
+    "request = x'', bytes = :bytes, ended_wall_s = :now, epoch = NULL, webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END "
+    "WHERE number = :number AND state = 'running' AND epoch = :epoch"
+)
+_PUT_BACK = (
+    "UPDATE jobs SET state = 'queued', epoch = NULL, attempts = attempts - :uncounted, "
+    "not_before_wall_s = COALESCE(:not_before, not_before_wall_s) WHERE number = :number AND state = 'running' AND epoch = :epoch"
+)
+_CANCEL = (
+    "UPDATE jobs SET state = 'cancelled', reason = 'cancelled', request = x'', bytes = 0, ended_wall_s = :now, epoch = NULL, "
+    "webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END WHERE id = :id AND state IN ('queued', 'running')"
+)
+_ORPHANS = "SELECT number, attempts FROM jobs WHERE state = 'running' AND epoch IS NOT ? ORDER BY number"
+_GIVE_UP = (
+    "UPDATE jobs SET state = 'failed', reason = :reason, error = :error, request = x'', bytes = 0, ended_wall_s = :now, epoch = NULL, "
+    "webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END WHERE number = :number"
+)
+_REQUEUE = "UPDATE jobs SET state = 'queued', epoch = NULL WHERE number = ?"
+_WAITING = (
+    "SELECT number, id, caller, lane, priority, task_type, model, accepted_wall_s, not_before_wall_s, off_peak, attempts FROM jobs "
+    "WHERE state = 'queued' ORDER BY number"
+)
+_FIND = f"SELECT {RECORD_COLUMNS}, result FROM jobs WHERE id = ?"  # noqa: S608 - our names
+_LIST = (
+    f"SELECT {RECORD_COLUMNS}, NULL AS result FROM jobs WHERE (:caller IS NULL OR caller = :caller) "  # noqa: S608 - our names
+    "AND (:state IS NULL OR state = :state) AND (:task_type IS NULL OR task_type = :task_type) ORDER BY number DESC LIMIT :limit"
+)
+_FORGET = (
+    "DELETE FROM jobs WHERE number IN (SELECT number FROM jobs WHERE ended_wall_s < ? AND webhook <> 'waiting' "
+    "ORDER BY ended_wall_s LIMIT ?)"
+)
+_TO_TELL = (
+    "SELECT id, webhook_url, state, task_type, reason, accepted_wall_s, ended_wall_s, webhook_attempts, webhook_due_wall_s FROM jobs "
+    "WHERE webhook = 'waiting' AND ended_wall_s IS NOT NULL ORDER BY webhook_due_wall_s LIMIT ?"
+)
+_TOLD = (
+    "UPDATE jobs SET webhook = ?, webhook_attempts = ?, webhook_due_wall_s = ?, webhook_url = CASE WHEN ? = 'waiting' THEN webhook_url END "
+    "WHERE id = ? AND webhook = 'waiting'"
+)
+
+
+class JobTable:
+    """Jobs by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
+
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._epoch = epoch
+
+    async def add(self, new: NewJob, limits: StoreLimits) -> Acceptance:
+        """Keep a job, or say which one it is the same as.
+
+        Raises:
+            KeyReused: its idempotency key stands for another request.
+            QueueFull: as many jobs wait, or as much is kept, as `limits` allow.
+        """
+        return await self._write(partial(_add, new, limits, self._clock.wall()))
+
+    async def start(self, number: int) -> StartedJob | None:
+        """Note that a waiting job starts; None where it does not wait any more."""
+        return await self._write(partial(_start, number, self._epoch, self._clock.wall()))
+
+    async def end(self, number: int, end: JobEnd) -> bool:
+        """Record result and end of a job that runs here; False where it has ended otherwise, which changes nothing."""
+        values = {
+            "state": end.state.value,
+            "reason": end.reason,
+            "error": _storable(end.error),
+            "status": end.status,
+            "content_type": end.content_type,
+            "result": end.result,
+            "bytes": len(end.result or b""),
+            "now": self._clock.wall(),
+            "number": number,
+            "epoch": self._epoch,
+        }
+        return await self._write(lambda connection: connection.execute(_END, values).rowcount == 1)
+
+    async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool:
+        """Have a job that runs here wait again; not `counted`, it was as if it had never started. False as for `end`."""
+        values = {"uncounted": int(not counted), "not_before": not_before_wall_s, "number": number, "epoch": self._epoch}
+        return await self._write(lambda connection: connection.execute(_PUT_BACK, values).rowcount == 1)
+
+    async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered:
+        """Settle what earlier processes left running, and list what waits. Doing it again changes nothing.
+
+        Args:
+            requeue: have such jobs run again, unless they were started `max_attempts` times; else they have failed.
+        """
+        return await self._write(partial(_recover, self._epoch, self._clock.wall(), requeue, max_attempts))
+
+    async def cancel(self, job_id: str) -> bool:
+        """End a job that waits or runs as cancelled; False where it has ended, or never was."""
+        values = {"id": job_id, "now": self._clock.wall()}
+        return await self._write(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
+
+    async def find(self, job_id: str) -> JobRecord | None:
+        """One job with its result."""
+        return await self._reader.read(lambda connection: next((record_of(row) for row in connection.execute(_FIND, (job_id,))), None))
+
+    async def list_jobs(self, wanted: JobFilter) -> tuple[JobRecord, ...]:
+        """Jobs that match, the latest accepted first, without results."""
+        values = {
+            "caller": wanted.caller,
+            "state": None if wanted.state is None else wanted.state.value,
+            "task_type": wanted.task_type,
+            "limit": max(0, wanted.limit),
+        }
+        return await self._reader.read(lambda connection: tuple(record_of(row) for row in connection.execute(_LIST, values)))
+
+    async def forget(self, before_wall_s: float) -> int:
+        """Delete some of the jobs that ended before an instant; how many (0: none are left). Who is still to be told of one keeps it."""
+        return await self._write(lambda connection: connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount)
+
+    async def kept_bytes(self) -> int:
+        """Bytes of all requests and results."""
+        return await self._reader.read(lambda connection: int(connection.execute(_BYTES).fetchone()[0]))
+
+    async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
+        """Messages that are still to be delivered, the next due first."""
+        return await self._reader.read(lambda connection: tuple(delivery_of(row) for row in connection.execute(_TO_TELL, (limit,))))
+
+    async def told(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
+        """Note what came of an attempt; WAITING has another one at `due_wall_s`. False where nothing was to be delivered."""
+        values = (webhook.value, attempts, due_wall_s, webhook.value, job_id)
+        return await self._write(lambda connection: connection.execute(_TOLD, values).rowcount == 1)
+
+    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._writer.submit(run)
+
+
+def _add(new: NewJob, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Acceptance:
+    known = _repeated(new, now, connection) or _same_key(new, connection)
+    if known is not None:
+        return known
+    if connection.execute(_QUEUED).fetchone()[0] >= limits.max_queued:
+        raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
+    if connection.execute(_BYTES).fetchone()[0] + len(new.request) > limits.max_bytes:
+        raise QueueFull("the store holds as much of requests and results as jobs.max_stored_mib allows")
+    columns = row_of(new, now)
+    names = ", ".join(columns)
+    marks = ", ".join(f":{name}" for name in columns)
+    number = connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", columns).lastrowid  # noqa: S608 - our names
+    return Acceptance(job_id=new.job_id, number=int(number or 0), is_new=True, accepted_wall_s=now)
+
+
+def _repeated(new: NewJob, now: float, connection: sqlite3.Connection) -> Acceptance | None:
+    if new.idempotency_key is None:
+        return None
+    row = connection.execute(_REPEATED, (new.caller, new.idempotency_key, now - KEY_LIFE_S)).fetchone()
+    if row is None:
+        return None
+    if row[2] != new.digest:
+        raise KeyReused
+    return Acceptance(job_id=row[0], number=row[1], is_new=False, accepted_wall_s=row[3])
+
+
+def _same_key(new: NewJob, connection: sqlite3.Connection) -> Acceptance | None:
+    if new.task_type is None or new.job_key is None:
+        return None
+    row = connection.execute(_SAME_KEY, (new.caller, new.task_type, new.job_key)).fetchone()
+    return None if row is None else Acceptance(job_id=row[0], number=row[1], is_new=False, accepted_wall_s=row[2])
+
+
+def _start(number: int, epoch: int, now: float, connection: sqlite3.Connection) -> StartedJob | None:
+    if connection.execute(_START, (epoch, now, number)).rowcount != 1:
+        return None
+    path, request, attempts = connection.execute("SELECT path, request, attempts FROM jobs WHERE number = ?", (number,)).fetchone()
+    return StartedJob(path=path, request=request, attempt=attempts)
+
+
+def _recover(epoch: int, now: float, requeue: bool, max_attempts: int, connection: sqlite3.Connection) -> Recovered:  # noqa: FBT001
+    orphans = connection.execute(_ORPHANS, (epoch,)).fetchall()
+    failed = [number for number, attempts in orphans if not requeue or attempts >= max_attempts]
+    for number, attempts in orphans:
+        if number in failed:
+            error = "interrupted by restart" if not requeue else f"Hearth died {attempts} times while this job ran"
+            connection.execute(_GIVE_UP, {"reason": INTERRUPTED, "error": error, "now": now, "number": number})
+        else:
+            connection.execute(_REQUEUE, (number,))
+    suspects = {number for number, _ in orphans}
+    return Recovered(
+        waiting=tuple(waiting_of(row, suspect=row[0] in suspects) for row in connection.execute(_WAITING)),
+        requeued=len(orphans) - len(failed),
+        failed=_records(connection, failed),
+    )
+
+
+def _records(connection: sqlite3.Connection, numbers: Sequence[int]) -> tuple[JobRecord, ...]:
+    question = f"SELECT {RECORD_COLUMNS}, NULL AS result FROM jobs WHERE number = ?"  # noqa: S608 - our names
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    return tuple(record_of(cursor.execute(question, (number,)).fetchone()) for number in numbers)
+
+
+def _storable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

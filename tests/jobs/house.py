@@ -1,0 +1,194 @@
+"""A house with durable jobs in virtual time: the real desk, feeder and SQL, over a store without threads.
+
+`SteadyStore` runs the real `JobTable` on a database in memory through the real group commit; only the writer's thread is missing. The tests
+of the table run on it and on the real store alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self, TypeVar, cast
+
+from hearth.clock import Clock
+from hearth.config.settings import Settings
+from hearth.errors import StorageFault, StorageUnavailable
+from hearth.events import Event, JobEnded, JobQueued
+from hearth.job_types import Acceptance, JobRecord, NewJob
+from hearth.jobs.desk import Jobs
+from hearth.jobs.feeder import House as Around
+from hearth.jobs.requests import body_of
+from hearth.jobs.tasks import TaskDoor
+from hearth.storage.jobs import JobTable
+from hearth.storage.reader import Reader
+from hearth.storage.schema import shipped_migrations
+from hearth.storage.transaction import Failure, commit_together
+from hearth.storage.writer import Writer
+from hearth.types import Lane, Priority, canonical_model
+from tests.support.fake_ollama import FakeModel
+from tests.support.virtual_time import LoopClock
+from tests.worker.house import House, settings_with
+
+T = TypeVar("T")
+
+
+class Moves:
+    """An event sink that wakes whoever waits for something to have changed."""
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+
+    def emit(self, event: Event) -> None:
+        self.moved.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Returns once it holds; looked at after every event."""
+        while not holds():
+            self.moved.clear()
+            await self.moved.wait()
+
+
+class Disk:
+    """A database in memory that lives through several processes; `broken` fails every access, `latency_s` delays every commit."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        for step in shipped_migrations():
+            self.connection.executescript(step.sql)
+        self.broken = False
+        self.latency_s = 0.0
+        self.commits = 0
+        self.epochs = 0
+
+    def table(self, clock: Clock) -> JobTable:
+        """The table as the next process sees it."""
+        self.epochs += 1
+        writer, reader = cast("Writer", SteadyWriter(self)), cast("Reader", SteadyReader(self))
+        return JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
+
+    def rows(self, question: str) -> list[tuple[Any, ...]]:
+        """For a look at what is on the disk."""
+        return self.connection.execute(question).fetchall()
+
+
+class SteadyWriter:
+    """`submit` of the real writer, done by the time the delay is over."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        if self._disk.broken:
+            raise StorageUnavailable(StorageFault.IO)
+        await asyncio.sleep(self._disk.latency_s)
+        (result,) = commit_together(self._disk.connection, [run])
+        self._disk.commits += 1
+        if isinstance(result, Failure):
+            raise result.error
+        return cast("T", result)
+
+
+class SteadyReader:
+    """`read` of the real reader."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        if self._disk.broken:
+            raise StorageUnavailable(StorageFault.IO)
+        self._disk.connection.row_factory = sqlite3.Row
+        try:
+            return ask(self._disk.connection)
+        finally:
+            self._disk.connection.row_factory = None
+
+
+def job(
+    job_id: str = "job_1",
+    model: str = "a",
+    *,
+    caller: str = "test",
+    lane: Lane = Lane.INTERNAL,
+    priority: Priority = Priority.BACKGROUND,
+    service_s: float = 1.0,
+    **changed: Any,
+) -> NewJob:
+    """A job that takes the fake model server `service_s`."""
+    request = {"model": canonical_model(model), "prompt": job_id, "fake": {"service_s": service_s}}
+    new = NewJob(
+        job_id=job_id,
+        caller=caller,
+        lane=lane,
+        priority=priority,
+        task_type=None,
+        job_key=None,
+        path="/api/generate",
+        model=canonical_model(model),
+        request=body_of("/api/generate", request),
+    )
+    return replace(new, **changed)
+
+
+class JobHouse(House):
+    """A gateway with jobs, for the time of the block: one process's life with the disk."""
+
+    def __init__(self, *models: str | FakeModel, disk: Disk | None = None, settings: Settings | None = None, **more: Any) -> None:
+        super().__init__(*models, settings=settings or settings_with(), **more)
+        self.disk = disk or Disk()
+        self.table = self.disk.table(LoopClock())
+        self.told = 0
+        self.moves = Moves()
+        around = Around(
+            worker=self.gateway.worker,
+            resolve=self.gateway.resolve,
+            ready=lambda: self.gateway.ready()[0],
+            config=lambda: self.gateway.config,
+            clock=self.gateway.clock,
+            events=self.gateway.events,
+            ended=self._tell,
+        )
+        self.jobs = Jobs(queue=self.table, records=self.table, house=around)
+        self.door = TaskDoor(self.jobs, around)
+        self.gateway.jobs = self.jobs
+        self.gateway.events.subscribe(self.jobs)
+        self.gateway.events.subscribe(self.moves)
+        self.gateway.accompany("jobs", self.jobs.run)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
+    async def accept(self, new: NewJob) -> Acceptance:
+        return await self.jobs.accept(new)
+
+    async def record(self, job_id: str) -> JobRecord:
+        found = await self.table.find(job_id)
+        assert found is not None
+        return found
+
+    async def ended(self, *job_ids: str) -> list[JobEnded]:
+        """The ends of these jobs, once all of them have ended; each exactly once."""
+        await self.moves.until(lambda: set(job_ids) <= {event.job_id for event in self.events.of(JobEnded)})
+        found = [event for event in self.events.of(JobEnded) if event.job_id in job_ids]
+        assert len(found) == len(job_ids)
+        return found
+
+    def judge(self) -> None:
+        """Beside the rules of every house: nobody is told twice of an end, and the disk agrees with what was said."""
+        super().judge()
+        said = [event.job_id for event in self.events.of(JobEnded)]
+        assert len(said) == len(set(said))
+        states = dict(self.disk.rows("SELECT id, state FROM jobs"))
+        assert {event.job_id: event.state for event in self.events.of(JobEnded)}.items() <= states.items()
+        assert {event.job_id for event in self.events.of(JobQueued)} <= set(states)
+
+
+def with_jobs(**keys: Any) -> Settings:
+    """Settings of a small house; `jobs` keys changed."""
+    return settings_with(jobs=keys)

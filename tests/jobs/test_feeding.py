@@ -1,0 +1,338 @@
+"""Jobs on their way through a whole gateway, in virtual time: accepted, fed, ended once, whatever breaks in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hearth.config.settings import Window
+from hearth.errors import BadRequest, KeyInUse, QueueFull, ShuttingDown, StorageUnavailable
+from hearth.events import ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
+from hearth.job_types import JobState
+from hearth.types import Lane, Priority
+from tests.jobs.house import Disk, JobHouse, job, with_jobs
+from tests.support.fake_exchange import CallFault
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import body_of, settings_with, settle
+
+
+def started(house: JobHouse) -> list[str]:
+    return [event.job_id for event in house.events.of(JobStarted)]
+
+
+@in_virtual_time
+async def test_a_job_runs_and_its_answer_is_kept():
+    async with JobHouse("a", resident=("a",)) as house:
+        accepted = await house.accept(job(service_s=2.0))
+        (end,) = await house.ended("job_1")
+        assert (end.state, end.attempts, end.status, end.reason) == ("completed", 1, 200, "")
+        assert 2.0 <= end.total_s < 2.5
+        record = await house.record("job_1")
+        assert record.result is not None
+        assert json.loads(record.result)["response"] == " alpha beta gamma"
+        assert (record.number, house.told) == (accepted.number, 1)
+
+
+@in_virtual_time
+async def test_nothing_is_accepted_before_it_is_on_the_disk():
+    disk = Disk()
+    disk.latency_s = 0.5
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        await sleep_until(1.0)
+        accepting = asyncio.ensure_future(house.accept(job()))
+        await sleep_until(1.4)
+        assert not accepting.done()
+        assert disk.rows("SELECT COUNT(*) FROM jobs") == [(0,)]
+        await accepting
+        assert disk.rows("SELECT state FROM jobs") == [("queued",)]
+        await house.ended("job_1")
+
+
+@in_virtual_time
+async def test_a_start_is_on_the_disk_before_the_model_server_hears_of_it():
+    disk = Disk()
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        disk.latency_s = 0.5
+        await house.accept(job())
+        await house.moves.until(lambda: bool(house.ollama.calls))
+        assert disk.rows("SELECT state, attempts FROM jobs") == [("running", 1)]
+        await house.ended("job_1")
+
+
+@in_virtual_time
+async def test_a_caller_who_leaves_during_the_commit_leaves_a_job_that_runs():
+    disk = Disk()
+    disk.latency_s = 0.5
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        accepting = asyncio.ensure_future(house.accept(job()))
+        await asyncio.sleep(0.1)
+        accepting.cancel()
+        await house.ended("job_1")
+
+
+@in_virtual_time
+async def test_only_so_many_jobs_are_in_the_queue_of_the_gpu_and_callers_find_it_open():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
+        for n in range(6):
+            await house.accept(job(f"job_{n}", lane=Lane.EXTERNAL))
+        await settle()
+        assert len(house.events.of(ItemQueued)) == 2
+        assert [house.jobs.position(f"job_{n}") for n in range(6)] == [None, None, 0, 1, 2, 3]
+        ticket = house.submit("a")
+        assert ticket.position <= 2
+        await body_of(ticket)
+        await house.ended(*(f"job_{n}" for n in range(6)))
+        assert started(house) == [f"job_{n}" for n in range(6)]
+
+
+@in_virtual_time
+async def test_jobs_of_two_models_are_batched_instead_of_swapping_for_each():
+    async with JobHouse("a", "b", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
+        names = [f"job_{n}" for n in range(12)]
+        for n, name in enumerate(names):
+            await house.accept(job(name, "ab"[n % 2]))
+        await house.ended(*names)
+        assert len([record for record in house.ollama.control if record.kind == "load"]) <= 2
+
+
+@in_virtual_time
+async def test_the_house_goes_before_jobs_of_a_lower_band():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=3)) as house:
+        for n in range(3):
+            await house.accept(job(f"job_{n}", service_s=5.0))
+        await settle()
+        urgent = house.internal("a", priority=Priority.CRITICAL)
+        await body_of(urgent)
+        assert len(house.events.of(JobEnded)) <= 1
+        await house.ended("job_0", "job_1", "job_2")
+
+
+@in_virtual_time
+async def test_a_cancelled_job_ends_once_wherever_it_is():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        for n in range(3):
+            await house.accept(job(f"job_{n}", service_s=5.0))
+        await sleep_until(1.0)
+        for name in ("job_0", "job_2"):
+            assert await house.jobs.cancel(await house.record(name))
+            assert not await house.jobs.cancel(await house.record(name))
+        ends = {end.job_id: end.state for end in await house.ended("job_0", "job_1", "job_2")}
+        assert ends == {"job_0": "cancelled", "job_1": "completed", "job_2": "cancelled"}
+        assert started(house) == ["job_0", "job_1"]
+        assert (await house.record("job_0")).result is None
+
+
+@in_virtual_time
+async def test_cancelling_races_with_every_moment_of_a_job_and_there_is_one_end():
+    for delay in range(40):
+        disk = Disk()
+        disk.latency_s = 0.1
+        async with JobHouse("a", resident=("a",), disk=disk) as house:
+            await house.accept(job(service_s=0.5))
+            await asyncio.sleep(delay * 0.025)
+            cancelled = await house.jobs.cancel(await house.record("job_1"))
+            (end,) = await house.ended("job_1")
+            assert end.state == ("cancelled" if cancelled else "completed")
+
+
+@in_virtual_time
+async def test_cancelling_its_item_in_the_queue_ends_a_job_too():
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job(service_s=5.0))
+        await sleep_until(1.0)
+        assert house.jobs.item_of("job_1") == 1
+        house.worker.cancel_request("job_1", caller=None)  # type: ignore[arg-type]
+        (end,) = await house.ended("job_1")
+        assert end.state == "cancelled"
+
+
+@in_virtual_time
+async def test_a_job_waits_for_its_time_and_for_the_end_of_active_hours():
+    noon = settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
+    async with JobHouse("a", resident=("a",), settings=noon) as house:
+        wall = house.gateway.clock.wall()
+        await house.accept(job("job_1", not_before_wall_s=wall + 100))
+        await house.accept(job("job_2", off_peak=True))
+        await house.accept(job("job_3"))
+        record = await house.record("job_1")
+        assert house.jobs.estimated_start_s(record) == pytest.approx(100, abs=1)
+        await house.ended("job_3")
+        await sleep_until(99.0)
+        assert started(house) == ["job_3"]
+        await house.ended("job_1")
+        assert house.now < 103
+        await sleep_until(3590.0)
+        assert started(house) == ["job_3", "job_1"]
+        await house.ended("job_2")
+        assert 3600 <= house.now < 3615
+
+
+@in_virtual_time
+async def test_a_job_for_an_off_peak_time_that_never_comes_is_refused():
+    async with JobHouse("a") as house:
+        with pytest.raises(BadRequest, match="never comes"):
+            await house.accept(job(off_peak=True))
+
+
+@in_virtual_time
+async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_conflict_and_later_one_job():
+    disk = Disk()
+    disk.latency_s = 0.1
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        first = asyncio.ensure_future(house.accept(job(idempotency_key="k", digest="d")))
+        await asyncio.sleep(0)
+        with pytest.raises(KeyInUse):
+            await house.accept(job("job_2", idempotency_key="k", digest="d"))
+        await first
+        assert (await house.accept(job("job_3", idempotency_key="k", digest="d"))).job_id == "job_1"
+        await house.ended("job_1")
+    assert len(house.events.of(JobStarted)) == 1
+
+
+@in_virtual_time
+async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt():
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job(service_s=30.0))
+        await sleep_until(5.0)
+        house.ollama.go_down()
+        await sleep_until(600.0)
+        assert (await house.record("job_1")).state is JobState.QUEUED
+        house.ollama.come_up()
+        (end,) = await house.ended("job_1")
+        assert end.state == "completed"
+        assert end.attempts <= 2
+
+
+@in_virtual_time
+async def test_an_answer_that_fails_is_tried_again_later_and_then_given_up():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_attempts=3)) as house:
+        house.ollama.next_calls(*[CallFault.SERVER_ERROR] * 8)
+        await house.accept(job())
+        (end,) = await house.ended("job_1")
+        assert (end.state, end.attempts, end.status, end.reason) == ("failed", 3, 500, "backend_status")
+        assert [event.retry_s for event in house.events.of(JobRequeued)] == [5.0, 10.0]
+        assert house.now >= 15.0
+
+
+@in_virtual_time
+async def test_a_model_that_is_gone_fails_the_job_at_once():
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job(model="nowhere"))
+        (end,) = await house.ended("job_1")
+        assert (end.state, end.reason, end.attempts) == ("failed", "model_not_found", 1)
+
+
+@in_virtual_time
+async def test_an_answer_that_is_too_long_fails_the_job_and_frees_the_gpu():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_result_mib=0.0001)) as house:
+        await house.accept(job())
+        (end,) = await house.ended("job_1")
+        assert (end.state, end.reason) == ("failed", "result_too_large")
+
+
+@in_virtual_time
+async def test_a_full_queue_of_the_gpu_is_no_fault_of_the_job():
+    settings = settings_with(queue={"max_external_depth": 1})
+    async with JobHouse("a", resident=("a",), settings=settings) as house:
+        tickets = [house.submit("a", service_s=20.0)]
+        await settle()
+        tickets.append(house.submit("a", service_s=1.0))
+        await house.accept(job(lane=Lane.EXTERNAL))
+        (end,) = await house.ended("job_1")
+        assert (end.state, end.attempts) == ("completed", 1)
+        assert house.events.of(JobRequeued)[0].reason == "queue_full"
+        await asyncio.gather(*map(body_of, tickets))
+
+
+@in_virtual_time
+async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until_it_can_be_kept():
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job(service_s=5.0))
+        await sleep_until(1.0)
+        house.disk.broken = True
+        with pytest.raises(StorageUnavailable):
+            await house.accept(job("job_2"))
+        await sleep_until(60.0)
+        assert house.events.of(JobEnded) == []
+        house.disk.broken = False
+        (end,) = await house.ended("job_1")
+        assert (end.state, end.attempts) == ("completed", 1)
+        assert house.disk.rows("SELECT id FROM jobs") == [("job_1",)]
+
+
+@in_virtual_time
+async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt_and_the_next_process_goes_on():
+    disk = Disk()
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        for n in range(8):
+            await house.accept(job(f"job_{n}", service_s=50.0))
+        await sleep_until(1.0)
+    assert disk.rows("SELECT state, attempts, COUNT(*) FROM jobs GROUP BY 1, 2") == [("queued", 0, 8)]
+    with pytest.raises(ShuttingDown):
+        await house.accept(job("late"))
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        await house.ended(*(f"job_{n}" for n in range(8)))
+        assert started(house) == [f"job_{n}" for n in range(8)]
+        (recovered,) = house.events.of(JobsRecovered)
+        assert (recovered.queued, recovered.requeued, recovered.failed) == (8, 0, 0)
+
+
+@in_virtual_time
+async def test_a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the_others_are_done():
+    """The process "dies" by being left behind with its disk: whatever it had started is running there."""
+    first = JobHouse("a")
+    disk, names = first.disk, ["good_1", "poison", "good_2", "good_3", "good_4"]
+    good = set(names) - {"poison"}
+    for name in names:
+        await first.accept(job(name))
+    for number in (1, 2, 3, 4):
+        await first.table.start(number)
+    deaths = 1
+    while True:
+        async with JobHouse("a", resident=("a",), disk=disk, settings=with_jobs(max_attempts=3)) as house:
+            while not _is_over(house, good):  # noqa: ASYNC110 - the disk may show it a moment after the event that tells of it
+                await asyncio.sleep(1.0)
+            if "poison" not in started(house):
+                break
+            snapshot = disk.connection.serialize()
+        deaths += 1
+        disk.connection.deserialize(snapshot)
+    states = dict(disk.rows("SELECT id, state FROM jobs"))
+    assert states == {name: "failed" if name == "poison" else "completed" for name in names}
+    assert deaths == 3
+
+
+def _is_over(house: JobHouse, good: set[str]) -> bool:
+    return "poison" in started(house) or good <= _ended_on(house.disk)
+
+
+def _ended_on(disk: Disk) -> set[str]:
+    return {name for (name,) in disk.rows("SELECT id FROM jobs WHERE state = 'completed'")}
+
+
+@in_virtual_time
+async def test_a_job_too_many_is_refused():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_queued=2, max_in_queue=1)) as house:
+        for n in range(3):
+            await house.accept(job(f"job_{n}"))
+            await settle()
+        with pytest.raises(QueueFull):
+            await house.accept(job("job_9"))
+        await house.ended("job_0", "job_1", "job_2")
+
+
+@in_virtual_time
+async def test_when_a_job_starts_is_estimated_from_those_that_ran():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        await house.accept(job("job_0", service_s=10.0))
+        await house.accept(job("job_1", service_s=10.0))
+        await house.accept(job("job_2", service_s=10.0))
+        await settle()
+        assert house.jobs.estimated_start_s(await house.record("job_2")) is None
+        await house.ended("job_0")
+        estimate = house.jobs.estimated_start_s(await house.record("job_2"))
+        assert estimate == pytest.approx(10.0, abs=1.0)
+        assert house.jobs.estimated_start_s(await house.record("job_0")) is None
+        await house.ended("job_1", "job_2")

@@ -1,0 +1,286 @@
+"""`/llm/jobs` over HTTP, on a whole gateway with a store and an emulated model server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hearth.api.app import HearthApp, build_app
+from hearth.bootstrap import build_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode, CallerLimits, JobSettings, RateLimitSettings, Settings, StorageSettings, WebhookSettings
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.gateway import Gateway
+from tests.api.house import Got, ask
+from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, SLOW, house_settings, new_emulator
+from tests.jobs.house import Moves
+from tests.test_traps import body_for
+
+WITHIN_S = 20.0
+"""No test takes this long; it only ends one that waits for what never comes."""
+HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
+LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": 2000}}
+
+
+@dataclass
+class Life:
+    """One process's time with the file."""
+
+    app: HearthApp
+    gateway: Gateway
+    moves: Moves
+    key: str | None = None
+
+    async def post(self, body: Any, key: str | None = None, **headers: str) -> Got:
+        return await ask(self.app, "POST", "/llm/jobs", body, key=key or self.key, content_type="application/json", **headers)
+
+    async def accepted(self, request: Any = HI, key: str | None = None, headers: dict[str, str] | None = None, **more: Any) -> str:
+        got = await self.post({"request": request, **more}, key, **(headers or {}))
+        assert got.status == 202, got.body
+        name: str = got.json["id"]
+        assert got.headers["location"] == f"/llm/jobs/{name}"
+        return name
+
+    async def get(self, path: str, key: str | None = None) -> Got:
+        return await ask(self.app, "GET", path, key=key or self.key)
+
+    async def delete(self, job_id: str, key: str | None = None) -> Got:
+        return await ask(self.app, "DELETE", f"/llm/jobs/{job_id}", key=key or self.key)
+
+    async def until(self, job_id: str, *states: str, key: str | None = None) -> Any:
+        async with asyncio.timeout(WITHIN_S):
+            while (shown := (await self.get(f"/llm/jobs/{job_id}", key)).json)["state"] not in states:
+                await self.moves.moved.wait()
+                self.moves.moved.clear()
+        return shown
+
+
+Live = Callable[..., Any]
+
+
+@pytest.fixture
+async def ollama_url() -> AsyncIterator[str]:
+    emulator = new_emulator()
+    yield await emulator.start("127.0.0.1", 0)
+    await emulator.stop()
+
+
+@pytest.fixture
+def live(ollama_url: str, tmp_path: Path) -> Live:
+    @asynccontextmanager
+    async def run(*, keys: bool = False, store: bool = True, **changed: Any) -> AsyncIterator[Life]:
+        settings: Settings = replace(house_settings(), storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0), **changed)
+        if keys:
+            settings = replace(settings, auth=replace(settings.auth, keys=KEYS))
+        config = GatewayConfig(settings=settings)
+        moves = Moves()
+        gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=store, sinks=(moves,))
+        async with gateway:
+            yield Life(build_app(gateway), gateway, moves, key=FRIEND_KEY if keys else None)
+            await gateway.stop(0.0)
+
+    return run
+
+
+@pytest.mark.parametrize("path", INFERENCE_ROUTES)
+async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live, path):
+    async with live() as house:
+        body = {name: value for name, value in body_for(path).items() if name != "stream"}
+        job_id = await house.accepted(body | {"stream": True}, endpoint=path)
+        shown = await house.until(job_id, "completed", "failed")
+        assert (shown["state"], shown["status"], shown["endpoint"]) == ("completed", 200, path)
+        assert isinstance(shown["result"], dict)
+
+
+@pytest.mark.parametrize(
+    ("request_", "endpoint"),
+    [
+        ({"model": LLAMA, "prompt": "x"}, "/api/generate"),
+        ({"model": LLAMA, "messages": [{"role": "user", "content": "x"}]}, "/api/chat"),
+        ({"model": "nomic-embed-text", "input": "x"}, "/api/embed"),
+    ],
+)
+async def test_without_an_endpoint_the_native_one_that_takes_such_a_body_is_meant(live, request_, endpoint):
+    async with live() as house:
+        job_id = await house.accepted(request_)
+        assert (await house.get(f"/llm/jobs/{job_id}")).json["endpoint"] == endpoint
+
+
+async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
+    async with live(jobs=JobSettings(max_in_queue=1)) as house:
+        first = await house.accepted(LONG)
+        await house.until(first, "running")
+        got = await house.post({"request": HI})
+        assert got.status == 202
+        assert (got.json["state"], got.json["new"], got.json["position"]) == ("queued", True, 0)
+        shown = (await house.get(f"/llm/jobs/{got.json['id']}")).json
+        assert (shown["position"], shown["sequence"], shown["attempts"]) == (0, None, 0)
+        assert (await house.get("/llm/queue/status")).json["jobs"] == {"waiting": 1, "running": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({}, "request"),
+        ({"request": "text"}, "request"),
+        ({"request": {"model": LLAMA}}, "neither messages, prompt nor input"),
+        ({"request": {"model": LLAMA, "prompt": ""}}, "asks for nothing"),
+        ({"request": {"model": LLAMA, "prompt": "", "keep_alive": 0}}, "asks for nothing"),
+        ({"request": HI, "endpoint": "/api/pull"}, "endpoint"),
+        ({"request": HI, "priority": "urgent"}, "priority"),
+        ({"request": HI, "not_before": "tomorrow"}, "not_before"),
+        ({"request": HI, "not_before": "2030-01-01T00:00:00"}, "not_before"),
+        ({"request": HI, "window": "night"}, "window"),
+        ({"request": HI, "window": "offpeak"}, "never comes"),
+        ({"request": HI, "webhook": "ftp://x/"}, "webhook"),
+        ({"request": HI, "caller": "me"}, "caller"),
+        ({"request": HI, "task_type": "a b"}, "task type"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_with_what_is_wrong(live, body, says):
+    async with live() as house:
+        got = await house.post(body)
+        assert (got.status, says in got.json["error"]) == (400, True), got.json
+        assert (await house.get("/llm/jobs")).json == {"jobs": []}
+
+
+async def test_a_model_that_is_not_installed_is_refused_at_once(live):
+    async with live() as house:
+        assert (await house.post({"request": {"model": "nowhere", "prompt": "x"}})).status == 404
+
+
+async def test_a_job_belongs_to_its_key_and_does_not_exist_for_others(live):
+    async with live(keys=True) as house:
+        job_id = await house.accepted(key=FRIEND_KEY)
+        await house.until(job_id, "completed")
+        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).status == 404
+        assert (await house.delete(job_id, HOUSE_KEY)).status == 404
+        missing = await house.get("/llm/jobs/job_0", HOUSE_KEY)
+        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).body == missing.body
+        assert (await house.get("/llm/jobs", HOUSE_KEY)).json == {"jobs": []}
+        assert (await house.get("/llm/jobs?caller=friend", HOUSE_KEY)).json == {"jobs": []}
+        assert [shown["id"] for shown in (await house.get("/llm/jobs")).json["jobs"]] == [job_id]
+
+
+async def test_an_admin_sees_that_a_job_is_there_and_may_cancel_it_but_never_sees_its_result(live):
+    async with live(keys=True) as house:
+        done, running = await house.accepted(), await house.accepted(LONG)
+        assert "result" in await house.until(done, "completed")
+        shown = (await house.get(f"/llm/jobs/{done}", ADMIN_KEY)).json
+        assert (shown["state"], shown["caller"], "result" in shown) == ("completed", "friend", False)
+        assert len((await house.get("/llm/jobs?state=completed", ADMIN_KEY)).json["jobs"]) == 1
+        assert (await house.delete(running, ADMIN_KEY)).json == {"id": running, "cancelled": True, "state": "cancelled"}
+
+
+async def test_no_request_is_shown_anywhere(live):
+    async with live() as house:
+        job_id = await house.accepted()
+        shown = await house.until(job_id, "completed")
+        pages = [shown, (await house.get("/llm/jobs")).json, (await house.get("/llm/queue/status")).json]
+        assert "canary" not in json.dumps(pages)
+
+
+async def test_cancelling_is_idempotent_and_says_how_a_job_had_ended(live):
+    async with live() as house:
+        running, done = await house.accepted(LONG), await house.accepted()
+        await house.until(running, "running")
+        for _ in range(2):
+            assert (await house.delete(running)).json == {"id": running, "cancelled": True, "state": "cancelled"}
+        await house.until(done, "completed")
+        assert (await house.delete(done)).json == {"id": done, "cancelled": False, "state": "completed"}
+        assert (await house.delete("job_0")).status == 404
+
+
+async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(live):
+    async with live() as house:
+        key = {"idempotency_key": "key-1"}
+        first = await house.accepted(headers=key)
+        await house.until(first, "completed")
+        again = await house.post({"request": HI}, **key)
+        assert (again.status, again.json["id"], again.json["state"], again.json["new"]) == (202, first, "completed", False)
+        assert again.headers["idempotency-replayed"] == "true"
+        other = await house.post({"request": {**HI, "prompt": "y"}}, **key)
+        assert (other.status, "Idempotency-Key" in other.json["error"]) == (422, True)
+        assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
+
+
+async def test_the_idempotency_key_of_another_caller_is_another_job(live):
+    async with live(keys=True) as house:
+        key = {"idempotency_key": "key-1"}
+        assert await house.accepted(key=FRIEND_KEY, headers=key) != await house.accepted(key=GUEST_KEY, headers=key)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "\u00e9"])
+async def test_an_idempotency_key_that_is_none_is_refused(live, key):
+    async with live() as house:
+        assert (await house.post({"request": HI}, idempotency_key=key)).status == 400
+
+
+async def test_of_requests_with_one_key_at_the_same_moment_one_is_taken(live):
+    async with live() as house:
+        got = await asyncio.gather(*(house.post({"request": HI}, idempotency_key="k") for _ in range(8)))
+        assert {answer.status for answer in got} <= {202, 409}
+        assert len({answer.json["id"] for answer in got if answer.status == 202}) == 1
+        assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
+
+
+async def test_jobs_survive_a_restart_in_order_and_are_done_by_the_next_process(live):
+    async with live(jobs=JobSettings(max_in_queue=1)) as first:
+        running = await first.accepted(LONG)
+        waiting = [await first.accepted() for _ in range(3)]
+        await first.until(running, "running")
+    async with live() as second:
+        assert [job["id"] for job in (await second.get("/llm/jobs")).json["jobs"]] == [*reversed(waiting), running]
+        for job_id in waiting:
+            assert (await second.until(job_id, "completed"))["attempts"] == 1
+        assert (await second.delete(running)).json["cancelled"]
+
+
+async def test_a_job_counts_once_against_the_limit_of_its_caller_and_waits_in_its_lane(live):
+    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=2, requests_per_hour=100))
+    async with live(keys=True, rate_limits=limits) as house:
+        jobs = [await house.accepted(key=FRIEND_KEY) for _ in range(2)]
+        assert (await house.post({"request": HI}, FRIEND_KEY)).status == 429
+        for job_id in jobs:
+            assert (await house.until(job_id, "completed", key=FRIEND_KEY))["lane"] == "external"
+        own = await house.accepted(key=HOUSE_KEY)
+        shown = await house.until(own, "completed", key=HOUSE_KEY)
+        assert (shown["lane"], shown["priority"]) == ("internal", "background")
+
+
+async def test_a_key_may_use_its_own_models_only(live):
+    async with live(keys=True) as house:
+        assert (await house.post({"request": {"model": SLOW, "prompt": "x"}}, GUEST_KEY)).status == 403
+
+
+async def test_the_priority_that_is_asked_for_is_capped_by_the_key(live):
+    async with live(keys=True) as house:
+        job_id = await house.accepted(key=HOUSE_KEY, priority="critical")
+        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).json["priority"] == "critical"
+
+
+async def test_a_webhook_takes_an_allowed_host_and_a_secret(live):
+    async with live() as house:
+        got = await house.post({"request": HI, "webhook": "http://hook.lan/x"})
+        assert (got.status, "allowed_hosts" in got.json["error"], "hook.lan" in got.json["error"]) == (403, True, False)
+    allowed = JobSettings(webhooks=WebhookSettings(allowed_hosts=("hook.lan",)))
+    async with live(jobs=allowed) as house:
+        assert "secret" in (await house.post({"request": HI, "webhook": "http://hook.lan/x"})).json["error"]
+
+
+async def test_without_a_store_there_are_no_jobs(live):
+    async with live(store=False) as house:
+        for got in (
+            await house.post({"request": HI}),
+            await house.get("/llm/jobs"),
+            await house.get("/llm/jobs/x"),
+            await house.delete("x"),
+        ):
+            assert (got.status, "storage.enabled" in got.json["error"]) == (404, True)

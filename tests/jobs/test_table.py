@@ -1,0 +1,299 @@
+"""The table of jobs: every state is left once, and what was accepted is kept. On the real store and on that of the desk's tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hearth.config.settings import StorageSettings
+from hearth.errors import KeyReused, QueueFull
+from hearth.job_types import JobEnd, JobFilter, JobState, Recovered, StoreLimits, Webhook
+from hearth.storage.jobs import JobTable
+from hearth.storage.store import Store
+from tests.jobs.house import Disk, job
+from tests.storage.house import WALL, StoppedClock
+
+LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
+DONE = JobEnd(state=JobState.COMPLETED, status=200, content_type="application/json", result=b'{"x":1}')
+DAY_S = 86_400.0
+
+Process = Callable[[], Any]
+
+
+@pytest.fixture
+def clock() -> StoppedClock:
+    return StoppedClock()
+
+
+@pytest.fixture(params=["the real store", "the store of the desk's tests"])
+async def process(request: pytest.FixtureRequest, tmp_path: Path, clock: StoppedClock) -> AsyncIterator[Process]:
+    """Starts a process on one and the same file; the one before dies."""
+    async with AsyncExitStack() as stack:
+        disk, open_store = Disk(), list[Store]()
+
+        async def start() -> JobTable:
+            if request.param != "the real store":
+                return disk.table(clock)
+            for store in open_store:
+                await store.close(5.0)
+            settings = StorageSettings(reserve_mib=0)
+            store = await Store.open(tmp_path / "hearth.db", settings, clock=clock, listener=lambda health: None)
+            open_store[:] = [store]
+            stack.push_async_callback(store.close, 5.0)
+            return store.jobs
+
+        yield start
+
+
+async def recovered(table: JobTable, *, requeue: bool = True, max_attempts: int = 3) -> Recovered:
+    return await table.recover(requeue=requeue, max_attempts=max_attempts)
+
+
+async def state_of(table: JobTable, job_id: str = "job_1") -> JobState:
+    found = await table.find(job_id)
+    assert found is not None
+    return found.state
+
+
+async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(process):
+    table = await process()
+    accepted = await table.add(job(), LIMITS)
+    assert accepted.is_new
+    assert await state_of(table) is JobState.QUEUED
+    started = await table.start(accepted.number)
+    assert (started.path, started.request, started.attempt) == ("/api/generate", job().request, 1)
+    assert await state_of(table) is JobState.RUNNING
+    assert await table.end(accepted.number, DONE)
+    found = await table.find("job_1")
+    assert (found.state, found.status, found.result, found.attempts) == (JobState.COMPLETED, 200, b'{"x":1}', 1)
+    assert await table.kept_bytes() == len(b'{"x":1}')
+
+
+@pytest.mark.parametrize("end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y"), JobEnd(state=JobState.CANCELLED)])
+async def test_a_job_that_has_ended_never_changes_again(process, end):
+    table = await process()
+    number = (await table.add(job(), LIMITS)).number
+    await table.start(number)
+    assert await table.end(number, end)
+    before = await table.find("job_1")
+    assert not await table.end(number, DONE)
+    assert not await table.cancel("job_1")
+    assert not await table.put_back(number, counted=True, not_before_wall_s=None)
+    assert await table.start(number) is None
+    assert await table.find("job_1") == before
+    assert (await recovered(await process())).waiting == ()
+
+
+async def test_of_an_end_and_a_cancel_exactly_one_counts(process):
+    table = await process()
+    number = (await table.add(job(), LIMITS)).number
+    await table.start(number)
+    assert await table.cancel("job_1")
+    assert not await table.end(number, DONE)
+    found = await table.find("job_1")
+    assert (found.state, found.result) == (JobState.CANCELLED, None)
+
+
+async def test_a_waiting_job_starts_once(process):
+    table = await process()
+    number = (await table.add(job(), LIMITS)).number
+    assert await table.start(number) is not None
+    assert await table.start(number) is None
+
+
+@pytest.mark.parametrize(("counted", "attempt"), [(True, 2), (False, 1)])
+async def test_a_job_that_is_put_back_starts_again_and_counts_what_counts(process, counted, attempt):
+    table = await process()
+    number = (await table.add(job(), LIMITS)).number
+    await table.start(number)
+    assert await table.put_back(number, counted=counted, not_before_wall_s=WALL + 5)
+    assert (await recovered(table)).waiting[0].not_before_wall_s == WALL + 5
+    assert (await table.start(number)).attempt == attempt
+
+
+async def test_the_next_process_finds_waiting_jobs_in_order_and_running_ones_as_suspects(process):
+    table = await process()
+    for n in range(5):
+        await table.add(job(f"job_{n}", task_type="t", job_key=str(n), off_peak=n == 4), LIMITS)
+    await table.start(2)
+    await table.start(3)
+    left = await recovered(await process())
+    assert [(waiting.job_id, waiting.attempts, waiting.suspect) for waiting in left.waiting] == [
+        ("job_0", 0, False),
+        ("job_1", 1, True),
+        ("job_2", 1, True),
+        ("job_3", 0, False),
+        ("job_4", 0, False),
+    ]
+    assert (left.requeued, left.failed, left.waiting[4].off_peak) == (2, (), True)
+
+
+async def test_recovering_again_and_again_burns_no_attempts_and_touches_no_job_of_this_process(process):
+    table = await process()
+    first = (await table.add(job(), LIMITS)).number
+    await table.start(first)
+    for _ in range(5):
+        table = await process()
+        assert (await recovered(table)).waiting[0].attempts == 1
+    second = (await table.add(job("job_2"), LIMITS)).number
+    await table.start(second)
+    assert [waiting.job_id for waiting in (await recovered(table)).waiting] == ["job_1"]
+    assert await state_of(table, "job_2") is JobState.RUNNING
+
+
+async def test_a_job_that_was_running_when_the_process_died_too_often_ends_failed(process):
+    table = await process()
+    await table.add(job(), LIMITS)
+    for attempt in range(1, 4):
+        assert (await table.start(1)).attempt == attempt
+        table = await process()
+        left = await recovered(table)
+    assert left.waiting == ()
+    assert [(record.job_id, record.reason, record.attempts) for record in left.failed] == [("job_1", "interrupted_by_restart", 3)]
+    assert (await recovered(await process())).failed == ()
+
+
+async def test_where_the_owner_says_so_a_restart_fails_what_was_running_and_nothing_else(process):
+    table = await process()
+    await table.add(job(), LIMITS)
+    await table.add(job("job_2"), LIMITS)
+    await table.start(1)
+    left = await recovered(await process(), requeue=False)
+    assert [record.error for record in left.failed] == ["interrupted by restart"]
+    assert [waiting.job_id for waiting in left.waiting] == ["job_2"]
+
+
+@pytest.mark.parametrize(
+    ("later_s", "change", "same"),
+    [
+        (0.0, {}, True),
+        (DAY_S - 1, {}, True),
+        (DAY_S + 1, {}, False),
+        (0.0, {"caller": "somebody else"}, False),
+        (0.0, {"idempotency_key": "other"}, False),
+        (0.0, {"idempotency_key": None}, False),
+    ],
+)
+async def test_an_idempotency_key_stands_for_one_job_of_its_caller_for_a_day(process, clock, later_s, change, same):
+    table = await process()
+    new = job(idempotency_key="key", digest="d1")
+    await table.add(new, LIMITS)
+    clock.advance(later_s)
+    table = await process()
+    again = await table.add(replace(new, job_id="job_2", **change), LIMITS)
+    assert (again.job_id, again.is_new) == (("job_1", False) if same else ("job_2", True))
+
+
+async def test_an_idempotency_key_stands_for_an_ended_job_too_and_another_body_is_refused(process):
+    table = await process()
+    new = job(idempotency_key="key", digest="d1")
+    await table.add(new, LIMITS)
+    await table.start(1)
+    await table.end(1, DONE)
+    assert (await table.add(replace(new, job_id="job_2"), LIMITS)).job_id == "job_1"
+    with pytest.raises(KeyReused):
+        await table.add(replace(new, job_id="job_3", digest="d2"), LIMITS)
+    assert len(await table.list_jobs(JobFilter())) == 1
+
+
+async def test_a_task_type_and_a_key_are_one_job_until_it_has_ended(process):
+    table = await process()
+    new = job(task_type="letter", job_key="7")
+    await table.add(new, LIMITS)
+    assert not (await table.add(replace(new, job_id="job_2"), LIMITS)).is_new
+    assert (await table.add(replace(new, job_id="job_3", task_type="research"), LIMITS)).is_new
+    await table.start(1)
+    assert (await table.add(replace(new, job_id="job_4"), LIMITS)).job_id == "job_1"
+    await table.end(1, DONE)
+    assert (await table.add(replace(new, job_id="job_5"), LIMITS)).is_new
+
+
+async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(process):
+    table = await process()
+    few = StoreLimits(max_queued=2, max_bytes=1 << 20)
+    await table.add(job("job_1"), few)
+    await table.add(job("job_2"), few)
+    with pytest.raises(QueueFull, match=r"jobs\.max_queued"):
+        await table.add(job("job_3"), few)
+    await table.start(1)
+    await table.add(job("job_3"), few)
+    small = StoreLimits(max_queued=100, max_bytes=await table.kept_bytes() + 10)
+    with pytest.raises(QueueFull, match=r"jobs\.max_stored_mib"):
+        await table.add(job("job_4"), small)
+    assert len(await table.list_jobs(JobFilter())) == 3
+
+
+async def test_jobs_are_listed_by_caller_state_and_type_the_latest_first_without_results(process):
+    table = await process()
+    await table.add(job("job_1", caller="x", task_type="t"), LIMITS)
+    await table.add(job("job_2", caller="y"), LIMITS)
+    await table.add(job("job_3", caller="x"), LIMITS)
+    await table.start(1)
+    await table.end(1, DONE)
+
+    async def ids(**wanted: Any) -> list[str]:
+        return [record.job_id for record in await table.list_jobs(JobFilter(**wanted))]
+
+    assert await ids() == ["job_3", "job_2", "job_1"]
+    assert await ids(caller="x") == ["job_3", "job_1"]
+    assert await ids(state=JobState.QUEUED) == ["job_3", "job_2"]
+    assert await ids(task_type="t") == ["job_1"]
+    assert await ids(limit=1) == ["job_3"]
+    assert {record.result for record in await table.list_jobs(JobFilter())} == {None}
+
+
+async def test_ended_jobs_are_forgotten_and_waiting_ones_and_those_still_to_be_told_of_never(process, clock):
+    table = await process()
+    for n, webhook in enumerate([None, "http://hook.lan/", None], start=1):
+        await table.add(job(f"job_{n}", webhook_url=webhook), LIMITS)
+    for number in (1, 2):
+        await table.start(number)
+        await table.end(number, DONE)
+    clock.advance(10 * DAY_S)
+    assert await table.forget(clock.wall() - 7 * DAY_S) == 1
+    assert await table.forget(clock.wall() - 7 * DAY_S) == 0
+    assert {record.job_id for record in await table.list_jobs(JobFilter())} == {"job_2", "job_3"}
+    assert await table.told("job_2", Webhook.DELIVERED, 1, None)
+    assert await table.forget(clock.wall() - 7 * DAY_S) == 1
+
+
+async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told_and_its_url_is_forgotten(process, clock):
+    table = await process()
+    await table.add(job(webhook_url="http://hook.lan/s3cret"), LIMITS)
+    assert await table.deliveries(10) == ()
+    await table.start(1)
+    await table.end(1, DONE)
+    (delivery,) = await (await process()).deliveries(10)
+    assert (delivery.job_id, delivery.url, delivery.state, delivery.due_wall_s) == (
+        "job_1",
+        "http://hook.lan/s3cret",
+        JobState.COMPLETED,
+        WALL,
+    )
+    table = await process()
+    assert await table.told("job_1", Webhook.WAITING, 1, WALL + 5)
+    assert [(again.attempts, again.due_wall_s) for again in await table.deliveries(10)] == [(1, WALL + 5)]
+    assert await table.told("job_1", Webhook.DELIVERED, 2, None)
+    assert not await table.told("job_1", Webhook.DELIVERED, 3, None)
+    assert await table.deliveries(10) == ()
+    found = await table.find("job_1")
+    assert found.webhook is Webhook.DELIVERED
+
+
+async def test_every_way_to_an_end_has_its_message(process):
+    table = await process()
+    for n in range(1, 4):
+        await table.add(job(f"job_{n}", webhook_url="http://hook.lan/"), LIMITS)
+    await table.cancel("job_1")
+    await table.start(2)
+    await table.end(2, DONE)
+    await table.start(3)
+    table = await process()
+    await recovered(table, requeue=False)
+    states = {delivery.job_id: delivery.state for delivery in await table.deliveries(10)}
+    assert states == {"job_1": JobState.CANCELLED, "job_2": JobState.COMPLETED, "job_3": JobState.FAILED}

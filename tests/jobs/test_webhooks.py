@@ -1,0 +1,389 @@
+"""Messages about the ends of jobs: signed, to allowed hosts and harmless addresses only, again and again until they are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from hearth.backends.webhook_poster import FORBIDDEN_ADDRESS, HttpWebhookPoster
+from hearth.config.settings import WebhookSettings
+from hearth.errors import BadRequest, Forbidden
+from hearth.events import WebhookDelivered, WebhookFailed
+from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, Webhook
+from hearth.jobs.addresses import check_webhook, host_of, is_forbidden
+from hearth.jobs.messages import body_of, headers_of, pause_s, signature
+from hearth.jobs.telling import Telling
+from tests.jobs.house import Disk, job
+from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.worker.house import Recorder
+
+SECRET = "a secret of the owner"
+URL = "http://hook.lan:8080/t0ken"
+SETTINGS = WebhookSettings(allowed_hosts=("hook.lan",), secret=SECRET, max_attempts=4)
+
+
+# Where they may go.
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.1.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "240.0.0.1",
+        "100.100.100.200",
+        "168.63.129.16",
+        "::",
+        "fe80::1",
+        "fe80::1%eth0",
+        "ff02::1",
+        "fd00:ec2::254",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+        "no address",
+    ],
+)
+def test_nothing_is_sent_to_addresses_of_secrets_and_crowds(address):
+    assert is_forbidden(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", "192.168.1.9", "10.0.0.1", "fd12::1", "1.1.1.1", "2606:4700::1111", "::ffff:10.0.0.1"]
+)
+def test_the_owners_own_machines_and_the_internet_may_be_allowed(address):
+    assert not is_forbidden(address)
+
+
+@pytest.mark.parametrize("url", [URL, "https://HOOK.lan/x?y=1", "http://hook.lan./", "https://hook.lan:443"])
+def test_a_url_on_an_allowed_host_is_taken(url):
+    assert check_webhook(url, SETTINGS) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("http://other.lan/", Forbidden),
+        ("http://hook.lan.evil.test/", Forbidden),
+        ("http://evil.test/hook.lan", Forbidden),
+        ("http://hook.lan@evil.test/", BadRequest),
+        ("http://user:pw@hook.lan/", BadRequest),
+        ("http://evil.test\\@hook.lan/", BadRequest),
+        ("ftp://hook.lan/", BadRequest),
+        ("file:///etc/passwd", BadRequest),
+        ("http://hook.lan/#x", BadRequest),
+        ("http://hook.lan:0/", BadRequest),
+        ("http://hook.lan:99999/", BadRequest),
+        ("http:///x", BadRequest),
+        ("hook.lan", BadRequest),
+        ("http://hook.lan/ x", BadRequest),
+        ("http://hook.lan/\n", BadRequest),
+        ("http://hook.lan/" + "x" * 2000, BadRequest),
+    ],
+)
+def test_any_other_is_refused_and_not_quoted(url, error):
+    with pytest.raises(error) as refused:
+        check_webhook(url, SETTINGS)
+    assert "t0ken" not in refused.value.message
+    assert "evil" not in refused.value.message
+
+
+# What they say.
+
+DELIVERY = Delivery(
+    job_id="job_1",
+    url=URL,
+    state=JobState.COMPLETED,
+    task_type="letter",
+    reason="",
+    accepted_wall_s=1.0,
+    ended_wall_s=2.5,
+    attempts=0,
+    due_wall_s=2.5,
+)
+
+
+def test_a_message_says_what_ended_and_carries_no_result():
+    assert json.loads(body_of(DELIVERY)) == {
+        "type": "job.completed",
+        "job_id": "job_1",
+        "state": "completed",
+        "task_type": "letter",
+        "reason": "",
+        "accepted_wall_s": 1.0,
+        "ended_wall_s": 2.5,
+    }
+
+
+def test_the_signature_is_that_of_the_published_example_of_standard_webhooks():
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    body = b'{"test": 2432232314}'
+    signed = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body)
+    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_a_signature_covers_body_time_and_id_and_can_be_checked_with_the_secret_as_text():
+    headers = headers_of(DELIVERY, b"{}", SECRET, 1_700_000_000.9)
+    signed = b"job_1.1700000000.{}"
+    expected = base64.b64encode(hmac.new(SECRET.encode(), signed, hashlib.sha256).digest()).decode()
+    assert (headers["webhook-id"], headers["webhook-timestamp"]) == ("job_1", "1700000000")
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert SECRET not in str(headers)
+
+
+def test_pauses_grow():
+    assert [pause_s(attempts) for attempts in range(1, 10)] == [5, 30, 120, 600, 1800, 3600, 7200, 7200, 7200]
+
+
+# How they get there.
+
+
+@dataclass
+class Receiver:
+    """A real server; answers with the status that its path names, and keeps what came."""
+
+    url: str = ""
+    came: list[tuple[str, bytes, Mapping[str, str]]] = field(default_factory=list)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.came.append((request.path, await request.read(), dict(request.headers)))
+        if request.path == "/never":
+            await asyncio.Event().wait()
+        if request.path == "/302":
+            return web.Response(status=302, headers={"Location": f"{self.url}/200"})
+        return web.Response(status=int(request.path[1:]))
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver, app = Receiver(), web.Application()
+    app.router.add_route("*", "/{path:.*}", receiver.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert runner.addresses
+    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield receiver
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("path", "came"),
+    [
+        ("/200", ""),
+        ("/204", ""),
+        ("/302", "http_302"),
+        ("/404", "http_404"),
+        ("/410", "http_410"),
+        ("/500", "http_500"),
+        ("/never", "timeout"),
+    ],
+)
+async def test_what_a_receiver_answers_is_what_came_of_it_and_no_redirect_is_followed(path, came):
+    async with receiving() as receiver:
+        poster = HttpWebhookPoster(is_forbidden)
+        assert await poster.post(receiver.url + path, b"{}", {"webhook-id": "job_1"}, 0.3 if path == "/never" else 5.0) == came
+        assert [arrived for arrived, _, _ in receiver.came] == [path]
+        assert receiver.came[0][2]["webhook-id"] == "job_1"
+
+
+async def test_a_closed_port_is_a_failure_without_the_url():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert await HttpWebhookPoster(is_forbidden).post(f"http://127.0.0.1:{port}/t0ken", b"{}", {}, 5.0) == "connect"
+
+
+def found(*addresses: str) -> Any:
+    """A name server that always says so."""
+
+    def lookup(host: str, port: int) -> list[tuple[Any, ...]]:
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    return lookup
+
+
+@pytest.mark.parametrize(
+    ("lookup", "came"),
+    [
+        (found("169.254.169.254"), FORBIDDEN_ADDRESS),
+        (found("127.0.0.1", "169.254.169.254"), FORBIDDEN_ADDRESS),
+        (found(), "dns"),
+    ],
+)
+async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(lookup, came):
+    async with receiving() as receiver:
+        port = receiver.url.rpartition(":")[2]
+        assert await HttpWebhookPoster(is_forbidden, lookup=lookup).post(f"http://hook.lan:{port}/200", b"{}", {}, 5.0) == came
+        assert receiver.came == []
+
+
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"]
+)
+async def test_an_address_in_any_spelling_is_checked_too(host):
+    assert await HttpWebhookPoster(is_forbidden).post(f"http://{host}:9/", b"{}", {}, 5.0) == FORBIDDEN_ADDRESS
+
+
+# How they are kept until they are taken.
+
+
+class ScriptedPoster:
+    """Answers as told, in order, the last one again and again; keeps what it was given."""
+
+    def __init__(self, *said: str) -> None:
+        self._said = list(said)
+        self.came: list[tuple[float, str, Mapping[str, str]]] = []
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> str:
+        self.came.append((asyncio.get_running_loop().time(), url, headers))
+        return self._said.pop(0) if len(self._said) > 1 else self._said[0]
+
+
+class Teller:
+    """One process that tells, on a disk."""
+
+    def __init__(self, disk: Disk, poster: ScriptedPoster, settings: WebhookSettings = SETTINGS) -> None:
+        self.table = disk.table(LoopClock())
+        self.events = Recorder()
+        self.settings = settings
+        self.telling = Telling(deliveries=self.table, poster=poster, settings=lambda: self.settings, clock=LoopClock(), events=self.events)
+
+    async def end_a_job(self, job_id: str = "job_1") -> None:
+        accepted = await self.table.add(job(job_id, webhook_url=URL), StoreLimits(max_queued=99, max_bytes=1 << 20))
+        await self.table.start(accepted.number)
+        await self.table.end(accepted.number, JobEnd(state=JobState.COMPLETED))
+        self.telling.wake()
+
+    async def state(self, job_id: str = "job_1") -> Webhook:
+        found = await self.table.find(job_id)
+        assert found is not None
+        return found.webhook
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.ensure_future(self.telling.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+@in_virtual_time
+async def test_a_message_goes_out_when_its_job_has_ended_and_once():
+    poster = ScriptedPoster("")
+    teller = Teller(Disk(), poster)
+    async with teller.running():
+        await asyncio.sleep(1)
+        await teller.end_a_job()
+        await asyncio.sleep(1000)
+    ((at, url, headers),) = poster.came
+    assert (at, url, headers["webhook-id"]) == (1.0, URL, "job_1")
+    (told,) = teller.events.of(WebhookDelivered)
+    assert (told.job_id, told.host, told.attempts) == ("job_1", "hook.lan", 1)
+    assert await teller.state() is Webhook.DELIVERED
+
+
+@in_virtual_time
+async def test_a_message_that_is_not_taken_goes_out_again_later_and_later_and_is_given_up():
+    poster = ScriptedPoster("http_500")
+    teller = Teller(Disk(), poster)
+    async with teller.running():
+        await teller.end_a_job()
+        await asyncio.sleep(10_000)
+    assert [at for at, _, _ in poster.came] == pytest.approx([0, 5, 35, 155], abs=0.1)
+    (failed,) = teller.events.of(WebhookFailed)
+    assert (failed.attempts, failed.reason) == (4, "http_500")
+    assert await teller.state() is Webhook.FAILED
+    assert "t0ken" not in repr(teller.events.all)
+
+
+@in_virtual_time
+async def test_a_restart_goes_on_with_what_is_still_to_be_told():
+    disk, poster = Disk(), ScriptedPoster("timeout", "")
+    first = Teller(disk, poster)
+    async with first.running():
+        await first.end_a_job()
+        await asyncio.sleep(1)
+    second = Teller(disk, poster)
+    async with second.running():
+        await asyncio.sleep(10)
+    assert [at for at, _, _ in poster.came] == pytest.approx([0, 5], abs=0.1)
+    assert await second.state() is Webhook.DELIVERED
+
+
+@pytest.mark.parametrize("settings", [WebhookSettings(secret=SECRET), WebhookSettings(allowed_hosts=("hook.lan",))])
+def test_what_the_owner_does_not_allow_any_more_is_not_told(settings):
+    @in_virtual_time
+    async def scenario() -> None:
+        poster = ScriptedPoster("")
+        teller = Teller(Disk(), poster, settings)
+        async with teller.running():
+            await teller.end_a_job()
+            await asyncio.sleep(100)
+        assert poster.came == []
+        assert await teller.state() is Webhook.FAILED
+
+    scenario()
+
+
+@in_virtual_time
+async def test_a_receiver_that_wants_no_more_is_not_asked_again():
+    poster = ScriptedPoster("http_410")
+    teller = Teller(Disk(), poster)
+    async with teller.running():
+        await teller.end_a_job()
+        await asyncio.sleep(1000)
+    assert len(poster.came) == 1
+
+
+@in_virtual_time
+async def test_a_slow_receiver_does_not_hold_up_more_than_its_round_and_many_messages_all_arrive():
+    poster = ScriptedPoster("")
+    teller = Teller(Disk(), poster)
+    for n in range(50):
+        await teller.end_a_job(f"job_{n}")
+    async with teller.running():
+        await asyncio.sleep(10)
+    assert {headers["webhook-id"] for _, _, headers in poster.came} == {f"job_{n}" for n in range(50)}
+    assert len(poster.came) == 50
+
+
+@in_virtual_time
+async def test_a_disk_that_fails_means_a_second_message_rather_than_none_and_no_storm():
+    disk, poster = Disk(), ScriptedPoster("")
+    teller = Teller(disk, poster)
+    await teller.end_a_job()
+    waiting = await teller.table.deliveries(1)
+    assert len(waiting) == 1
+    async with teller.running():
+        await asyncio.sleep(0)
+        disk.broken = True
+        await asyncio.sleep(600)
+        disk.broken = False
+        await asyncio.sleep(120)
+    assert 1 <= len(poster.came) <= 2
+    assert await teller.state() is Webhook.DELIVERED
+
+
+def test_the_host_of_an_address_is_bare():
+    assert [host_of(url) for url in ("http://[::1]:80/", "http://HOOK.lan.:80/x", "nonsense")] == ["::1", "hook.lan", ""]
