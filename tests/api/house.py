@@ -13,12 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from hearth.admission.auth import digest_of
+from hearth.alerter import GatewayAlerter
 from hearth.api.app import HearthApp, build_app
 from hearth.config.gateway_config import GatewayConfig
+from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, KeySettings, ServerSettings, Settings
-from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound
+from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import Event
 from hearth.gateway import Gateway
+from hearth.observability.metrics import families
+from hearth.observability.metrics.families import Reading
 from hearth.ports import InvocationHistory
 from hearth.queue import NewItem, Ticket
 from hearth.rate_limiter import RateLimiter
@@ -222,16 +226,32 @@ class FakeGateway:
         self.clock = Clock()
         self.events = Sink()
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
+        self.cloud = None
+        self.jobs = None
         self.history: InvocationHistory | None = None
         self.emulated = False
         self.not_ready = ""
         self.missing: set[str] = set()
+        self.problems: list[str] = []
+        self.alerter: GatewayAlerter | None = None
+        self.stopping = False
 
     def health(self) -> dict[str, object]:
         return {"status": "ok", "backend": {"emulator": self.emulated}}
 
     def ready(self) -> tuple[bool, str]:
         return not self.not_ready, self.not_ready
+
+    async def reload_file(self) -> bool:
+        if self.stopping:
+            raise ShuttingDown
+        return not self.problems
+
+    def config_summary(self) -> dict[str, object]:
+        return {"generation": 2, "problems": self.problems}
+
+    def config_in_force(self) -> dict[str, object]:
+        return self.config_summary() | {"settings": as_values(self.config.settings)}
 
     async def resolve(self, model: str) -> str:
         if model in self.missing:
@@ -240,6 +260,9 @@ class FakeGateway:
 
     async def models(self) -> list[dict[str, object]]:
         return [{"name": "m", "resident": True}]
+
+    def readings(self) -> list[Reading]:
+        return [Reading(family=families.BACKEND_UP, rows=[((), 1.0)])]
 
     def app(self) -> HearthApp:
         """The real application in front of this gateway."""

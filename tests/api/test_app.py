@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from hearth.api.dashboard.pages import DashboardPages
 from hearth.api.refusals import FAULT_TEXT
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
@@ -19,16 +20,23 @@ ANYBODY, ANY_KEY, ADMIN = "anybody", "any key", "admin"
 ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/healthz": (ANYBODY, ("GET",)),
     "/readyz": (ANY_KEY, ("GET",)),
+    "/metrics": (ANY_KEY, ("GET",)),
     "/openapi.json": (ADMIN, ("GET", "HEAD")),
     "/llm/queue/status": (ANY_KEY, ("GET",)),
     "/llm/queue/item/1": (ANY_KEY, ("GET",)),
     "/llm/log": (ANY_KEY, ("GET",)),
+    "/llm/swaps": (ANY_KEY, ("GET",)),
     "/llm/models": (ANY_KEY, ("GET",)),
     "/llm/health": (ANY_KEY, ("GET",)),
     "/llm/requests/req_1/cancel": (ANY_KEY, ("POST",)),
     "/llm/completions": (ANY_KEY, ("POST",)),
+    "/llm/jobs": (ANY_KEY, ("GET", "POST")),
+    "/llm/jobs/job_1": (ANY_KEY, ("GET", "DELETE")),
     "/llm/admin/preempt": (ADMIN, ("POST",)),
     "/llm/admin/announce": (ADMIN, ("POST",)),
+    "/llm/admin/alert/test": (ADMIN, ("POST",)),
+    "/llm/admin/config": (ADMIN, ("GET",)),
+    "/llm/admin/reload": (ADMIN, ("POST",)),
     "/api/chat": (ANY_KEY, ("POST",)),
     "/api/generate": (ANY_KEY, ("POST",)),
     "/api/embed": (ANY_KEY, ("POST",)),
@@ -52,10 +60,10 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/api/copy": (ADMIN, ("POST",)),
     "/api/delete": (ADMIN, ("DELETE",)),
     "/api/blobs/sha256:abc": (ADMIN, ("HEAD", "POST")),
-}
-"""Every address, who may use it, with which methods. `/llm/queue/stream` never ends and has tests of its own."""
+} | dict.fromkeys(DashboardPages().paths, (ANYBODY, ("GET", "HEAD")))
+"""Every address, who may use it, with which methods. The two streams never end and have tests of their own."""
 
-UNKNOWN = ("/nope", "/llm", "/llm/", "/llm/admin/", "/api", "/api/chat/", "/v1/models/", "/api/blobs/", "/docs", "/redoc", "/metrics")
+UNKNOWN = ("/nope", "/llm", "/llm/", "/llm/admin/", "/api", "/api/chat/", "/v1/models/", "/api/blobs/", "/docs", "/redoc", "/metrics/")
 ODD = (
     "//api/chat",
     "/api//chat",
@@ -77,8 +85,8 @@ ODD = (
 
 def test_the_table_of_this_test_is_complete(keyed_app):
     pages = {route.path for route in keyed_app._control._app.routes}
-    templates = {"/llm/queue/item/{sequence}", "/llm/requests/{request_id}/cancel", "/llm/queue/stream"}
-    assert {page for page in pages if page not in ADDRESSES} == templates
+    templates = {"/llm/queue/item/{sequence}", "/llm/requests/{request_id}/cancel", "/llm/jobs/{job_id}"}
+    assert {page for page in pages if page not in ADDRESSES} == templates | {"/llm/queue/stream", "/llm/dashboard/stream"}
     book = keyed_app._addresses
     assert set(book._exact) <= set(ADDRESSES)
     assert {prefix for prefix in book._prefixed if not any(path.startswith(prefix) for path in ADDRESSES)} == set()
@@ -90,7 +98,7 @@ def answering(gateway: FakeGateway) -> None:
 
 @pytest.mark.parametrize("path", ADDRESSES)
 @pytest.mark.parametrize("key", [None, "wrong", "0" * 64])
-async def test_without_a_key_every_address_but_one_is_closed_for_every_method(path, key, keyed, keyed_app):
+async def test_without_a_key_every_address_but_the_public_ones_is_closed_for_every_method(path, key, keyed, keyed_app):
     answering(keyed)
     for method in METHODS:
         got = await ask(keyed_app, method, path, CHAT, key=key, content_type="application/json")

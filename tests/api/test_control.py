@@ -244,3 +244,29 @@ async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(ser
     assert got.status == status
     assert words in got.json["error"]
     assert gateway.events.seen == []
+
+
+async def test_an_owner_has_the_file_read_again(app):
+    got = await ask(app, "POST", "/llm/admin/reload")
+    assert (got.status, got.json) == (200, {"reloaded": True, "generation": 2, "problems": []})
+
+
+async def test_a_file_that_is_not_usable_is_a_422_with_every_problem(gateway, app):
+    gateway.problems = ["f.yaml:1: queue: what, and what to do", "f.yaml:2: gpu: what, and what to do"]
+    got = await ask(app, "POST", "/llm/admin/reload")
+    assert got.status == 422
+    assert (got.json["reloaded"], got.json["problems"]) == (False, gateway.problems)
+    assert "nothing was changed" in got.json["error"]
+
+
+async def test_nothing_is_reloaded_on_the_way_out(gateway, app):
+    gateway.stopping = True
+    assert (await ask(app, "POST", "/llm/admin/reload")).status == 503
+
+
+async def test_the_configuration_is_shown_to_admins_without_whole_digests(keyed_app):
+    got = await ask(keyed_app, "GET", "/llm/admin/config", key=ADMIN_KEY)
+    assert got.json["settings"]["queue"]["max_external_depth"] == 20
+    shown = got.json["settings"]["auth"]["keys"]
+    assert [key["name"] for key in shown] == [key.name for key in KEYS]
+    assert [key["sha256"] for key in shown] == [key.sha256[:8] + "…" for key in KEYS]

@@ -29,14 +29,14 @@ PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"
 )
 async def test_what_the_backend_says_comes_back_unchanged(method, path, gateway, app):
     gateway.backend.answer = FakeExchange(200, PLAIN, (b"Ollama is", b" running"))
-    got = await ask(app, method, path, accept="text/html", cookie="a=b")
+    got = await ask(app, method, path, accept="application/json", cookie="a=b")
     assert got.status == 200
     assert got.chunks == (b"Ollama is", b" running")
     assert got.headers["content-length"] == "17"
     assert got.headers["date"] == "Sat, 21 Nov 2026 02:09:14 GMT"
     assert got.headers["x-request-id"].startswith("req_")
     (call,) = gateway.backend.calls
-    assert (call.method, call.path, call.headers, call.body) == (method, path, ((b"accept", b"text/html"),), b"")
+    assert (call.method, call.path, call.headers, call.body) == (method, path, ((b"accept", b"application/json"),), b"")
     assert gateway.backend.answer.closed.is_set()
     assert gateway.worker.submitted == []
 

@@ -59,6 +59,29 @@ async def test_headers_without_end_are_cut_off_at_the_cap(url, gateway):
     assert gateway.backend.calls == []
 
 
+@pytest.mark.parametrize("fields", [[b"X: " + b"a" * 70_000], [b"X-%d: %s" % (number, b"a" * 100) for number in range(700)]])
+async def test_headers_above_the_cap_are_refused_even_in_one_piece(fields, url, gateway):
+    answer = await answer_to(url, b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n" + b"\r\n".join(fields) + b"\r\n\r\n")
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+    assert gateway.backend.calls == []
+
+
+async def test_a_trailer_is_no_header(url, gateway):
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    head = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = await answer_to(url, head + b"%x\r\n%b\r\n0\r\nHost: evil\r\nOrigin: http://evil\r\n\r\n" % (len(body), body))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_caller_of_http_1_0_gets_a_stream_without_chunks(url):
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    answer = await answer_to(url, b"POST /api/chat HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"content-length: 30" in head.lower()
+    assert rest == b'{"n":1}\n{"n":2}\n{"done":true}\n'
+
+
 async def test_a_body_with_two_lengths_is_refused_and_nothing_after_it_is_answered(url, gateway):
     smuggled = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
     raw = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"

@@ -22,13 +22,15 @@ def recorded(name: str) -> dict[str, Any]:
 
 @dataclass
 class StubGateway:
-    """Answers by path: (status, content type, body). Remembers the headers of every request.
+    """Answers by path: (status, content type, body). Remembers the headers of every request, and the bodies of those that have one.
 
     A stream promises one byte more than it has: its reader waits for it while `after_stream` runs.
     """
 
     answers: dict[str, tuple[int, str, bytes]] = field(default_factory=dict)
     seen: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
+    answer_headers: dict[str, str] = field(default_factory=dict)
     url: str = ""
     after_stream: Callable[[], None] | None = None
 
@@ -52,10 +54,12 @@ class StubGateway:
 def _handler(stub: StubGateway) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            stub.seen.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path})
+            stub.seen.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path, "method": self.command})
             status, content_type, body = stub.answers.get(self.path, (404, "text/plain", b"404 page not found"))
             self.send_response(status)
             self.send_header("Content-Type", content_type)
+            for name, value in stub.answer_headers.items():
+                self.send_header(name, value)
             if status in {301, 302, 307}:
                 self.send_header("Location", body.decode())
             after = stub.after_stream if content_type == "text/event-stream" else None
@@ -65,6 +69,11 @@ def _handler(stub: StubGateway) -> type[BaseHTTPRequestHandler]:
             if after is not None:
                 after()
                 self.rfile.read(1)
+
+        def do_POST(self) -> None:
+            if (length := int(self.headers.get("Content-Length", "0"))) > 0:
+                stub.bodies.append(json.loads(self.rfile.read(length)))
+            self.do_GET()
 
         def log_request(self, code: object = "-", size: object = "-") -> None:
             """Nothing: pytest's output is not this server's log."""

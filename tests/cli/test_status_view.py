@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from tests.cli.stub_gateway import recorded
 
 TEXTS = st.sampled_from(["", "x", "\x1b[2J", "[red]"])
 FIELDS = st.sampled_from(
-    ["pending", "next_items", "sequence", "waited_s", "caller", "loaded_model", "last_swap_ms", "current_swap", "backend", "up"]
+    ["pending", "next_items", "sequence", "waited_s", "caller", "loaded_model", "last_swap_ms", "current_swap", "backend", "up", "readings"]
 )
 NUMBERS = st.integers() | st.floats() | st.just(10**400)
 JSON_VALUES = st.recursive(
@@ -88,12 +89,54 @@ def test_a_refused_edit_of_the_configuration_is_shown():
     assert "refused, the old one stays: llm_gateway.yaml:7: queue.max: unknown key" in text
 
 
+def test_keys_that_wait_for_a_restart_are_named():
+    text = drawn(busy(config={"generation": 3, "problems": [], "restart_pending": ["server.port", "ollama.url"]}))
+    assert "waits for a restart: server.port, ollama.url" in text
+    assert "waits for a restart" not in drawn(busy(config={"generation": 3}))
+
+
 def test_the_home_model_is_marked():
     assert "llama3.1:8b loaded (home)" in drawn(busy(gpu={"loaded_model": "llama3.1:8b", "is_home": True}))
 
 
 def test_an_empty_gpu_is_said():
     assert "no model loaded" in drawn(busy(gpu={"loaded_model": None}))
+
+
+CARD = {
+    "readings": "ok",
+    "device": "RTX 3090",
+    "memory_used_mib": 9216.0,
+    "memory_total_mib": 24576.0,
+    "foreign_mib": 819.2,
+    "utilisation_pct": 87.0,
+    "temperature_c": 61.4,
+    "power_w": 250.5,
+    "throttle_reasons": ["hardware_thermal"],
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, held down: hardware thermal"),
+        ({"foreign_mib": None, "power_w": None, "throttle_reasons": None}, "RTX 3090, 9.0 of 24.0 GiB used, 61 °C, 87 % busy\n"),
+        ({"memory_used_mib": None, "temperature_c": None, "throttle_reasons": []}, "RTX 3090, memory unknown, 250 W, 87 % busy\n"),
+        ({"readings": "unknown"}, "card      unknown\n"),
+        ({"readings": "lost"}, "RTX 3090 does not answer any more\n"),
+    ],
+)
+def test_what_the_card_says_has_a_line(changed, words):
+    assert words in re.sub(r" +\n", "\n", drawn(busy(gpu=CARD | changed)))
+
+
+@pytest.mark.parametrize("readings", ["off", "", 7])
+def test_a_card_that_nobody_reads_has_none(readings):
+    assert "RTX 3090" not in drawn(busy(gpu=CARD | {"readings": readings}))
+
+
+def test_a_model_that_runs_on_the_cpu_is_pointed_out():
+    assert "slow: big:70b does not fit and runs on the CPU in part" in drawn(busy(gpu={"offloaded_models": ["big:70b"]}))
 
 
 def test_a_callers_name_cannot_steer_the_terminal():

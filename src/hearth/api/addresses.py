@@ -1,15 +1,17 @@
 """Which handler answers which address, with which methods, and who may come.
 
 One exact-match table built at start, two prefixes for addresses that contain a name, and Hearth's own pages. Deny by default: what is
-not here does not exist, and only `/healthz` is open to callers without a key. Must never look at a request. Called by `api.app`.
+not here does not exist, and only `/healthz` and the dashboard's own files, which hold no data, are open to callers without a key. Must
+never look at a request. Called by `api.app`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from hearth.api.dashboard.pages import DashboardPages
 from hearth.api.inference import Inference
 from hearth.api.passthrough import Passthrough
 from hearth.api.visit import Handler
@@ -17,7 +19,7 @@ from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROU
 
 _ADMIN_PREFIX = "/llm/admin/"
 _OWN_PREFIX = "/llm/"
-_OWN_PAGES = frozenset({"/readyz", "/openapi.json"})
+_OWN_PAGES = frozenset({"/readyz", "/openapi.json", "/metrics"})
 _PUBLIC_PAGE = "/healthz"
 
 
@@ -37,12 +39,14 @@ class Address:
     Attributes:
         handlers: by method; empty means that the handler of `any_method` sorts methods out itself.
         binary: takes `application/octet-stream`.
+        page: what a browser gets instead, where it asks for a page.
     """
 
     access: Access
     handlers: Mapping[str, Handler]
     any_method: Handler | None = None
     binary: bool = False
+    page: Address | None = None
 
     def handler(self, method: str) -> Handler | None:
         """The handler for a method, None where it is not allowed."""
@@ -52,7 +56,7 @@ class Address:
 class AddressBook:
     """All addresses of the gateway."""
 
-    def __init__(self, inference: Inference, passthrough: Passthrough, own_pages: Handler) -> None:
+    def __init__(self, inference: Inference, passthrough: Passthrough, own_pages: Handler, dashboard: DashboardPages) -> None:
         post = {"POST": inference.handle}
         self._exact = {path: Address(access=Access.CALLER, handlers=post) for path in INFERENCE_ROUTES}
         self._exact[COUNT_TOKENS_PATH] = Address(access=Access.CALLER, handlers={"POST": passthrough.count_tokens})
@@ -62,12 +66,20 @@ class AddressBook:
         self._public = Address(access=Access.PUBLIC, handlers={}, any_method=own_pages)
         self._own = Address(access=Access.CALLER, handlers={}, any_method=own_pages)
         self._admin = Address(access=Access.ADMIN, handlers={}, any_method=own_pages)
+        self._add_dashboard(dashboard)
 
     def _add(self, routes: tuple[PlainRoute, ...], access: Access, handle: Handler) -> None:
         for route in routes:
             prefix, brace, _ = route.path.partition("{")
             address = Address(access=access, handlers=dict.fromkeys(route.methods, handle), binary=bool(brace))
             (self._prefixed if brace else self._exact)[prefix] = address
+
+    def _add_dashboard(self, dashboard: DashboardPages) -> None:
+        page = Address(access=Access.PUBLIC, handlers=dict.fromkeys(("GET", "HEAD"), dashboard.page))
+        self._exact["/"] = replace(self._exact["/"], page=page)
+        self._exact["/llm/queue/status"] = replace(self._own, page=page)
+        file = Address(access=Access.PUBLIC, handlers=dict.fromkeys(("GET", "HEAD"), dashboard.file))
+        self._exact |= dict.fromkeys(dashboard.paths, file)
 
     def find(self, path: str) -> Address | None:
         """The address at a decoded path; None where there is none."""

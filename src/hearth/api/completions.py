@@ -36,7 +36,7 @@ class CompletionBody(BaseModel):
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     json_mode: bool = False
     allow_cloud: bool = False
-    """Accepted, and answered locally as long as there is no cloud backend."""
+    """Claude may answer, where the caller's key allows it."""
     task_type: Annotated[str | None, Field(min_length=1)] = None
 
 
@@ -62,7 +62,9 @@ class Completions:
             task_type=asked.task_type,
             load_options=partial(load_options, self._gateway.config.settings),
         )
-        wanted = Wanted(envelope=_envelope(work), model=work.model, call=work.call_on, task_type=work.task_type)
+        wanted = Wanted(
+            envelope=_envelope(work), model=work.model, call=work.call_on, task_type=work.task_type, allow_cloud=asked.allow_cloud
+        )
         return await submit(self._gateway, visit, identity, wanted)
 
     async def finish(self, visit: Visit, ticket: Ticket) -> Completion:

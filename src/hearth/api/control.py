@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -18,8 +18,12 @@ from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
+from hearth.api.asked import IDENTITY, VISIT, Caller, CurrentVisit, identity_of, visit_of
 from hearth.api.completions import CompletionBody, Completions
-from hearth.api.log import LogQuery, logged
+from hearth.api.dashboard.feed import DashboardFeed
+from hearth.api.jobs import JobPages, add_job_pages
+from hearth.api.log import LogQuery, SwapsQuery, logged, logged_swaps
+from hearth.api.metrics import METRICS_TYPE, exposition
 from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
 from hearth.api.status_stream import StatusStream
 from hearth.api.visit import Visit
@@ -28,8 +32,6 @@ from hearth.gateway import Gateway
 from hearth.types import RequestId
 from hearth.version import __version__
 
-_VISIT = "hearth.visit"
-_IDENTITY = "hearth.identity"
 _SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _EMULATOR_WARNING = "THE EMULATOR IS ANSWERING: no model runs, every text is made up"
 
@@ -43,26 +45,13 @@ class AnnounceBody(BaseModel):
     at: AwareDatetime
 
 
-def _visit(request: Request) -> Visit:
-    visit: Visit = request.scope[_VISIT]
-    return visit
-
-
-def _identity(request: Request) -> Identity:
-    identity: Identity = request.scope[_IDENTITY]
-    return identity
-
-
-CurrentVisit = Annotated[Visit, Depends(_visit)]
-Caller = Annotated[Identity, Depends(_identity)]
-
-
 class Pages:
     """The handlers; each returns what its page shows."""
 
-    def __init__(self, gateway: Gateway, stream: StatusStream) -> None:
+    def __init__(self, gateway: Gateway, stream: StatusStream, feed: DashboardFeed) -> None:
         self._gateway = gateway
         self._stream = stream
+        self._feed = feed
         self._completions = Completions(gateway)
 
     async def status(self) -> dict[str, object]:
@@ -74,9 +63,16 @@ class Pages:
         self._stream.check_room()
         return StreamingResponse(self._stream.frames(), media_type="text/event-stream", headers=_SSE_HEADERS)
 
+    async def dashboard(self, caller: Caller) -> StreamingResponse:
+        """What the dashboard shows, as changes. Raises CapacityError when too many listen."""
+        self._feed.check_room()
+        return StreamingResponse(self._feed.frames(caller), media_type="text/event-stream", headers=_SSE_HEADERS)
+
     async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
         """One item of the caller's own, any item for an admin. Raises NotFound."""
-        item = self._gateway.worker.get_item(sequence)
+        item, cloud = self._gateway.worker.get_item(sequence), self._gateway.cloud
+        if item is None and cloud is not None:
+            item = cloud.get_item(sequence)
         if item is None or not (caller.admin or item.get("caller") == caller.caller):
             raise NotFound("there is no such item")
         return item
@@ -84,6 +80,10 @@ class Pages:
     async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
         """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
         return {"items": await logged(self._gateway, caller, query)}
+
+    async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
+        """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        return {"swaps": await logged_swaps(self._gateway, query)}
 
     async def models(self) -> dict[str, object]:
         """Installed models: resident or not, who waits for them."""
@@ -107,10 +107,17 @@ class Pages:
             return JSONResponse({"ready": True})
         return JSONResponse({"ready": False, "error": reason}, status_code=503, headers={"retry-after": "5"})
 
+    async def metrics(self) -> Response:
+        """Everything that is counted, for Prometheus."""
+        return Response(await exposition(self._gateway.readings()), headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
+
     async def cancel(self, request_id: str, caller: Caller) -> dict[str, object]:
         """Cancel a request, in whatever state it is; again is no error. Raises NotFound for unknown ids and those of others."""
         owner = None if caller.admin else caller.caller
-        cancelled = self._gateway.worker.cancel_request(RequestId(request_id), caller=owner)
+        cancelled, cloud = self._gateway.worker.cancel_request(RequestId(request_id), caller=owner), self._gateway.cloud
+        if not cancelled and cloud is not None:
+            elsewhere = cloud.cancel_request(RequestId(request_id), caller=owner)
+            cancelled = cancelled if elsewhere is None else elsewhere
         if cancelled is None:
             raise NotFound("there is no such request")
         return {"request_id": request_id, "cancelled": cancelled}
@@ -127,6 +134,26 @@ class Pages:
         self._gateway.worker.announce(announced.task_type, at_wall_s)
         return {"task_type": announced.task_type, "at": announced.at.isoformat()}
 
+    async def test_alerts(self) -> dict[str, object]:
+        """Send a test message to every place for messages; what each answered. Raises NotFound where there is none."""
+        alerter = self._gateway.alerter
+        if alerter is None:
+            raise NotFound("this gateway was built without alerts")
+        return {"targets": await alerter.test()}
+
+    async def configuration(self) -> dict[str, object]:
+        """Every setting in force, secrets shortened, and how it came to be."""
+        return self._gateway.config_in_force()
+
+    async def reload(self) -> JSONResponse:
+        """Read the configuration's file again, changed or not: 422 with every problem where it is not usable. Raises ShuttingDown."""
+        accepted = await self._gateway.reload_file()
+        summary = self._gateway.config_summary()
+        if accepted:
+            return JSONResponse({"reloaded": True, **summary})
+        error = "the configuration file is not usable; nothing was changed"
+        return JSONResponse({"reloaded": False, "error": error, **summary}, status_code=422)
+
     async def complete(self, asked: CompletionBody, visit: CurrentVisit, caller: Caller) -> Response:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         ticket = await self._completions.accept(visit, caller, asked)
@@ -134,8 +161,10 @@ class Pages:
             completion = await self._completions.finish(visit, ticket)
         except HearthError as error:
             return _response(visit, error)
-        position = {"x-queue-position": str(ticket.position)}
-        return JSONResponse(asdict(completion), headers=position)
+        headers = {"x-queue-position": str(ticket.position)}
+        if ticket.served_by:
+            headers["x-hearth-served-by"] = ticket.served_by
+        return JSONResponse(asdict(completion), headers=headers)
 
 
 class Control:
@@ -145,7 +174,8 @@ class Control:
         self._gateway = gateway
         self._refusals = refusals
         self._stream = StatusStream(gateway.worker)
-        self._app = self._build(Pages(gateway, self._stream))
+        self._feed = DashboardFeed(gateway)
+        self._app = self._build(Pages(gateway, self._stream, self._feed))
 
     def _build(self, pages: Pages) -> FastAPI:
         app = FastAPI(
@@ -157,6 +187,7 @@ class Control:
             telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False, "operation_spans": False},
         )
         _add_pages(app, pages)
+        add_job_pages(app, JobPages(self._gateway))
         app.add_exception_handler(HearthError, self._on_error)
         app.add_exception_handler(RequestValidationError, self._on_invalid)
         app.add_exception_handler(HTTPException, self._on_http)
@@ -166,6 +197,7 @@ class Control:
     def end_streams(self) -> None:
         """End the status streams."""
         self._stream.end()
+        self._feed.end()
 
     async def handle(self, visit: Visit, identity: Identity) -> None:
         """Answer a request for one of the pages. Raises BodyTooLarge, CallerGone."""
@@ -173,9 +205,9 @@ class Control:
         await self._app(_scope_of(visit, identity), replayed(body, visit.receive), _naming(visit))
 
     async def _on_error(self, request: Request, error: Exception) -> Response:
-        visit = _visit(request)
+        visit = visit_of(request)
         refusal = error if isinstance(error, HearthError) else HearthError()
-        self._refusals.note(visit, _identity(request), refusal)
+        self._refusals.note(visit, identity_of(request), refusal)
         return _response(visit, refusal)
 
     async def _on_invalid(self, request: Request, error: Exception) -> Response:
@@ -194,16 +226,22 @@ class Control:
 def _add_pages(app: FastAPI, pages: Pages) -> None:
     app.add_api_route("/healthz", pages.alive)
     app.add_api_route("/readyz", pages.ready, response_model=None)
+    app.add_api_route("/metrics", pages.metrics, response_model=None)
     app.add_api_route("/llm/queue/status", pages.status)
     app.add_api_route("/llm/queue/stream", pages.stream, response_model=None)
     app.add_api_route("/llm/queue/item/{sequence}", pages.item)
+    app.add_api_route("/llm/dashboard/stream", pages.dashboard, response_model=None)
     app.add_api_route("/llm/log", pages.log)
+    app.add_api_route("/llm/swaps", pages.swaps)
     app.add_api_route("/llm/models", pages.models)
     app.add_api_route("/llm/health", pages.health)
     app.add_api_route("/llm/requests/{request_id}/cancel", pages.cancel, methods=["POST"])
     app.add_api_route("/llm/completions", pages.complete, methods=["POST"], response_model=None)
     app.add_api_route("/llm/admin/preempt", pages.preempt, methods=["POST"])
     app.add_api_route("/llm/admin/announce", pages.announce, methods=["POST"])
+    app.add_api_route("/llm/admin/alert/test", pages.test_alerts, methods=["POST"])
+    app.add_api_route("/llm/admin/config", pages.configuration)
+    app.add_api_route("/llm/admin/reload", pages.reload, methods=["POST"], response_model=None)
 
 
 def _scope_of(visit: Visit, identity: Identity) -> Scope:
@@ -222,8 +260,8 @@ def _scope_of(visit: Visit, identity: Identity) -> Scope:
         "headers": [(b"content-type", b"application/json")],
         "client": None,
         "server": None,
-        _VISIT: visit,
-        _IDENTITY: identity,
+        VISIT: visit,
+        IDENTITY: identity,
     }
 
 
@@ -243,7 +281,7 @@ def _naming(visit: Visit) -> Send:
 async def _on_fault(request: Request, error: Exception) -> Response:
     """The answer only: the framework raises the error again, so that `api.app` hears of it."""
     del error
-    return _response(_visit(request), HearthError(FAULT_TEXT))
+    return _response(visit_of(request), HearthError(FAULT_TEXT))
 
 
 def _response(visit: Visit, error: HearthError) -> Response:

@@ -1,4 +1,4 @@
-"""`GET /llm/log`: the items that have ended, latest first, for their own callers and for admins.
+"""`GET /llm/log`: the items that have ended, latest first, for their own callers and for admins; `GET /llm/swaps`: the swaps.
 
 Reads the log beside the event loop and never waits for it on the way of a model's answer. Must never show others' items to a caller who
 is no admin. Called by `api.control`.
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hearth.admission.auth import Identity
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
+from hearth.ports import InvocationHistory
 from hearth.types import InvocationFilter, Outcome, canonical_model
 
 MAX_ROWS = 1000
@@ -26,7 +27,7 @@ _UNIT_S: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.
 
 
 class LogQuery(BaseModel):
-    """What `/llm/log` takes; `since` as `since_wall_s` reads it, `limit` in rows."""
+    """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` in rows."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,6 +35,7 @@ class LogQuery(BaseModel):
     model: str | None = None
     outcome: Outcome | None = None
     since: str | None = None
+    until: str | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
 
 
@@ -44,13 +46,11 @@ async def logged(gateway: Gateway, identity: Identity, query: LogQuery) -> list[
         One mapping per item with the fields of `types.Invocation`.
 
     Raises:
-        BadRequest: `since` is neither a duration nor a time.
+        BadRequest: `since` or `until` is neither a duration nor a time.
         NotFound: no log is kept.
         StorageUnavailable: it cannot be read now.
     """
-    if gateway.history is None:
-        raise NotFound("no log is kept here: storage.enabled is off")
-    since = 0.0 if query.since is None else since_wall_s(query.since, gateway.clock.wall())
+    history, (since, until) = _history(gateway), _between(gateway, query)
     if not identity.admin and query.caller not in (None, identity.caller):
         return []
     wanted = InvocationFilter(
@@ -58,12 +58,48 @@ async def logged(gateway: Gateway, identity: Identity, query: LogQuery) -> list[
         model=None if query.model is None else canonical_model(query.model),
         outcome=query.outcome,
         since_wall_s=since,
+        until_wall_s=until,
         limit=query.limit,
     )
-    return [asdict(found) for found in await gateway.history.find(wanted)]
+    return [asdict(found) for found in await history.find(wanted)]
 
 
-def since_wall_s(text: str, now_wall_s: float) -> float:
+class SwapsQuery(BaseModel):
+    """What `/llm/swaps` takes, as in `LogQuery`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    since: str | None = None
+    until: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+
+
+async def logged_swaps(gateway: Gateway, query: SwapsQuery) -> list[dict[str, object]]:
+    """The swaps that match; they name models and nobody.
+
+    Returns:
+        One mapping per swap with the fields of `types.LoggedSwap`.
+
+    Raises:
+        As `logged`.
+    """
+    history, (since, until) = _history(gateway), _between(gateway, query)
+    return [asdict(found) for found in await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)]
+
+
+def _history(gateway: Gateway) -> InvocationHistory:
+    if gateway.history is None:
+        raise NotFound("no log is kept here: storage.enabled is off")
+    return gateway.history
+
+
+def _between(gateway: Gateway, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
+    now_wall_s = gateway.clock.wall()
+    since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
+    return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
+
+
+def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
     """The instant that `text` means, in seconds since 1970: so long ago (`90s`, `15m`, `1h`, `2d`), or ISO 8601 with an offset.
 
     Raises:
@@ -76,5 +112,5 @@ def since_wall_s(text: str, now_wall_s: float) -> float:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise BadRequest("since: write how long ago, such as 90s, 15m, 1h or 2d, or a time such as 2030-01-01T07:00:00Z")
+        raise BadRequest(f"{field}: write how long ago, such as 90s, 15m, 1h or 2d, or a time such as 2030-01-01T07:00:00Z")
     return moment.timestamp()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import admit, standing_of
+from hearth.admission.gate import Standing, admit, standing_of
 from hearth.api.visit import Visit
 from hearth.dialects.envelope import Envelope
 from hearth.errors import ModelNotFound
@@ -33,6 +33,7 @@ class Wanted:
         call: the backend call, or what makes it once the model is chosen.
         replayable: asked twice, it gives the same text.
         task_type: from the body, where the route has the field.
+        allow_cloud: Claude may answer, as far as the caller's own rights go.
     """
 
     envelope: Envelope
@@ -40,6 +41,7 @@ class Wanted:
     call: BackendCall | Callable[[str], BackendCall]
     replayable: bool = False
     task_type: str | None = None
+    allow_cloud: bool = True
 
 
 async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wanted) -> Ticket:
@@ -49,26 +51,34 @@ async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wan
         BadRequest, Forbidden, RateLimited: see `admission.gate`.
         ModelNotFound: it is not installed, in the words of Ollama.
         QueueFull, ShuttingDown: with `retry_after_s`.
+        HearthError: see `cloud.desk`, where only Claude could answer.
     """
     standing = standing_of(identity, visit.headers, gateway.config, task_type=wanted.task_type)
     admit(identity, wanted.model, standing, gateway.rate_limiter, gateway.clock.monotonic())
+    cloud = gateway.cloud
+    if cloud is not None and wanted.allow_cloud and cloud.open_to(identity):
+        ticket = await cloud.take(_item(visit, identity, standing, wanted, wanted.model))
+        if ticket is not None:
+            return ticket
+    return gateway.worker.submit(_item(visit, identity, standing, wanted, await _installed_name(gateway, wanted)))
+
+
+def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, model: str | None) -> NewItem:
     envelope = wanted.envelope
-    return gateway.worker.submit(
-        NewItem(
-            lane=standing.lane,
-            priority=standing.priority,
-            caller=identity.caller,
-            model=await _installed_name(gateway, wanted),
-            task_type=standing.task_type,
-            kind=envelope.kind,
-            dialect=envelope.dialect,
-            streaming=envelope.streaming,
-            replayable=wanted.replayable,
-            prompt_tokens=envelope.prompt_tokens,
-            max_tokens=envelope.max_tokens,
-            request_id=visit.request_id,
-            call=wanted.call,
-        )
+    return NewItem(
+        lane=standing.lane,
+        priority=standing.priority,
+        caller=identity.caller,
+        model=model,
+        task_type=standing.task_type,
+        kind=envelope.kind,
+        dialect=envelope.dialect,
+        streaming=envelope.streaming,
+        replayable=wanted.replayable,
+        prompt_tokens=envelope.prompt_tokens,
+        max_tokens=envelope.max_tokens,
+        request_id=visit.request_id,
+        call=wanted.call,
     )
 
 

@@ -1,4 +1,4 @@
-"""A few GET requests to a running gateway, with the standard library only so that the command starts fast.
+"""A few requests to a running gateway, with the standard library only so that the command starts fast.
 
 No proxies, no redirects (a key must not travel further than the address it was meant for). Called by the commands of `hearth.cli`.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
 
 from hearth.cli.exits import CommandFailed, GatewayUnreachable
@@ -23,6 +24,14 @@ def read_address(text: str) -> SplitResult:
     if address.scheme not in {"http", "https"} or not address.hostname or address.port == 0:
         raise ValueError(f"{text} is no HTTP address")
     return address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer that comes bit by bit: its headers, names in lower case, and an object per line."""
+
+    headers: Mapping[str, str]
+    lines: Iterator[dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,11 @@ class GatewayClient:
         with self._opened(path, self.timeout_s) as response:
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
+    def order(self, path: str, *, timeout_s: float) -> dict[str, object]:
+        """What the gateway answers to a POST without a body. Raises as `fetch` does."""
+        with self._opened(path, timeout_s, method="POST") as response:
+            return self._object(response.read(_ANSWER_CAP_BYTES))
+
     def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:
         """The JSON objects of a server-sent event stream, until it ends. Silence longer than `silence_s` is GatewayUnreachable."""
         with self._opened(path, silence_s) as response:
@@ -57,10 +71,26 @@ class GatewayClient:
                     yield self._object(line.removeprefix(b"data:"))
 
     @contextmanager
-    def _opened(self, path: str, timeout_s: float) -> Iterator[HTTPResponse]:
+    def send(self, path: str, body: Mapping[str, object], headers: Mapping[str, str]) -> Iterator[Answer]:
+        """POST JSON and read the answer line by line, however long it takes; leaving the block hangs up. Raises as `fetch` does."""
+        typed = {**headers, "Content-Type": "application/json"}
+        with self._opened(path, None, method="POST", body=json.dumps(body).encode(), headers=typed) as response:
+            lines = (self._object(line) for line in iter(response.readline, b"") if line.strip())
+            yield Answer(headers={name.lower(): value for name, value in response.headers.items()}, lines=lines)
+
+    @contextmanager
+    def _opened(
+        self,
+        path: str,
+        timeout_s: float | None,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[HTTPResponse]:
         connection = _connection(self.address, timeout_s)
         try:
-            connection.request("GET", self.address.path.rstrip("/") + path, headers=self._headers())
+            connection.request(method, self.address.path.rstrip("/") + path, body, {**self._headers(), **headers})
             with connection.getresponse() as response:
                 self._check(response)
                 yield response
@@ -75,7 +105,8 @@ class GatewayClient:
 
     def _check(self, response: HTTPResponse) -> None:
         if response.status in {401, 403}:
-            raise CommandFailed(f"{self.address.geturl()} wants a key that may see the queue: give it with --key or in HEARTH_KEY.")
+            why = f" ({refusal})" if (refusal := _refusal(response)) else ""
+            raise CommandFailed(f"{self.address.geturl()} wants a key that may do that: give it with --key or in HEARTH_KEY{why}.")
         if response.status == 421:
             raise CommandFailed(f"{self.address.geturl()} does not answer to that host name: add it to server.allowed_hosts.")
         if response.status != 200:
@@ -109,6 +140,6 @@ def _refusal(response: HTTPResponse) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _connection(address: SplitResult, timeout_s: float) -> HTTPConnection:
+def _connection(address: SplitResult, timeout_s: float | None) -> HTTPConnection:
     maker = HTTPSConnection if address.scheme == "https" else HTTPConnection
     return maker(address.hostname or "", address.port, timeout=timeout_s)

@@ -35,8 +35,23 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardState:
+    """What the card says of itself; None where it does not. `readings`: ok, lost or unknown."""
+
+    readings: str
+    device: str
+    used_mib: float | None
+    total_mib: float | None
+    foreign_mib: float | None
+    busy_pct: float | None
+    temperature_c: float | None
+    power_w: float | None
+    held_down_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """Residency and swapping; `resident` has the loaded model first."""
+    """Residency and swapping; `resident` has the loaded model first, `offloaded` those that run on the CPU in part or in whole."""
 
     resident: tuple[str, ...]
     home_model: str
@@ -45,6 +60,8 @@ class GpuState:
     last_swap_s: float | None
     overhead_pct: float
     swapping_to: str | None
+    offloaded: tuple[str, ...]
+    card: CardState | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +86,7 @@ class StatusPage:
     gpu: GpuState
     backend: BackendState | None
     config_problems: tuple[str, ...]
+    restart_pending: tuple[str, ...]
 
 
 def read_status(answer: Mapping[str, object]) -> StatusPage:
@@ -82,6 +100,7 @@ def read_status(answer: Mapping[str, object]) -> StatusPage:
         gpu=_gpu(_part(answer, "gpu")),
         backend=_backend(_part(answer, "backend")),
         config_problems=_texts(_part(answer, "config"), "problems"),
+        restart_pending=_texts(_part(answer, "config"), "restart_pending"),
     )
 
 
@@ -125,6 +144,26 @@ def _gpu(gpu: Mapping[str, object]) -> GpuState:
         last_swap_s=None if last_ms is None else last_ms / 1000.0,
         overhead_pct=_number(gpu, "swap_overhead_pct_1h") or 0.0,
         swapping_to=_loading(gpu),
+        offloaded=_texts(gpu, "offloaded_models"),
+        card=_card(gpu),
+    )
+
+
+def _card(gpu: Mapping[str, object]) -> CardState | None:
+    """None where nobody reads it: switched off, an emulator, or an older gateway."""
+    readings = _text(gpu, "readings")
+    if readings not in {"ok", "lost", "unknown"}:
+        return None
+    return CardState(
+        readings=readings,
+        device=_text(gpu, "device"),
+        used_mib=_number(gpu, "memory_used_mib"),
+        total_mib=_number(gpu, "memory_total_mib"),
+        foreign_mib=_number(gpu, "foreign_mib"),
+        busy_pct=_number(gpu, "utilisation_pct"),
+        temperature_c=_number(gpu, "temperature_c"),
+        power_w=_number(gpu, "power_w"),
+        held_down_by=_texts(gpu, "throttle_reasons"),
     )
 
 

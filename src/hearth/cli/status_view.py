@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.console import printable
-from hearth.cli.status_page import BackendState, GpuState, ItemRow, Lane, StatusPage, read_status
+from hearth.cli.status_page import BackendState, CardState, GpuState, ItemRow, Lane, StatusPage, read_status
 
 _COLUMNS = ("", "#", "caller", "model", "task", "for")
 
@@ -21,7 +21,7 @@ _COLUMNS = ("", "#", "caller", "model", "task", "for")
 def status_view(answer: Mapping[str, object]) -> RenderableType:
     """The page for a terminal, from an answer of `/llm/queue/status`."""
     page = read_status(answer)
-    parts: list[RenderableType] = [_work(page), Text(), _facts(page)]
+    parts: list[RenderableType] = [_work(page), Text(), facts(page)]
     if page.backend is not None and page.backend.emulator:
         parts.insert(0, emulator_box("no Ollama answered when the gateway started, or the emulator was asked for"))
     return Group(*parts)
@@ -74,16 +74,25 @@ def _cells(item: ItemRow) -> tuple[str, ...]:
     return number, printable(item.caller), model, printable(item.task), duration(item.seconds)
 
 
-def _facts(page: StatusPage) -> Table:
+def facts(page: StatusPage) -> Table:
+    """The GPU, the backend, the day and the configuration, a line each."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text("GPU", style="bold"), _gpu_line(page.gpu))
     table.add_row("", _swap_line(page.gpu))
+    if page.gpu.offloaded:
+        names = ", ".join(printable(name) for name in page.gpu.offloaded)
+        table.add_row("", Text(f"slow: {names} does not fit and runs on the CPU in part", style="yellow"))
+    if page.gpu.card is not None:
+        table.add_row(Text("card", style="bold"), _card_line(page.gpu.card))
     if page.backend is not None:
         table.add_row(Text("backend", style="bold"), _backend_line(page.backend))
     table.add_row(Text("mode", style="bold"), printable(page.mode) or "unknown")
     table.add_row(Text("24 hours", style="bold"), _day_line(page))
     for problem in page.config_problems:
         table.add_row(Text("config", style="bold red"), Text(f"refused, the old one stays: {printable(problem)}", style="red"))
+    if page.restart_pending:
+        keys = ", ".join(map(printable, page.restart_pending))
+        table.add_row(Text("config", style="bold"), Text(f"waits for a restart: {keys}", style="yellow"))
     return table
 
 
@@ -100,6 +109,29 @@ def _swap_line(gpu: GpuState) -> Text:
     last = f", the last took {duration(gpu.last_swap_s)}" if gpu.last_swap_s is not None else ""
     plural = "" if gpu.swaps_this_hour == 1 else "s"
     return Text(f"{gpu.swaps_this_hour} swap{plural} this hour{last}; {gpu.overhead_pct:.0f} % of the work spent on swaps")
+
+
+def _card_line(card: CardState) -> Text:
+    device = printable(card.device)
+    if card.readings == "lost":
+        return Text(f"{device} does not answer any more", style="bold red")
+    if card.readings == "unknown":
+        return Text("unknown", style="dim")
+    facts = (_memory_words(card), _measured(card.temperature_c, "°C"), _measured(card.power_w, "W"), _measured(card.busy_pct, "% busy"))
+    line = Text(", ".join((device, *filter(None, facts))))
+    words = ", ".join(printable(reason).replace("_", " ") for reason in card.held_down_by)
+    return line.append(f", held down: {words}", style="yellow") if words else line
+
+
+def _memory_words(card: CardState) -> str:
+    if card.used_mib is None or card.total_mib is None:
+        return "memory unknown"
+    others = f" ({card.foreign_mib / 1024:.1f} by other programs)" if card.foreign_mib else ""
+    return f"{card.used_mib / 1024:.1f} of {card.total_mib / 1024:.1f} GiB used{others}"
+
+
+def _measured(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.0f} {unit}"
 
 
 def _backend_line(backend: BackendState) -> Text:

@@ -1,0 +1,130 @@
+"""What the dashboard shows as server-sent events: `state` once, then `patch` (RFC 7386) with what has changed, twice a second at most.
+Where a picture is dear, as with ten thousand who wait, it is made so seldom that it takes a hundredth of the time.
+
+One picture is made for all listeners, and only while there are any. Every 5 s it is looked at without a reason, since some things change
+by time alone; where nothing has, nothing is sent but a comment every 15 s. Must never hold up a shutdown or the queue: nothing is kept for
+a slow reader. Called by `api.control`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+
+from hearth.admission.auth import Identity
+from hearth.api.dashboard.patch import bare, merge_patch
+from hearth.api.dashboard.view import View
+from hearth.errors import CapacityError
+from hearth.gateway import Gateway
+
+MIN_INTERVAL_S = 0.5
+LOOK_EVERY_S = 5.0
+HEARTBEAT_S = 15.0
+MAX_SUBSCRIBERS = 64
+SHARE = 0.01
+"""Of the event loop's time, what pictures may take."""
+CLOCK_STEP_S = 5.0
+"""When the calendar has moved by more than this against the monotonic clock, all instants are told anew."""
+_HEARTBEAT = b": still here\n\n"
+_BARE_ALREADY = frozenset({"timeline"})
+
+Picture = dict[str, object]
+
+
+class DashboardFeed:
+    """Feeds every listener from one picture, looked at through each one's rights."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._ended = asyncio.Event()
+        self._subscribers = 0
+        self._view: View | None = None
+        self._shift_s = 0.0
+        self._picture: Picture = {}
+        self._taken_at = float("-inf")
+        self._pause_s = MIN_INTERVAL_S
+
+    def end(self) -> None:
+        """End all streams, now and in the future."""
+        self._ended.set()
+
+    def check_room(self) -> None:
+        """Raises CapacityError when `MAX_SUBSCRIBERS` are listening."""
+        if self._subscribers >= MAX_SUBSCRIBERS:
+            raise CapacityError(f"{MAX_SUBSCRIBERS} dashboards are open already")
+
+    async def frames(self, identity: Identity) -> AsyncGenerator[bytes]:
+        """SSE frames for one listener: `{"now": ..., "state": {...}}`, then `{"now": ..., "patch": {...}}`; comments as heartbeats."""
+        self._subscribers += 1
+        changes = aiter(self._gateway.worker.changes())
+        ended = asyncio.ensure_future(self._ended.wait())
+        change = asyncio.ensure_future(_next(changes))
+        try:
+            shown = await self._shown_to(identity)
+            yield self._frame("state", shown)
+            spoke_at, outdated = self._taken_at, False
+            while not ended.done():
+                await asyncio.wait({ended}, timeout=self._pause_s)
+                await asyncio.wait({ended, change}, timeout=0 if outdated else LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    return
+                if change.done():
+                    if not change.result():
+                        return
+                    change = asyncio.ensure_future(_next(changes))
+                asked_at = self._gateway.clock.monotonic()
+                fresh = await self._shown_to(identity)
+                outdated = self._taken_at < asked_at
+                patch = merge_patch(shown, fresh)
+                shown = fresh
+                if patch:
+                    yield self._frame("patch", patch)
+                    spoke_at = self._taken_at
+                elif self._taken_at - spoke_at >= HEARTBEAT_S:
+                    yield _HEARTBEAT
+                    spoke_at = self._taken_at
+        finally:
+            self._subscribers -= 1
+            change.cancel()
+            ended.cancel()
+
+    def _frame(self, kind: str, content: Mapping[str, object]) -> bytes:
+        message = {"now": round(self._taken_at + self._shift_s, 2), kind: content}
+        text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+        return b"event: %s\ndata: %s\n\n" % (kind.encode("ascii"), text.encode())
+
+    async def _shown_to(self, identity: Identity) -> Picture:
+        """The picture with what only concerns this listener; of ended items only its own, unless admin, as in the log."""
+        picture = await self._current()
+        you = {"you": {"caller": identity.caller, "admin": identity.admin}}
+        recent = picture.get("recent")
+        if identity.admin or not isinstance(recent, dict):
+            return picture | you
+        own = {number: item for number, item in recent.items() if item.get("caller") == identity.caller}
+        return picture | you | {"recent": own}
+
+    async def _current(self) -> Picture:
+        now = self._gateway.clock.monotonic()
+        if now - self._taken_at < self._pause_s / 2:
+            return self._picture
+        self._taken_at = now
+        built = await self._renewed_view(now).build(now)
+        self._picture = {key: value if key in _BARE_ALREADY else bare(value) for key, value in built.items()}
+        self._pause_s = max(MIN_INTERVAL_S, (self._gateway.clock.monotonic() - now) / SHARE)
+        return self._picture
+
+    def _renewed_view(self, now: float) -> View:
+        shift_s = self._gateway.clock.wall() - now
+        if self._view is None or abs(shift_s - self._shift_s) > CLOCK_STEP_S:
+            self._shift_s, self._view = shift_s, View(self._gateway, shift_s)
+        return self._view
+
+
+async def _next(changes: AsyncIterator[int]) -> bool:
+    """Wait for the next change; False when there will be none."""
+    try:
+        await anext(changes)
+    except StopAsyncIteration:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""The dashboard's own files: one page, its scripts and styles. They are public and hold no data; data comes over the stream, with a key.
+
+Must never build a page out of anything: what is sent is what the package contains. Called by `api.app`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+from types import MappingProxyType
+
+from hearth.admission.auth import Identity
+from hearth.api.visit import Visit
+from hearth.errors import NotFound
+
+_PAGE = "index.html"
+_PREFIX = "/static/"
+_TYPES: Mapping[str, bytes] = MappingProxyType(
+    {
+        ".html": b"text/html; charset=utf-8",
+        ".js": b"text/javascript; charset=utf-8",
+        ".css": b"text/css; charset=utf-8",
+        ".svg": b"image/svg+xml",
+    }
+)
+CONTENT_SECURITY_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-cache"),
+)
+
+
+class DashboardPages:
+    """Serves the files, each read once, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._folder = files("hearth.api").joinpath("static")
+        self._names = frozenset(_served_names(self._folder))
+        self._read: dict[str, tuple[bytes, bytes]] = {}
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The addresses of the files that a page may load."""
+        return tuple(sorted(_PREFIX + name for name in self._names))
+
+    async def page(self, visit: Visit, _: Identity) -> None:
+        """The page itself, which is the same at every address of it."""
+        await self._send(visit, _PAGE)
+
+    async def file(self, visit: Visit, _: Identity) -> None:
+        """One of the files beside it. Raises NotFound."""
+        name = visit.path.removeprefix(_PREFIX)
+        if name not in self._names:
+            raise NotFound
+        await self._send(visit, name)
+
+    async def _send(self, visit: Visit, name: str) -> None:
+        body, tag = self._content(name)
+        own = ((b"x-request-id", visit.request_id.encode("ascii")), (b"etag", tag), (b"vary", b"accept"), *_HEADERS)
+        if tag in visit.headers.values.get(b"if-none-match", b""):
+            await visit.answer.head(304, own)
+            await visit.answer.end()
+            return
+        kind = (b"content-type", _TYPES[PurePosixPath(name).suffix])
+        await visit.answer.whole(200, (kind, *own), body)
+
+    def _content(self, name: str) -> tuple[bytes, bytes]:
+        found = self._read.get(name)
+        if found is None:
+            body = self._folder.joinpath(name).read_bytes()
+            found = self._read[name] = (body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode("ascii"))
+        return found
+
+
+def _served_names(folder: Traversable, prefix: str = "") -> Iterator[str]:
+    """What a page may load: licences and lists beside it are for readers of the package."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _served_names(entry, f"{prefix}{entry.name}/")
+        elif PurePosixPath(entry.name).suffix in _TYPES and entry.name != _PAGE:
+            yield prefix + entry.name
+
+
+def wants_page(visit: Visit) -> bool:
+    """A browser asks for a page to show; every other program asks for what the address has always answered."""
+    return visit.method in ("GET", "HEAD") and b"text/html" in visit.headers.values.get(b"accept", b"").lower()

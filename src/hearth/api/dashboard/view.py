@@ -1,0 +1,247 @@
+"""All that the dashboard shows, as one value of plain mappings, in which everything that takes time is an instant.
+
+So nothing changes while nothing happens, and what is sent is what happened. Collections are mappings by key, which makes small patches.
+No prompt ever appears here. Reads copies and public pictures only. Called by `feed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, isinf
+
+from hearth.api.dashboard.reasons import reason_of
+from hearth.forecaster import Forecaster
+from hearth.gateway import Gateway
+from hearth.observability.timeline import DEPTH_STEP_S, Depth, EndedItem, Span
+from hearth.scheduling import snapshot
+from hearth.scheduling.forecast import HORIZON_ITEMS
+from hearth.scheduling.residency import Phase
+from hearth.scheduling.waiting import Entry, Place
+from hearth.types import Lane, QueueItem, Sequence
+
+WAITING_SHOWN = 40
+"""Rows of the queue; the rest is a number. Far more than fit on a screen, and never more than are run forward for an estimate."""
+_NOT_SHOWN = frozenset({"current_swap", "residents", "resident_models"})
+
+
+class View:
+    """Builds the value.
+
+    Args:
+        wall_less_now_s: what turns monotonic instants into seconds since 1970, for as long as this view is used.
+    """
+
+    def __init__(self, gateway: Gateway, wall_less_now_s: float) -> None:
+        self._gateway = gateway
+        self._shift_s = wall_less_now_s
+        self._starts: dict[Sequence, float] = {}
+        self._forecaster = Forecaster(gateway.worker.scheduler.state)
+        uptime_s = gateway.health()["uptime_s"]
+        self._started = round(gateway.clock.wall() - uptime_s) if isinstance(uptime_s, float) else None
+
+    async def build(self, now: float) -> dict[str, object]:
+        """Everything, as of `now` (monotonic)."""
+        state = self._gateway.worker.scheduler.state
+        return {
+            "house": self._house(now),
+            "gpu": self._gpu(now),
+            "residents": {view.model: self._resident(view) for view in snapshot.residents(state)},
+            "running": {str(entry.item.sequence): self._running(entry) for entry in state.running},
+            "waiting": self._waiting(now),
+            "models": {str(model["name"]): model for model in await self._gateway.models()},
+            "callers": self._callers(now),
+            "timeline": self._timeline(now),
+            "recent": {str(ended.number): self._ended(ended) for ended in self._gateway.timeline.ended()},
+        }
+
+    def _wall(self, at: float | None) -> float | None:
+        return None if at is None else round(at + self._shift_s, 2)
+
+    def _house(self, now: float) -> dict[str, object]:
+        gateway, state = self._gateway, self._gateway.worker.scheduler.state
+        health, beside = gateway.health(), gateway.status_beside_queue()
+        config = beside["config"]
+        return {
+            "version": health["version"],
+            "started": self._started,
+            "status": health["status"],
+            "reason": health["reason"],
+            "mode": "active" if state.active else "quiet",
+            "draining": state.draining,
+            "promotions": state.aging.promotions,
+            "policy": state.settings.scheduling.policy.value,
+            "announced": {task: self._wall(at) for task, at in state.announced.items() if at > now},
+            "backend": beside["backend"],
+            "config": {key: value for key, value in config.items() if key != "last_attempt"} if isinstance(config, Mapping) else {},
+            "stats": beside["stats_24h"],
+            "alerts": beside.get("alerts"),
+            "cloud": _cloud(beside.get("cloud")),
+            "storage": beside.get("storage"),
+        }
+
+    def _gpu(self, now: float) -> dict[str, object]:
+        state, limits = self._gateway.worker.scheduler.state, self._gateway.config.settings.gpu.alerts
+        metrics = self._gateway.worker.tracker.get_metrics(now)
+        capacity_mib = state.residency.capacity_mib
+        return {key: value for key, value in metrics.items() if key not in _NOT_SHOWN} | {
+            "capacity_mib": None if capacity_mib is None or isinf(capacity_mib) else round(capacity_mib),
+            "swap": self._swap(),
+            "limits": {
+                "swap_overhead_pct": limits.swap_overhead_pct_warning,
+                "swaps_per_hour": limits.swaps_per_hour_warning,
+                "swap_ms": limits.swap_wait_ms_warning,
+                "temperature_c": limits.temperature_c,
+            },
+        }
+
+    def _swap(self) -> dict[str, object] | None:
+        state = self._gateway.worker.scheduler.state
+        swap = state.residency.swap
+        if swap is None:
+            return None
+        if swap.target is None:
+            return {"unloading": sorted(swap.pending), "since": self._wall(swap.started_at), "why": swap.why.value}
+        cost_s = state.estimates.swap_s(swap.replaced[0] if swap.replaced else "", swap.target)
+        return {
+            "from": list(swap.replaced),
+            "to": swap.target,
+            "since": self._wall(swap.started_at - swap.cleared_s),
+            "cost_s": round(cost_s, 1),
+            "why": swap.why.value,
+        }
+
+    def _resident(self, view: snapshot.ResidentView) -> dict[str, object]:
+        return {
+            "phase": view.phase,
+            "running": view.running,
+            "waiting": view.waiting,
+            "parallel": view.parallel,
+            "reserved_mib": None if view.reserved_mib is None else round(view.reserved_mib),
+            "since": self._wall(view.loaded_at) if view.phase == Phase.READY.value else None,
+        }
+
+    def _item(self, item: QueueItem) -> dict[str, object]:
+        return {
+            "sequence": item.sequence,
+            "request_id": item.request_id,
+            "lane": item.lane.value,
+            "caller": item.caller,
+            "task_type": item.task_type,
+            "model": item.model,
+            "kind": item.kind.value,
+            "streaming": item.streaming,
+            "prompt_tokens": item.prompt_tokens or None,
+            "arrived": self._wall(item.arrived_at),
+        }
+
+    def _entry(self, entry: Entry) -> dict[str, object]:
+        return self._item(entry.item) | {"band": entry.band.name.lower(), "interrupts": entry.interrupts or None}
+
+    def _running(self, entry: Entry) -> dict[str, object]:
+        return self._entry(entry) | {
+            "model": entry.model or entry.item.model,
+            "attempt": entry.attempts,
+            "stopping": entry.place is Place.STOPPING or None,
+            "dispatched": self._wall(entry.dispatched_at),
+            "first_byte": self._wall(entry.first_byte_at),
+            "expected_end": self._wall(entry.expected_end_at),
+        }
+
+    def _waiting(self, now: float) -> dict[str, object]:
+        state = self._gateway.worker.scheduler.state
+        entries = self._in_expected_order(now)
+        rows = {str(entry.item.sequence): self._row(entry, now) for entry in entries[:WAITING_SHOWN]}
+        return {
+            "internal": state.waiting.count(Lane.INTERNAL),
+            "external": state.waiting.count(Lane.EXTERNAL),
+            "models": {model or "*": state.waiting.wants(model) for model in state.waiting.models()},
+            "order": [entry.item.sequence for entry in entries[:WAITING_SHOWN]],
+            "rows": rows,
+        }
+
+    def _in_expected_order(self, now: float) -> list[Entry]:
+        """The first of the queue as the scheduler, run forward, would start them; what it cannot tell comes last, in line."""
+        known = self._steadied(self._forecaster.starts(now), now)
+        state = self._gateway.worker.scheduler.state
+        found = [state.entries[sequence] for sequence in known if sequence in state.entries]
+        waiting = [entry for entry in found if entry.place is Place.WAITING]
+        if len(waiting) < min(WAITING_SHOWN, len(state.waiting)):
+            waiting = state.waiting.first(HORIZON_ITEMS)
+        return sorted(waiting, key=lambda entry: (known.get(entry.item.sequence, inf), entry.band, entry.key))
+
+    def _steadied(self, starts: Mapping[Sequence, float], now: float) -> dict[Sequence, float]:
+        """Instants of expected starts; one that has moved by less than a second, or a tenth of the wait, has not moved."""
+        fresh = {sequence: now + wait_s for sequence, wait_s in starts.items()}
+        before = self._starts
+        self._starts = {
+            sequence: before[sequence] if sequence in before and abs(before[sequence] - at) < max(1.0, 0.1 * (at - now)) else at
+            for sequence, at in fresh.items()
+        }
+        return self._starts
+
+    def _row(self, entry: Entry, now: float) -> dict[str, object]:
+        state = self._gateway.worker.scheduler.state
+        why = reason_of(state, entry, now)
+        cost_s = why.get("cost_s")
+        if isinstance(cost_s, float):
+            why["cost_s"] = round(cost_s, 1)
+        for key in ("since", "until"):
+            at = why.get(key)
+            if isinstance(at, float):
+                why[key] = self._wall(at)
+        start_at = self._starts.get(entry.item.sequence)
+        return self._entry(entry) | {"why": why, "start": None if start_at is None else round(start_at + self._shift_s)}
+
+    def _callers(self, now: float) -> dict[str, object]:
+        usage = self._gateway.rate_limiter.get_all_usage(now)
+        return {
+            caller: {"minute": [used.minute, used.minute_limit], "hour": [used.hour, used.hour_limit]} for caller, used in usage.items()
+        }
+
+    def _timeline(self, now: float) -> dict[str, object]:
+        timeline = self._gateway.timeline
+        residents = snapshot.residents(self._gateway.worker.scheduler.state)
+        timeline.settle({view.model: view.loaded_at for view in residents if view.phase != Phase.LOADING.value}, now)
+        return {
+            "spans": {str(span.number): self._span(span) for span in timeline.spans(now)},
+            "marks": {str(mark.number): [self._wall(mark.at), mark.model, mark.caller] for mark in timeline.interruptions(now)},
+            "depths": {str(depth.step): self._depth(depth) for depth in timeline.depths(now)},
+        }
+
+    def _span(self, span: Span) -> list[object]:
+        end = self._wall(span.ended_at)
+        return [span.model, span.kind.value, self._wall(span.began_at), *([] if end is None else [end])]
+
+    def _depth(self, depth: Depth) -> list[object]:
+        began = self._wall(depth.step * DEPTH_STEP_S)
+        return [began, depth.internal, depth.external, depth.internal_last, depth.external_last]
+
+    def _ended(self, ended: EndedItem) -> dict[str, object]:
+        item = ended.item
+        return {
+            "sequence": item.sequence,
+            "request_id": item.request_id,
+            "lane": item.lane.value,
+            "caller": item.caller,
+            "model": item.model,
+            "task_type": item.task_type,
+            "outcome": item.outcome.value,
+            "reason": item.reason or None,
+            "interrupts": item.interrupt_count or None,
+            "queue_s": round(item.queue_s, 2),
+            "swap_s": round(item.swap_s, 2),
+            "first_byte_s": None if item.first_byte_s is None else round(item.first_byte_s, 2),
+            "backend_s": None if item.backend_s is None else round(item.backend_s, 2),
+            "total_s": round(item.total_s, 2),
+            "prompt_tokens": item.prompt_tokens,
+            "output_tokens": item.output_tokens,
+            "cost_usd": item.cost_usd,
+            "ended": self._wall(item.at),
+        }
+
+
+def _cloud(shown: object) -> dict[str, object] | None:
+    """What Claude costs; its running items as a number, since their waits grow all the time."""
+    if not isinstance(shown, Mapping):
+        return None
+    return {key: len(value) if isinstance(value, list) else value for key, value in shown.items()}

@@ -1,0 +1,154 @@
+// The one connection: a stream of a state and its patches, read with fetch because EventSource cannot send a key.
+
+const SILENCE_MS = 40_000; // The gateway says something every 15 s; after this long the connection is dead, whatever it claims.
+const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15_000];
+
+export class Feed {
+  // `changed` is called after every change of `state` or `link`.
+  constructor(changed) {
+    this.state = null;
+    this.link = { status: "connecting" };
+    this.key = readKey();
+    this._changed = changed;
+    this._failures = 0;
+    this._skew = 0;
+    this._bytes = 0;
+    this._abort = null;
+    this._timer = 0;
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden && this.link.status === "waiting") this.connect();
+    });
+    addEventListener("online", () => this.link.status === "waiting" && this.connect());
+  }
+
+  // The gateway's own time now; this machine's clock only measures what has passed since its last word.
+  now() {
+    return Date.now() / 1000 + this._skew;
+  }
+
+  get headers() {
+    return this.key ? { authorization: `Bearer ${this.key}` } : {};
+  }
+
+  useKey(key, keep = true) {
+    this.key = key;
+    writeKey(keep ? key : "");
+    this.state = null;
+    this._failures = 0;
+    this.connect();
+  }
+
+  async connect() {
+    clearTimeout(this._timer);
+    this._abort?.abort();
+    const abort = (this._abort = new AbortController());
+    if (this._failures === 0) this._tell({ status: "connecting" });
+    try {
+      const response = await fetch("/llm/dashboard/stream", { headers: this.headers, signal: abort.signal, cache: "no-store" });
+      if (!response.ok) return await this._refused(response);
+      await this._read(response.body, abort);
+      if (abort === this._abort) this._retry("Hearth has ended the connection");
+    } catch (error) {
+      if (abort === this._abort) this._retry(abort.signal.aborted ? "no sign of life" : "Hearth does not answer");
+    }
+  }
+
+  async _refused(response) {
+    const text = await errorText(response);
+    if (response.status === 401 || (response.status === 400 && this.key)) {
+      this._tell({ status: "locked", reason: this.key ? text : "" });
+    } else if (response.status === 503) {
+      this._retry(text);
+    } else {
+      this._tell({ status: "refused", reason: text });
+    }
+  }
+
+  async _read(body, abort) {
+    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    let buffered = "";
+    let watchdog = 0;
+    const alive = () => {
+      clearTimeout(watchdog);
+      watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
+    };
+    try {
+      for (;;) {
+        alive();
+        const { value, done } = await reader.read();
+        if (done) return;
+        this._bytes += value.length;
+        buffered += value;
+        const frames = buffered.split("\n\n");
+        buffered = frames.pop();
+        if (frames.some((frame) => this._take(frame))) this._tell({ status: "live" });
+      }
+    } finally {
+      clearTimeout(watchdog);
+    }
+  }
+
+  _take(frame) {
+    const data = frame.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
+    if (!data) return false;
+    const message = JSON.parse(data);
+    this._skew = message.now - Date.now() / 1000;
+    if (message.state) this.state = message.state;
+    else if (this.state) merge(this.state, message.patch);
+    this._failures = 0;
+    return true;
+  }
+
+  _retry(reason) {
+    const pause = RETRY_MS[Math.min(this._failures, RETRY_MS.length - 1)];
+    this._failures += 1;
+    this._tell({ status: "waiting", reason, since: this.link.since ?? Date.now() });
+    this._timer = setTimeout(() => this.connect(), pause * (0.8 + 0.4 * Math.random()));
+  }
+
+  _tell(link) {
+    this.link = link;
+    this._changed();
+  }
+}
+
+// JSON Merge Patch, RFC 7386, in place.
+export function merge(target, patch) {
+  for (const [key, value] of Object.entries(patch)) {
+    if (value === null) delete target[key];
+    else if (isMapping(value) && isMapping(target[key])) merge(target[key], value);
+    else target[key] = isMapping(value) ? merge({}, value) : value;
+  }
+  return target;
+}
+
+function isMapping(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+export async function errorText(response) {
+  try {
+    const body = await response.json();
+    const error = typeof body.error === "string" ? body.error : body.error?.message;
+    return [error ?? `HTTP ${response.status}`, ...(body.problems ?? [])].join("\n");
+  } catch {
+    return `HTTP ${response.status}`;
+  }
+}
+
+function readKey() {
+  try {
+    return sessionStorage.getItem("hearth.key") ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function writeKey(key) {
+  try {
+    if (key) sessionStorage.setItem("hearth.key", key);
+    else sessionStorage.removeItem("hearth.key");
+  } catch {
+    // Storage is off: the key is known until the page is closed.
+  }
+}

@@ -1,0 +1,59 @@
+"""How `hearth models` looks. Pure drawing: an answer of `/llm/models` in, something rich can print out. Called by `hearth.cli.models`.
+
+A missing or odd field is drawn as nothing or a dash, so that an older command still shows a newer gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hearth.cli.console import printable
+
+_MIB_PER_GIB = 1024.0
+_STYLES = {"in memory": "green", "loading": "yellow", "unloading": "yellow"}
+
+
+def models_view(answer: Mapping[str, object]) -> RenderableType:
+    """The table, what is in memory first. Never raises."""
+    listed = answer.get("models")
+    models = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    if not models:
+        return Text("no models are installed", style="dim")
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for name in ("model", "", "state"):
+        table.add_column(name, header_style="dim", overflow="fold")
+    for name in ("running", "waiting", "on the GPU", "size"):
+        table.add_column(name, justify="right", header_style="dim", no_wrap=True)
+    for model in sorted(models, key=lambda model: (model.get("resident") is not True, str(model.get("name")))):
+        state = _state(model)
+        home = Text("home" if model.get("home") is True else "", style="cyan")
+        table.add_row(printable(model.get("name") or "-"), home, Text(state, style=_STYLES.get(state, "dim")), *_numbers(model))
+    return table
+
+
+def _state(model: Mapping[str, object]) -> str:
+    if model.get("resident") is True:
+        phase = printable(model.get("phase") or "ready")
+        known = {"ready": "in memory"}.get(phase, phase)
+        return f"{known}, partly on the CPU" if model.get("offloaded") is True else known
+    return "on the disk" if model.get("installed") is True else "not installed"
+
+
+def _numbers(model: Mapping[str, object]) -> tuple[str, ...]:
+    running, slots = _number(model, "running") or 0, _number(model, "parallel") or 0
+    waiting = _number(model, "waiting") or 0
+    at_work = f"{running:.0f} of {slots:.0f}" if model.get("resident") is True else "-"
+    return at_work, f"{waiting:.0f}" if waiting else "-", _gib(_number(model, "vram_mib")), _gib(_number(model, "size_mib"))
+
+
+def _gib(mib: float | None) -> str:
+    return "-" if mib is None else f"{mib / _MIB_PER_GIB:.1f} GiB"
+
+
+def _number(of: Mapping[str, object], field: str) -> float | None:
+    value = of.get(field)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15 else None

@@ -1,0 +1,164 @@
+"""`hearth submit`: a prompt from a file or stdin goes through the queue like any other caller's, and the answer comes out as it is made.
+
+The text goes to stdout, everything else to stderr. Leaving (Ctrl-C) hangs up, which cancels the request. Called by `hearth.cli`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult
+
+import click
+
+from hearth.cli.exits import CommandFailed
+from hearth.cli.gateway_client import Answer, GatewayClient
+from hearth.cli.gateway_options import gateway_options
+from hearth.clock import new_request_id
+from hearth.types import Priority
+
+_GENERATE = "/api/generate"
+_STATUS = "/llm/queue/status"
+_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+_NUMBERS = {"prompt_tokens": "prompt_eval_count", "output_tokens": "eval_count"}
+_HEADERS = {"queue_position": "x-queue-position", "estimated_wait_s": "x-estimated-wait-seconds", "served_by": "x-hearth-served-by"}
+
+
+@click.command
+@gateway_options
+@click.argument("prompt_file", type=_FILE, default="-", metavar="[FILE]")
+@click.option("--model", "-m", help="Default: the model that is loaded, else the home model.")
+@click.option("--system", "-s", help="A system prompt.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer.")
+@click.option("--json-mode", is_flag=True, help="Have the model answer in JSON.")
+@click.option("--task-type", help="What it is for; an internal key's band follows from it.")
+@click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="Lowers the band of an internal key.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end: the text and what it took.")
+def submit(
+    address: SplitResult,
+    key: str | None,
+    prompt_file: Path,
+    model: str | None,
+    system: str | None,
+    max_tokens: int | None,
+    task_type: str | None,
+    priority: str | None,
+    *,
+    json_mode: bool,
+    as_json: bool,
+) -> None:
+    """Send a prompt through the queue and print the answer.
+
+    FILE is read from stdin where none is given, or -.
+    """
+    prompt = _prompt(prompt_file)
+    client = GatewayClient(address=address, key=key)
+    body: dict[str, object] = {"model": model or _model_at_hand(client), "prompt": prompt, "stream": True}
+    body |= {"system": system} if system is not None else {}
+    body |= {"options": {"num_predict": max_tokens}} if max_tokens is not None else {}
+    body |= {"format": "json"} if json_mode else {}
+    request_id = new_request_id()
+    named = {"X-Request-Id": request_id, "X-Task-Type": task_type, "X-Priority": priority}
+    headers = {name: value for name, value in named.items() if value is not None}
+    received = Received(show=None if as_json else _writer())
+    with waiting_line(client, request_id) as begun, client.send(_GENERATE, body, headers) as answer:
+        received.read(answer, begun)
+    if as_json:
+        click.echo(json.dumps({"request_id": request_id, "model": body["model"], **received.summary()}))
+    elif not received.text.endswith("\n"):
+        click.echo()
+
+
+def _prompt(path: Path) -> str:
+    if str(path) == "-" and sys.stdin.isatty():
+        click.echo("Type the prompt; Ctrl-D ends it.", err=True)
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        text = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise CommandFailed(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise CommandFailed(f"{path}: is not text in UTF-8") from error
+    if not text.strip():
+        raise click.UsageError("the prompt is empty: name a file, or pipe the text in")
+    return text
+
+
+def _model_at_hand(client: GatewayClient) -> str:
+    gpu = client.fetch(_STATUS).get("gpu")
+    known = [gpu.get("loaded_model"), gpu.get("home_model")] if isinstance(gpu, dict) else []
+    for model in known:
+        if isinstance(model, str) and model:
+            return model
+    raise click.UsageError("no model is loaded and there is no home model: name one with --model (`hearth models` lists them)")
+
+
+def _writer() -> Callable[[str], None]:
+    """Writes pieces of the answer as they come; on a terminal without what would move its cursor."""
+    on_terminal = sys.stdout.isatty()
+
+    def write(piece: str) -> None:
+        click.echo(without_controls(piece) if on_terminal else piece, nl=False)
+
+    return write
+
+
+def without_controls(text: str) -> str:
+    """`text` with line breaks and tabs, and a mark in place of every other control character."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+
+
+@dataclass(slots=True, kw_only=True)
+class Received:
+    """The answer so far; `show` gets each piece of text as it comes."""
+
+    show: Callable[[str], None] | None
+    pieces: list[str] = field(default_factory=list)
+    last: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self, answer: Answer, begun: Callable[[], None]) -> None:
+        """Take the whole answer; `begun` is called before its first text. Raises CommandFailed where it ends in an error, or too early."""
+        self.headers = answer.headers
+        for piece in self._pieces(answer):
+            begun()
+            self.pieces.append(piece)
+            if self.show is not None:
+                self.show(piece)
+        begun()
+        if self.last.get("done") is not True:
+            raise CommandFailed("the answer broke off before its end")
+
+    def _pieces(self, answer: Answer) -> Iterator[str]:
+        for line in answer.lines:
+            if "error" in line:
+                raise CommandFailed(f"the answer ended with an error: {line['error']}")
+            self.last = line
+            piece = line.get("response")
+            if isinstance(piece, str) and piece:
+                yield piece
+
+    @property
+    def text(self) -> str:
+        """What has come."""
+        return "".join(self.pieces)
+
+    def summary(self) -> dict[str, object]:
+        """The text, tokens, and what the gateway said of the wait."""
+        numbers = {name: self.last.get(source) for name, source in _NUMBERS.items()}
+        return {"output": self.text, **numbers, **{name: self.headers.get(header) for name, header in _HEADERS.items()}}
+
+
+def waiting_line(client: GatewayClient, request_id: str) -> AbstractContextManager[Callable[[], None]]:
+    """On a terminal, a line on stderr that says how the wait goes, until what it gives is called; nothing elsewhere, or with NO_COLOR."""
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
+        return nullcontext(lambda: None)
+    from hearth.cli.console import console_for  # noqa: PLC0415 (rich is not paid for in a pipe)
+    from hearth.cli.waiting_line import WaitingLine  # noqa: PLC0415
+
+    return WaitingLine(client, request_id, console_for(sys.stderr, environ=os.environ))

@@ -1,0 +1,101 @@
+"""One line on a terminal that says how far a request's wait has come: its place, the estimate, the model that loads.
+
+Asks the gateway every second in a thread of its own, so that whoever waits for the answer is not held up. Called by `hearth.cli.submit`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+import click
+from rich.console import Console
+
+from hearth.cli.console import printable
+from hearth.cli.gateway_client import GatewayClient
+from hearth.cli.status_view import duration
+
+EVERY_S = 1.0
+_PAGE = "/llm/queue/status"
+
+
+def waiting_words(answer: Mapping[str, object], request_id: str) -> str:
+    """What a status says of one request that has no answer yet. Never raises."""
+    if any(item.get("request_id") == request_id for item in _items(answer, "running")):
+        return "the model reads the prompt"
+    ahead = 0
+    for lane in ("internal_queue", "external_queue"):
+        queue = answer.get(lane)
+        queue = queue if isinstance(queue, dict) else {}
+        for index, item in enumerate(_items(queue, "next_items")):
+            if item.get("request_id") == request_id:
+                return _place(ahead + index, item.get("estimated_start_s")) + _loading(answer)
+        ahead += _count(queue.get("pending"))
+    return "waiting" + (f", {ahead} in the queue" if ahead else "") + _loading(answer)
+
+
+def _place(ahead: int, start_s: object) -> str:
+    place = "next in line" if not ahead else f"{ahead} ahead"
+    known = isinstance(start_s, int | float) and not isinstance(start_s, bool)
+    return f"{place}, starts in about {duration(float(start_s))}" if known and isinstance(start_s, int | float) else place
+
+
+def _loading(answer: Mapping[str, object]) -> str:
+    gpu = answer.get("gpu")
+    swap = gpu.get("current_swap") if isinstance(gpu, dict) else None
+    return f"; {printable(swap.get('to_model'))} is loading" if isinstance(swap, dict) else ""
+
+
+def _items(of: Mapping[str, object], key: str) -> Iterator[Mapping[str, object]]:
+    listed = of.get(key)
+    return iter([item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else [])
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+class WaitingLine:
+    """A context manager that gives what ends the line; leaving ends it too.
+
+    Args:
+        pause: waits so many seconds, or until the event is set.
+    """
+
+    def __init__(
+        self,
+        client: GatewayClient,
+        request_id: str,
+        console: Console,
+        *,
+        pause: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        self._client = client
+        self._request_id = request_id
+        self._pause = pause
+        self._over = threading.Event()
+        self._line = console.status("waiting")
+        self._asking = threading.Thread(target=self._ask, name="hearth-waiting", daemon=True)
+
+    def __enter__(self) -> Callable[[], None]:
+        self._line.start()
+        self._asking.start()
+        return self._end
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._line.stop()
+
+    def _ask(self) -> None:
+        while not self._pause(self._over, EVERY_S):
+            try:
+                words = waiting_words(self._client.fetch(_PAGE), self._request_id)
+            except click.ClickException:  # the answer is what counts; its own connection says what is wrong
+                continue
+            if not self._over.is_set():
+                self._line.update(words)

@@ -1,0 +1,248 @@
+"""`hearth submit`: the prompt goes in, the text comes out, and the wait is told on a terminal only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hearth.bootstrap import running_gateway
+from hearth.cli import main
+from hearth.cli.console import console_for
+from hearth.cli.gateway_client import GatewayClient, read_address
+from hearth.cli.submit import without_controls
+from hearth.cli.waiting_line import WaitingLine, waiting_words
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode, Settings
+from hearth.events import ItemEnded
+from tests.cli.stub_gateway import StubGateway, recorded
+from tests.cli.test_console import Terminal
+from tests.worker.house import Recorder
+
+LAST = {"response": "", "done": True, "prompt_eval_count": 12, "eval_count": 2}
+
+
+def answers(stub: StubGateway, *lines: object, status: int = 200) -> None:
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    stub.answers["/api/generate"] = (status, "application/x-ndjson", body)
+
+
+def submitted(stub: StubGateway, *args: str, prompt: str | bytes = "why?", **environ: str) -> Result:
+    clean = dict.fromkeys(("HEARTH_KEY", "HEARTH_URL"))
+    return CliRunner().invoke(main, ["submit", "--url", stub.url, *args], input=prompt, env={**clean, **environ})
+
+
+def test_the_text_of_the_answer_is_the_output_and_nothing_else(busy):
+    answers(busy, {"response": "be", "done": False}, {"response": "", "done": False}, {"response": "cause", "done": False}, LAST)
+    result = submitted(busy, "--model", "m")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "because\n", "")
+    assert busy.bodies == [{"model": "m", "prompt": "why?", "stream": True}]
+    (request,) = busy.seen
+    assert request["content-type"] == "application/json"
+    assert request["x-request-id"].startswith("req_")
+
+
+def test_a_line_break_at_the_end_is_not_doubled(busy):
+    answers(busy, {"response": "yes\n", "done": False}, LAST)
+    assert submitted(busy, "--model", "m").stdout == "yes\n"
+
+
+def test_options_reach_the_model_and_the_queue(busy):
+    answers(busy, LAST)
+    options = ("--system", "be brief", "--max-tokens", "50", "--json-mode", "--task-type", "digest", "--priority", "background")
+    submitted(busy, "-m", "m", "--key", "hearth_k", *options)
+    assert busy.bodies[0] == {
+        "model": "m",
+        "prompt": "why?",
+        "stream": True,
+        "system": "be brief",
+        "options": {"num_predict": 50},
+        "format": "json",
+    }
+    request = busy.seen[0]
+    assert (request["x-task-type"], request["x-priority"], request["authorization"]) == ("digest", "background", "Bearer hearth_k")
+
+
+def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice(busy):
+    answers(busy, LAST)
+    status = recorded("status_busy")
+    submitted(busy)
+    status["gpu"]["loaded_model"] = None
+    busy.put("/llm/queue/status", status)
+    submitted(busy)
+    assert [body["model"] for body in busy.bodies] == ["qwen2.5-coder:14b", "qwen2.5:32b-instruct-q6_K"]
+    busy.put("/llm/queue/status", {"gpu": {"loaded_model": None, "home_model": ""}})
+    result = submitted(busy)
+    assert result.exit_code == 2
+    assert "--model" in result.stderr
+
+
+def test_a_file_is_read_as_text(busy, tmp_path):
+    answers(busy, LAST)
+    (tmp_path / "prompt.txt").write_bytes(b"\xef\xbb\xbfhow?")
+    submitted(busy, "-m", "m", str(tmp_path / "prompt.txt"), prompt="")
+    assert busy.bodies[0]["prompt"] == "how?"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "said"),
+    [("missing", None, 1, "cannot be read"), ("image", b"\xff\xfe\x00", 1, "UTF-8"), ("blank", b" \n", 2, "the prompt is empty")],
+)
+def test_what_is_no_prompt_is_not_sent(busy, tmp_path: Path, name, content, code, said):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    result = submitted(busy, "-m", "m", str(tmp_path / name))
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert busy.bodies == []
+
+
+def test_json_prints_one_object_with_what_it_took(busy):
+    answers(busy, {"response": "be", "done": False}, {"response": "cause", "done": False}, LAST)
+    busy.answer_headers = {"X-Queue-Position": "3", "X-Estimated-Wait-Seconds": "12.5"}
+    result = json.loads(submitted(busy, "--model", "m", "--json").stdout)
+    assert result.pop("request_id") == busy.seen[0]["x-request-id"]
+    assert result == {
+        "model": "m",
+        "output": "because",
+        "prompt_tokens": 12,
+        "output_tokens": 2,
+        "queue_position": "3",
+        "estimated_wait_s": "12.5",
+        "served_by": None,
+    }
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, "model 'm' not found"), (429, "limit of 10 a minute"), (503, "the queue is full")])
+def test_a_refusal_ends_with_1_in_the_gateways_own_words(busy, status, error):
+    answers(busy, {"error": error}, status=status)
+    result = submitted(busy, "-m", "m")
+    assert (result.exit_code, result.stderr) == (1, f"Error: {error}\n")
+
+
+def test_a_model_that_the_key_may_not_use_is_named(busy):
+    answers(busy, {"error": "this key may not use m"}, status=403)
+    result = submitted(busy, "-m", "m")
+    assert result.exit_code == 1
+    assert "this key may not use m" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"), [(({"error": "the model server broke off"},), "the model server broke off"), ((), "broke off before its end")]
+)
+def test_an_answer_that_breaks_off_keeps_its_text_and_ends_with_1(busy, lines, said):
+    answers(busy, {"response": "half", "done": False}, *lines)
+    result = submitted(busy, "-m", "m")
+    assert (result.exit_code, result.stdout) == (1, "half")
+    assert said in result.stderr
+
+
+def test_nobody_there_ends_with_3(hearth, tmp_path):
+    (tmp_path / "p").write_text("why?")
+    assert hearth("submit", "-m", "m", "p", "--url", "http://127.0.0.1:1").exit_code == 3
+
+
+def test_a_terminal_gets_no_control_characters_of_a_models():
+    assert without_controls("a\x1b[2Jb\n\tc\rd") == "a\ufffd[2Jb\n\tc\ufffdd"
+
+
+async def test_a_real_gateway_answers_and_a_caller_who_leaves_takes_the_request_along():
+    events = Recorder()
+    config = GatewayConfig(settings=Settings(), source=None)
+    async with running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR, sinks=(events,)) as (_, url):
+        stub = StubGateway(url=url)
+        result = await asyncio.to_thread(submitted, stub, "-m", "llama3.1:8b", "--max-tokens", "3", "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["output_tokens"] == 3
+        client = GatewayClient(address=read_address(url))
+        await asyncio.to_thread(leave_after_the_first_line, client)
+    completed, left = events.of(ItemEnded)
+    assert (completed.outcome.value, left.outcome.value) == ("completed", "cancelled")
+
+
+def leave_after_the_first_line(client: GatewayClient) -> None:
+    body = {"model": "llama3.1:8b", "prompt": "a long story", "stream": True, "options": {"num_predict": 100_000}}
+    with client.send("/api/generate", body, {}) as answer:
+        next(answer.lines)
+
+
+def test_ctrl_c_is_an_abort(busy):
+    busy.answers["/api/generate"] = (200, "text/event-stream", b'{"response": "half", "done": false}\n')
+    busy.after_stream = partial(os.kill, os.getpid(), signal.SIGINT)
+    result = submitted(busy, "-m", "m")
+    assert result.exit_code == 1
+    assert "Aborted" in result.stderr
+
+
+# The line that tells how the wait goes.
+
+
+def status(*waiting: str, ahead: int = 0, **more: Any) -> dict[str, Any]:
+    items = [{"request_id": name, "estimated_start_s": 75.0 * (index + 1)} for index, name in enumerate(waiting)]
+    return {"internal_queue": {"pending": ahead}, "external_queue": {"pending": len(items), "next_items": items}, **more}
+
+
+WORDS = [
+    (status("me"), "next in line, starts in about 75 s"),
+    (status("x", "me"), "1 ahead, starts in about 2 min"),
+    (status("x", "me", ahead=3), "4 ahead, starts in about 2 min"),
+    (status("me", gpu={"current_swap": {"to_model": "m\x1b"}}), "next in line, starts in about 75 s; m\ufffd is loading"),
+    (status("x", "y"), "waiting, 2 in the queue"),
+    (status(running=[{"request_id": "me"}]), "the model reads the prompt"),
+    ({"external_queue": {"next_items": [{"request_id": "me"}]}}, "next in line"),
+    ({}, "waiting"),
+    ({"running": 3, "internal_queue": [], "gpu": "x"}, "waiting"),
+]
+
+
+@pytest.mark.parametrize(("answer", "words"), WORDS)
+def test_the_wait_in_words(answer, words):
+    assert waiting_words(answer, "me") == words
+
+
+def test_the_line_follows_the_status_until_the_answer_begins(busy):
+    busy.put("/llm/queue/status", status("x", "me"))
+    terminal = Terminal()
+    pauses = iter([False, False, True])
+    asked = threading.Event()
+
+    def pause(_over: threading.Event, _seconds: float) -> bool:
+        over = next(pauses)
+        if over:
+            asked.set()
+        return over
+
+    client = GatewayClient(address=read_address(busy.url))
+    line = WaitingLine(client, "me", console_for(terminal, environ={"TERM": "xterm"}), pause=pause)
+    with line as begun:
+        assert asked.wait(10)
+        line._line._live.refresh()
+        begun()
+        shown = terminal.getvalue()
+        begun()
+        assert terminal.getvalue() == shown
+    assert "1 ahead, starts in about 2 min" in shown
+    assert len(busy.seen) == 2
+
+
+def test_a_gateway_that_does_not_say_how_it_is_does_not_disturb_the_answer(busy):
+    busy.put("/llm/queue/status", {"error": "no"}, 403)
+    answered = threading.Event()
+    pauses = iter([False, True])
+
+    def pause(_over: threading.Event, _seconds: float) -> bool:
+        over = next(pauses)
+        if over:
+            answered.set()
+        return over
+
+    with WaitingLine(GatewayClient(address=read_address(busy.url)), "me", console_for(Terminal(), environ={}), pause=pause):
+        assert answered.wait(10)

@@ -1,0 +1,234 @@
+"""The stream of changes: what a listener pieces together is the truth, it costs next to nothing, and it ends when it should."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from hearth.api.dashboard.feed import HEARTBEAT_S, MAX_SUBSCRIBERS, MIN_INTERVAL_S, DashboardFeed
+from hearth.api.dashboard.patch import bare
+from hearth.errors import CapacityError
+from hearth.types import Priority
+from tests.dashboard.listening import Listener, someone
+from tests.support.examples import EXAMPLES
+from tests.support.virtual_time import in_virtual_time
+from tests.worker.house import House, settings_with, settle
+
+DEEP = settings_with(queue={"max_external_depth": 20_000})
+
+
+def listening(house: House, *, caller: str = "owner", admin: bool = True) -> tuple[DashboardFeed, Listener]:
+    feed = DashboardFeed(house.gateway)
+    return feed, Listener(feed.frames(someone(caller, admin=admin)))
+
+
+@in_virtual_time
+async def test_the_first_frame_is_everything_and_the_next_ones_are_changes():
+    async with House("a", "b", resident=("a",)) as house:
+        _, page = listening(house)
+        await asyncio.sleep(1)
+        house.submit("a", service_s=5.0, caller="n8n")
+        house.submit("b", service_s=5.0, caller="chat")
+        await asyncio.sleep(1)
+        assert page.kinds[0] == "state"
+        assert set(page.kinds[1:]) == {"patch"}
+        assert [run["caller"] for run in page.state["running"].values()] == ["n8n"]
+        (row,) = page.state["waiting"]["rows"].values()
+        assert (row["caller"], row["why"]["kind"], row["why"]["model"]) == ("chat", "swap", "b:latest")
+        assert row["start"] >= page.now
+        await page.leave()
+
+
+@pytest.mark.parametrize("seed", range(2 * EXAMPLES))
+def test_what_a_listener_pieces_together_is_what_a_new_one_is_told(seed):
+    @in_virtual_time
+    async def scenario() -> None:
+        rng = random.Random(seed)
+        async with House("a", "b", "c", resident=("a",), settings=DEEP) as house:
+            feed, page = listening(house)
+            for number in range(40):
+                await asyncio.sleep(rng.expovariate(0.5))
+                wanted = {"service_s": rng.uniform(0.1, 8.0), "request_id": f"req_{number}", "caller": rng.choice("xyz")}
+                ticket = house.internal(rng.choice("abc"), **wanted) if rng.random() < 0.2 else house.submit(rng.choice("abc"), **wanted)
+                if rng.random() < 0.1:
+                    house.worker.cancel(ticket.sequence)
+            await settle()
+            await asyncio.sleep(3 * MIN_INTERVAL_S)
+            late = Listener(feed.frames(someone()))
+            await asyncio.sleep(0.9 * MIN_INTERVAL_S)
+            assert page.state == late.state
+            await page.leave()
+            await late.leave()
+            await asyncio.sleep(1000)
+
+    scenario()
+
+
+@in_virtual_time
+async def test_an_idle_house_costs_a_heartbeat_and_nothing_else():
+    async with House("a", resident=("a",)) as house:
+        _, page = listening(house)
+        await asyncio.sleep(60)
+        told = len(page.sizes)
+        await asyncio.sleep(600)
+        assert set(page.kinds[told:]) == {"heartbeat"}
+        assert len(page.kinds[told:]) == pytest.approx(600 / HEARTBEAT_S, rel=0.4)
+        assert sum(page.sizes[told:]) / 600 < 10
+        await page.leave()
+
+
+@in_virtual_time
+async def test_a_running_request_sends_nothing_while_it_only_takes_time():
+    async with House("a", resident=("a",)) as house:
+        _, page = listening(house)
+        house.submit("a", service_s=100.0, first_byte_s=1.0)
+        await asyncio.sleep(20)
+        told = len(page.sizes)
+        await asyncio.sleep(60)
+        assert sum(page.sizes[told:]) / 60 < 100
+        await page.leave()
+
+
+@in_virtual_time
+async def test_ten_thousand_who_wait_are_a_number_and_a_few_rows_and_a_step_is_a_small_change():
+    async with House("a", resident=("a",), settings=DEEP) as house:
+        for number in range(10_000):
+            house.submit("a", service_s=1.0, request_id=f"req_{number}")
+        await asyncio.sleep(0.5)
+        _, page = listening(house)
+        await asyncio.sleep(10)
+        assert page.state["waiting"]["external"] > 9_900
+        assert len(page.state["waiting"]["rows"]) == 40
+        assert page.sizes[0] < 40_000
+        assert max(page.sizes[1:]) < 4_000
+        await page.leave()
+
+
+@in_virtual_time
+async def test_a_storm_of_changes_is_two_frames_a_second_at_most():
+    async with House("a", resident=("a",)) as house:
+        _, page = listening(house)
+        for _ in range(200):
+            house.submit("a", service_s=0.04)
+            await asyncio.sleep(0.05)
+        assert len(page.sizes) <= 10 / MIN_INTERVAL_S + 2
+        await page.leave()
+
+
+@in_virtual_time
+async def test_of_what_has_ended_a_caller_sees_only_its_own_and_an_admin_sees_all():
+    async with House("a", resident=("a",)) as house:
+        feed, owner = listening(house)
+        friend = Listener(feed.frames(someone("friend", admin=False)))
+        for caller in ("friend", "stranger"):
+            house.submit("a", service_s=0.1, caller=caller)
+        await asyncio.sleep(5)
+        assert {item["caller"] for item in owner.state["recent"].values()} == {"friend", "stranger"}
+        assert {item["caller"] for item in friend.state["recent"].values()} == {"friend"}
+        assert friend.state["you"] == {"caller": "friend", "admin": False}
+        await owner.leave()
+        await friend.leave()
+
+
+@pytest.mark.parametrize(
+    ("situation", "kind"),
+    [("other model", "swap"), ("same model", "slot"), ("loading", "load"), ("down", "backend_down"), ("announced", "announced")],
+)
+def test_a_waiting_item_says_what_it_waits_for(situation, kind):
+    @in_virtual_time
+    async def scenario() -> None:
+        async with House("a", "b", resident=("a",), settings=settings_with(backend={"wait_when_down_s": 60.0})) as house:
+            _, page = listening(house)
+            await asyncio.sleep(1)
+            if situation == "down":
+                house.ollama.go_down()
+                await asyncio.sleep(30)
+            elif situation == "announced":
+                house.worker.announce("digest", house.gateway.clock.wall() + 10.0)
+            elif situation != "loading":
+                house.submit("a", service_s=30.0)
+            await settle()
+            house.submit("a" if situation == "same model" else "b", service_s=5.0, caller="asker", max_tokens=100_000)
+            await asyncio.sleep(1.1)
+            (row,) = page.state["waiting"]["rows"].values()
+            assert row["why"]["kind"] == kind
+            await page.leave()
+            await asyncio.sleep(100)
+
+    scenario()
+
+
+@in_virtual_time
+async def test_the_order_shown_is_the_order_in_which_items_should_start():
+    async with House("a", "b", resident=("a",)) as house:
+        _, page = listening(house)
+        house.submit("a", service_s=20.0)
+        await asyncio.sleep(0.1)
+        house.submit("b", service_s=5.0, caller="needs a swap")
+        house.submit("a", service_s=5.0, caller="needs none")
+        house.internal("a", service_s=5.0, caller="house", priority=Priority.BACKGROUND)
+        await asyncio.sleep(1.2)
+        waiting = page.state["waiting"]
+        assert [waiting["rows"][str(sequence)]["caller"] for sequence in waiting["order"]][-2:] == ["needs none", "needs a swap"]
+        starts = [waiting["rows"][str(sequence)]["start"] for sequence in waiting["order"]]
+        assert starts == sorted(starts)
+        await page.leave()
+
+
+@pytest.mark.parametrize("ending", ["server", "worker"])
+def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
+    @in_virtual_time
+    async def scenario() -> None:
+        async with House("a") as house:
+            feed, page = listening(house)
+            await asyncio.sleep(2)
+            if ending == "server":
+                feed.end()
+            else:
+                await house.gateway.stop(0.0)
+            await asyncio.sleep(2 * MIN_INTERVAL_S)
+            assert page.ended
+            await page.leave()
+
+    scenario()
+
+
+@in_virtual_time
+async def test_one_listener_too_many_is_refused_and_a_place_is_free_again_when_one_leaves():
+    async with House("a") as house:
+        feed = DashboardFeed(house.gateway)
+        pages = [Listener(feed.frames(someone())) for _ in range(MAX_SUBSCRIBERS)]
+        await settle()
+        with pytest.raises(CapacityError):
+            feed.check_room()
+        await pages[0].leave()
+        feed.check_room()
+        for page in pages[1:]:
+            await page.leave()
+
+
+@in_virtual_time
+async def test_no_prompt_and_no_configured_secret_is_in_the_picture():
+    async with House("a", resident=("a",)) as house:
+        _, page = listening(house)
+        house.submit("a", service_s=1.0, canary=424242.0)
+        await asyncio.sleep(5)
+        assert "424242" not in str(page.state)
+        assert bare(page.state) == page.state
+        await page.leave()
+
+
+@in_virtual_time
+async def test_listeners_that_share_a_picture_miss_nothing():
+    async with House("a", resident=("a",)) as house:
+        feed, first = listening(house)
+        await asyncio.sleep(1.3)
+        second = Listener(feed.frames(someone("second")))
+        await asyncio.sleep(0.1)
+        house.submit("a", service_s=50.0, caller="n8n")
+        await asyncio.sleep(2 * MIN_INTERVAL_S + 0.1)
+        for page in (first, second):
+            assert [run["caller"] for run in page.state["running"].values()] == ["n8n"]
+            await page.leave()

@@ -1,0 +1,160 @@
+"""The last hour: spans of memory, work and swaps out of events, and what stays bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hearth.events import (
+    Event,
+    ItemDispatched,
+    ItemEnded,
+    ItemInterrupted,
+    ItemQueued,
+    ItemResent,
+    ResidencyDrifted,
+    SwapCompleted,
+    SwapFailed,
+    SwapStarted,
+)
+from hearth.observability.timeline import ENDED_KEPT, JOIN_S, SPAN_S, Timeline
+from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
+
+
+def about(sequence: int, model: str = "a", lane: Lane = Lane.EXTERNAL) -> dict[str, Any]:
+    return {
+        "sequence": Sequence(sequence),
+        "request_id": RequestId(f"req_{sequence}"),
+        "lane": lane,
+        "caller": "n8n",
+        "model": model,
+        "task_type": None,
+    }
+
+
+def queued(at: float, sequence: int, **more: Any) -> Event:
+    return ItemQueued(at=at, position=0, **about(sequence, **more))
+
+
+def started(at: float, sequence: int, **more: Any) -> Event:
+    return ItemDispatched(at=at, attempt=1, waited_s=0.0, **about(sequence, **more))
+
+
+def ended(at: float, sequence: int, **more: Any) -> Event:
+    durations: dict[str, Any] = {"queue_s": 1.0, "swap_s": 0.0, "first_byte_s": 0.1, "backend_s": 1.0, "total_s": 2.0}
+    tokens: dict[str, Any] = {"prompt_tokens": 1, "output_tokens": 2, "status": 200}
+    counts: dict[str, Any] = {"outcome": Outcome.COMPLETED, "reason": "", "attempts": 1, "interrupt_count": 0}
+    return ItemEnded(at=at, **counts, **durations, **tokens, **about(sequence, **more))
+
+
+def heard(*events: Event) -> Timeline:
+    timeline = Timeline()
+    for event in events:
+        timeline.emit(event)
+    return timeline
+
+
+def shown(timeline: Timeline, now: float) -> list[tuple[str, str, float, float | None]]:
+    return [(span.model, span.kind.value, span.began_at, span.ended_at) for span in timeline.spans(now)]
+
+
+def test_work_is_one_span_from_the_first_start_to_the_last_end():
+    timeline = heard(queued(0, 1), queued(0, 2), started(1, 1), started(3, 2), ended(5, 1), ended(8, 2))
+    assert shown(timeline, 10) == [("a", "busy", 1, 8)]
+
+
+def test_work_that_goes_on_after_a_moment_is_shown_as_one_stretch_and_after_a_pause_as_two():
+    timeline = heard(started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2), started(20, 3))
+    assert shown(timeline, 30) == [("a", "busy", 1, 6), ("a", "busy", 20, None)]
+
+
+def test_a_swap_spans_the_unloading_too_and_residency_begins_where_it_ends():
+    timeline = heard(
+        ResidencyDrifted(at=0, appeared=("a",), vanished=()),
+        SwapStarted(at=12, from_models=("a",), to_model="b", why="waiting"),
+        SwapCompleted(at=20, from_models=("a",), to_model="b", swap_s=10.0, vram_mib=None, offloaded=False),
+    )
+    assert shown(timeline, 30) == [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)]
+
+
+def test_a_load_that_failed_leaves_no_resident():
+    timeline = heard(
+        SwapStarted(at=1, from_models=(), to_model="b", why="waiting"),
+        SwapFailed(at=4, from_models=(), to_model="b", swap_s=3.0, reason="timeout", detail=""),
+    )
+    assert shown(timeline, 5) == [("b", "failed", 1, 4)]
+
+
+def test_memory_is_brought_in_line_with_what_is_really_there():
+    timeline = heard(ResidencyDrifted(at=5, appeared=("gone",), vanished=()))
+    timeline.settle({"here": 2.0}, 9.0)
+    timeline.settle({"here": 2.0}, 10.0)
+    assert sorted(shown(timeline, 11)) == [("gone", "resident", 5, 9.0), ("here", "resident", 2.0, None)]
+
+
+def test_an_interruption_ends_the_work_and_is_marked_and_the_item_waits_again():
+    timeline = heard(
+        queued(0, 1), started(10, 1), ItemInterrupted(at=15, attempt=1, interrupt_count=1, ran_s=5.0, **about(1)), queued(25, 2)
+    )
+    assert shown(timeline, 30) == [("a", "busy", 10, 15)]
+    assert [(mark.at, mark.model, mark.caller) for mark in timeline.interruptions(30)] == [(15, "a", "n8n")]
+    assert timeline.depths(30)[-1].external_last == 2
+
+
+def test_depths_keep_the_most_and_the_last_of_each_step_by_lane():
+    timeline = heard(
+        queued(0, 1), queued(1, 2), queued(2, 3, lane=Lane.INTERNAL), started(3, 1), ended(4, 2), started(11, 3, lane=Lane.INTERNAL)
+    )
+    first, second = timeline.depths(20)
+    assert (first.external, first.external_last, first.internal, first.internal_last) == (2, 0, 1, 1)
+    assert (second.external, second.internal, second.internal_last) == (0, 0, 0)
+
+
+def test_an_item_that_is_sent_again_waits_once_and_ends_once():
+    resent = ItemResent(at=2, attempt=1, reason="timeout", **about(1))
+    timeline = heard(queued(0, 1), started(1, 1), resent, started(3, 1), ended(4, 1))
+    assert timeline.depths(5)[-1].external_last == 0
+    assert len(timeline.ended()) == 1
+
+
+def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound():
+    timeline = Timeline()
+    for number in range(6000):
+        at = number * 10.0
+        for event in (queued(at, number), started(at + 1, number), ended(at + 2, number)):
+            timeline.emit(event)
+    now = 60_000.0
+    assert all(span.ended_at is not None and span.ended_at > now - SPAN_S for span in timeline.spans(now))
+    assert len(timeline.spans(now)) == 360
+    assert len(timeline.depths(now)) <= SPAN_S / 10 + 1
+    assert len(timeline.ended()) == ENDED_KEPT
+
+
+def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log():
+    invocation = Invocation(
+        epoch=1,
+        sequence=Sequence(7),
+        request_id=RequestId("req_7"),
+        caller="n8n",
+        lane=Lane.EXTERNAL,
+        task_type=None,
+        model="a",
+        accepted_wall_s=1000.0,
+        ended_wall_s=1010.0,
+        queue_s=5.0,
+        swap_s=0.0,
+        first_byte_s=1.0,
+        backend_s=4.0,
+        total_s=10.0,
+        prompt_tokens=1,
+        output_tokens=1,
+        attempts=1,
+        interrupt_count=0,
+        outcome=Outcome.COMPLETED,
+        reason="",
+        status=200,
+    )
+    swap = LoggedSwap(ended_wall_s=1006.0, from_models=(), to_model="a", swap_s=3.0, vram_mib=None, offloaded=None, failed=False, reason="")
+    timeline = Timeline()
+    timeline.recall((swap,), (invocation,), wall_less_now_s=900.0)
+    assert shown(timeline, 120.0) == [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)]
+    assert [each.item.request_id for each in timeline.ended()] == ["req_7"]
