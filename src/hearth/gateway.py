@@ -11,24 +11,32 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from hearth.alerter import GatewayAlerter
 from hearth.backend_watch import BackendWatch
 from hearth.clock import Clock
+from hearth.cloud.desk import Cloud
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.loading import load_gateway_config
-from hearth.config.rendering import differences
+from hearth.config.reload import Attempt, read_attempt
 from hearth.config.settings import Settings
-from hearth.errors import BackendError, ConfigError, ModelNotFound
-from hearth.events import ConfigRejected, ConfigReloaded, GatewayStarted, GatewayStopped, GatewayStopping
+from hearth.errors import BackendError, ModelNotFound, ShuttingDown
+from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping
+from hearth.jobs.desk import Jobs
+from hearth.jobs.tasks import TaskDoor
 from hearth.observability.fanout import EventFanout
+from hearth.observability.metrics.families import Reading
+from hearth.observability.metrics.live import Live
+from hearth.observability.metrics.tallies import MetricTallies
+from hearth.observability.timeline import RECALLED_ROWS, SPAN_S, Timeline
 from hearth.observability.windows import DAY_S, Stats24h
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import LLMQueueWorker
 from hearth.rate_limiter import HOUR_S, RateLimiter
+from hearth.reloading import ConfigInForce, MakeWatch, Reloader
 from hearth.scheduling import snapshot
 from hearth.scheduling.inputs import TimerFired
 from hearth.supervision import Supervisor
 from hearth.timetable import Timetable
-from hearth.types import canonical_model
+from hearth.types import InvocationFilter, canonical_model
 from hearth.version import __version__
 
 
@@ -49,6 +57,7 @@ class Gateway:
     Args:
         history: the log of ended items, where one is kept; counters begin with what it says of the last hour and day.
         on_stop: what to close at the very end, in this order (adapters, an emulator of our own).
+        watching: makes the watch of the file that the configuration was read from; None to read it again on orders only.
     """
 
     def __init__(
@@ -62,8 +71,9 @@ class Gateway:
         events: EventFanout,
         history: InvocationHistory | None = None,
         on_stop: tuple[Callable[[], Awaitable[None]], ...] = (),
+        watching: MakeWatch | None = None,
     ) -> None:
-        self._config = config
+        self._in_force = ConfigInForce(config, clock=clock, events=events)
         self.backend = backend
         self.clock = clock
         self.events = events
@@ -77,7 +87,7 @@ class Gateway:
             events=events,
             name_of=self._name_of,
             fingerprint_of=self._fingerprint_of,
-            extra_status=self._extra_status,
+            extra_status=self.status_beside_queue,
             on_backend_down=self._look_at_backend,
         )
         self._identity = identity
@@ -88,24 +98,33 @@ class Gateway:
             state=self.worker.scheduler.state,
             post=self.worker.post,
             events=events,
+            tracker=self.worker.tracker,
         )
-        self._timetable = Timetable(config=self._in_force, clock=clock, announce=self.worker.announce, nudge=self._nudge)
+        self._timetable = Timetable(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
         self._supervisor = Supervisor(clock=clock, events=events)
         self._stats = Stats24h()
         events.subscribe(self._stats)
+        self.timeline = Timeline()
+        events.subscribe(self.timeline)
+        self.tallies = MetricTallies()
+        events.subscribe(self.tallies)
         self._on_stop = on_stop
+        self.alerter: GatewayAlerter | None = None
+        self.cloud: Cloud | None = None
+        self.jobs: Jobs | None = None
+        self.tasks: TaskDoor | None = None
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._shown: dict[str, Callable[[], object]] = {}
-        self._on_reload: list[Callable[[GatewayConfig], None]] = []
         self._started_at: float | None = None
         self._stopping = False
-        self._generation = 1
-        self._problems: tuple[str, ...] = ()
+        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching)
+        self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
+        self.on_reload(self.worker.reload_config)
 
     @property
     def config(self) -> GatewayConfig:
         """The configuration in force."""
-        return self._config
+        return self._in_force.config
 
     def accompany(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Have `run` run from `start` to `stop`, and start it again where it fails; before `start` only."""
@@ -117,7 +136,7 @@ class Gateway:
 
     def on_reload(self, take: Callable[[GatewayConfig], None]) -> None:
         """Have `take` hear of every configuration that comes into force after the present one."""
-        self._on_reload.append(take)
+        self._in_force.on_reload(take)
 
     async def start(self) -> None:
         """Recall the last hour and day, look at the backend once, then queue, watch and schedule until `stop`.
@@ -132,6 +151,7 @@ class Gateway:
         self._supervisor.start("queue", self.worker.run)
         self._supervisor.start("backend watch", self._watch.run)
         self._supervisor.start("timetable", self._timetable.run)
+        self._supervisor.start("configuration", self._reloader.run)
         for name, run in self._companions:
             self._supervisor.start(name, run)
 
@@ -142,11 +162,13 @@ class Gateway:
         self.rate_limiter.rebuild_from_records([(caller, now - (wall_s - accepted)) for caller, accepted in admissions], now)
         for count in await history.counts_since(wall_s - DAY_S):
             self._stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
+        swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)
+        self.timeline.recall(swaps, await history.find(InvocationFilter(limit=RECALLED_ROWS)), wall_less_now_s=wall_s - now)
 
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""
         backend = f"{'the emulator' if self._identity.emulator else 'Ollama'} {self._watch.version} at {self._identity.url}"
-        keys = bool(self._config.settings.auth.keys)
+        keys = bool(self.config.settings.auth.keys)
         self.events.emit(GatewayStarted(at=self.clock.monotonic(), url=url, version=__version__, backend=backend, authentication=keys))
 
     async def stop(self, grace_s: float | None = None, *, hurry: asyncio.Event | None = None) -> None:
@@ -158,19 +180,24 @@ class Gateway:
         if self._stopping:
             return
         self._stopping = True
+        self._reloader.end()
         if self._started_at is not None:
             await self._drain(grace_s, hurry)
         await self._supervisor.stop()
+        await self._reloader.close()
         for close in self._on_stop:
             await close()
         now = self.clock.monotonic()
         self.events.emit(GatewayStopped(at=now, uptime_s=now - (now if self._started_at is None else self._started_at)))
 
     async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
-        grace_s = self._config.settings.server.shutdown_grace_s if grace_s is None else grace_s
+        grace_s = self.config.settings.server.shutdown_grace_s if grace_s is None else grace_s
         state, now = self.worker.scheduler.state, self.clock.monotonic()
         self.events.emit(GatewayStopping(at=now, grace_s=grace_s, waiting=len(state.waiting), running=len(state.running)))
-        await self.worker.stop(grace_s, hurry=hurry)
+        cloud = None if self.cloud is None else asyncio.ensure_future(self.cloud.stop(grace_s, hurry=hurry))
+        await self.worker.stop(grace_s, hurry=hurry)  # begins at once: what comes in this very turn is refused
+        if cloud is not None:
+            await cloud
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -197,34 +224,33 @@ class Gateway:
         return name
 
     def reload(self, config: GatewayConfig | None = None) -> bool:
-        """Put a new configuration in force, read from the file of the present one where none is given.
+        """Put a new configuration in force, read from the file of the present one where none is given (which blocks; see `reload_file`).
 
         Returns:
             False where the file was not usable; then everything stays as it was, and an event says why.
+
+        Raises:
+            ShuttingDown: a stop was asked for.
         """
-        now = self.clock.monotonic()
-        try:
-            fresh = config or load_gateway_config(self._config.source)
-        except ConfigError as error:
-            self._problems = error.problems
-            self.events.emit(ConfigRejected(at=now, problems=error.problems))
-            return False
-        changes = differences(self._config.settings, fresh.settings)
-        self._config, self._problems = fresh, ()
-        self._generation += bool(changes)
-        self.rate_limiter.update_limits(fresh.settings.rate_limits)
-        self.worker.reload_config(fresh)
-        for take in self._on_reload:
-            take(fresh)
-        self.events.emit(
-            ConfigReloaded(
-                at=now,
-                generation=self._generation,
-                changed=tuple(change.path for change in changes),
-                needs_restart=tuple(change.path for change in changes if not change.hot),
-            )
-        )
-        return True
+        if self._stopping:
+            raise ShuttingDown
+        return self._in_force.take(read_attempt(self.config.source) if config is None else Attempt(config=config))
+
+    async def reload_file(self) -> bool:
+        """The same for the file, without holding the loop up; orders that come together share one try. Only between start and stop."""
+        return await self._reloader.reload()
+
+    def request_reload(self) -> None:
+        """Have the file tried soon."""
+        self._reloader.request()
+
+    def config_in_force(self) -> dict[str, object]:
+        """Every setting in force as it would stand in the file, secrets shortened, and how it came to be."""
+        return self._in_force.shown()
+
+    def config_summary(self) -> dict[str, object]:
+        """How the configuration in force came to be: generation, source, problems of the last file, counts, what waits for a restart."""
+        return self._in_force.summary()
 
     def health(self) -> dict[str, object]:
         """What an owner wants to know first: backend, queue, configuration, uptime."""
@@ -237,7 +263,7 @@ class Gateway:
             "uptime_s": round(self.clock.monotonic() - (self._started_at or self.clock.monotonic()), 3),
             "backend": self._backend_status(),
             "queue": {"waiting": len(state.waiting), "running": len(state.running)},
-            "config": {"generation": self._generation, "source": str(self._config.source or "defaults"), "problems": self._problems},
+            "config": self.config_summary(),
         }
 
     def ready(self) -> tuple[bool, str]:
@@ -248,13 +274,20 @@ class Gateway:
             return False, f"the model server at {self._identity.url} does not answer"
         return True, ""
 
+    def readings(self) -> list[Reading]:
+        """Every metric as it is now (docs/metrics.md)."""
+        now, worker = self.clock.monotonic(), self.worker
+        gpu, limits = worker.tracker.get_metrics(now), self._settings().queue
+        live = Live(now=now, state=worker.scheduler.state, limits=limits, gpu=gpu, health=self.health(), parts=self._parts())
+        return self.tallies.readings(live)
+
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""
         residents = {view.model: view for view in snapshot.residents(self.worker.scheduler.state)}
         in_memory = {canonical_model(model.name): model for model in self._watch.resident}
-        configured = {canonical_model(name) for name in self._config.settings.models}
+        configured = {canonical_model(name) for name in self.config.settings.models}
         installed = set(self._watch.installed)
-        scheduler = self._config.scheduler_settings
+        scheduler = self.config.scheduler_settings
         return [
             {
                 "name": name,
@@ -267,6 +300,7 @@ class Gateway:
                 "parallel": scheduler.parallel(name),
                 "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
                 "size_mib": round(in_memory[name].size_mib, 1) if name in in_memory else None,
+                "offloaded": name in self._watch.offloaded,
             }
             for name in sorted(installed | set(residents) | configured)
         ]
@@ -274,11 +308,8 @@ class Gateway:
     def _name_of(self, model: str) -> str | None:
         return self._watch.name_of(model)
 
-    def _in_force(self) -> GatewayConfig:
-        return self._config
-
     def _settings(self) -> Settings:
-        return self._config.settings
+        return self.config.settings
 
     def _look_at_backend(self) -> None:
         """Work has found it down: know it at once, and look for its return at the faster beat."""
@@ -301,7 +332,8 @@ class Gateway:
             "emulator": self._identity.emulator,
         }
 
-    def _extra_status(self) -> dict[str, object]:
+    def status_beside_queue(self) -> dict[str, object]:
+        """What the status shows beside the queue and the GPU."""
         now = self.clock.monotonic()
         usage = self.rate_limiter.get_all_usage(now)
         return {
@@ -311,5 +343,8 @@ class Gateway:
                 for caller, used in usage.items()
             },
             "backend": self._backend_status(),
-            "config": {"generation": self._generation, "problems": list(self._problems)},
-        } | {key: part() for key, part in self._shown.items()}
+            "config": self.config_summary(),
+        } | self._parts()
+
+    def _parts(self) -> dict[str, object]:
+        return {key: part() for key, part in self._shown.items()}

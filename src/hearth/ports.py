@@ -5,20 +5,70 @@ A port has at most five methods. Implementations raise only `hearth.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
 
 from hearth.clock import Clock
 from hearth.events import Event
-from hearth.types import BackendCall, EndedCount, Headers, InstalledModel, Invocation, InvocationFilter, LoadOptions, ResidentModel
+from hearth.job_types import (
+    Acceptance,
+    Delivery,
+    JobEnd,
+    JobFilter,
+    JobRecord,
+    NewJob,
+    Recovered,
+    StartedJob,
+    StoreLimits,
+    Webhook,
+)
+from hearth.money import Price
+from hearth.types import (
+    BackendCall,
+    CloudCall,
+    EndedCount,
+    GpuReading,
+    Headers,
+    InstalledModel,
+    Invocation,
+    InvocationFilter,
+    Lane,
+    LoadOptions,
+    LoggedSwap,
+    ResidentModel,
+)
 
-__all__ = ["Clock", "EventSink", "Exchange", "GenerationBackend", "InvocationHistory", "ModelControl"]
+__all__ = [
+    "Clock",
+    "Documents",
+    "CloudBackend",
+    "CloudExchange",
+    "EventSink",
+    "Exchange",
+    "GenerationBackend",
+    "GpuReader",
+    "InvocationHistory",
+    "JobDeliveries",
+    "JobQueue",
+    "JobRecords",
+    "ModelControl",
+    "PriceList",
+    "SelectiveSink",
+    "SpendLedger",
+]
 
 
 class EventSink(Protocol):
     """Where facts go. Must not block, must not raise."""
 
     def emit(self, event: Event) -> None: ...
+
+
+class SelectiveSink(EventSink, Protocol):
+    """An `EventSink` that says beforehand which kinds of events it ignores: most sinks want few of them."""
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
+        """What takes events of exactly this kind as `emit` would, None where they are ignored. Always the same answer."""
 
 
 class Exchange(Protocol):
@@ -41,12 +91,13 @@ class Exchange(Protocol):
 
 
 class GenerationBackend(Protocol):
-    """The data path: bytes in, bytes out, one connection per call."""
+    """The data path: bytes in, bytes out, one call at a time on a connection."""
 
     async def open(self, call: BackendCall) -> Exchange:
         """Send the call and read the answer's head.
 
-        Cancelling this coroutine closes the connection. No retries, no redirects, no overall timeout: the caller owns both.
+        Cancelling this coroutine closes the connection. No redirects, no overall timeout, and no retries, except that a kept connection
+        which turns out to be dead before any byte of an answer is replaced by a new one: the caller owns all of that.
 
         Raises:
             BackendUnreachable: no connection could be made.
@@ -54,6 +105,56 @@ class GenerationBackend(Protocol):
         """
 
     async def aclose(self) -> None: ...
+
+
+class CloudExchange(Protocol):
+    """One answer of Claude, its head already read.
+
+    `events` yields what the stream says, as it says it, pings and unknown kinds too; it raises `BackendError` or `CallerError` where the
+    stream reports an error or breaks off. `aclose` ends the connection at once, may be called twice, and is called on every path.
+    """
+
+    def events(self) -> AsyncIterator[Mapping[str, object]]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class CloudBackend(Protocol):
+    """A paid model somewhere else."""
+
+    async def open(self, call: CloudCall) -> CloudExchange:
+        """Send the call and read the answer's head. No retries, no redirects, no overall timeout: the caller owns them.
+
+        Raises:
+            BackendUnreachable: no connection could be made: nothing was sent, nothing is charged.
+            BackendBusy, BackendError, CloudUnavailable, CallerError: it answered that it will not do it: nothing is charged.
+            BackendGone: the connection ended before a head was read; whether it is charged is not known.
+        """
+
+    async def aclose(self) -> None: ...
+
+
+class PriceList(Protocol):
+    """What cloud models cost."""
+
+    async def price_of(self, model: str) -> Price | None:
+        """Today's price; None where the list does not have the model."""
+
+
+class SpendLedger(Protocol):
+    """The durable record of money. Every change resolves once it is on the disk; raises only StorageUnavailable."""
+
+    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float) -> bool:
+        """Set money aside; False where the id was used before."""
+
+    async def settle(self, reservation_id: str, settled_usd: float) -> bool:
+        """Note what the call has cost; False where the reservation is unknown or has ended."""
+
+    async def release(self, reservation_id: str) -> bool:
+        """Give the money back: nothing was charged. False as for `settle`."""
+
+    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, Lane, float], ...]:
+        """`(caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet."""
 
 
 class ModelControl(Protocol):
@@ -78,14 +179,82 @@ class ModelControl(Protocol):
         """Ask for `model` to be dropped; it may still be listed for a while afterwards. Raises SwapFailed, BackendUnreachable."""
 
 
+class GpuReader(Protocol):
+    """What the card says of itself. May take a while, never blocks the event loop."""
+
+    async def read(self) -> GpuReading:
+        """The numbers of this moment. Raises GpuUnavailable where there are none; the next call tries again from the start."""
+
+
+class Documents(Protocol):
+    """Small documents of plain JSON values by name, kept across restarts."""
+
+    def save(self, name: str, document: Mapping[str, object]) -> None:
+        """Keep a document some time soon; a later one replaces an earlier one. Raises TypeError or ValueError for other values."""
+
+    async def load(self, name: str) -> dict[str, object] | None:
+        """The document last saved, None where there is none that can be read. Raises StorageUnavailable."""
+
+
 class InvocationHistory(Protocol):
-    """The items that have ended, also those of earlier processes. Reads beside the event loop; raises only StorageUnavailable."""
+    """The items and swaps that have ended, also those of earlier processes. Reads beside the event loop; raises only StorageUnavailable."""
 
     async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
         """Items that match, the latest written first."""
+
+    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
+        """Swaps that ended between the two instants, both inclusive, the latest written first."""
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
         """`(caller, accepted_wall_s)` of the external items accepted at or after `wall_s`, oldest first: what the rate limits count."""
+
+
+class JobQueue(Protocol):
+    """The durable queue. Every change resolves once it is on the disk; raises StorageUnavailable where it may not be."""
+
+    async def add(self, new: NewJob, limits: StoreLimits) -> Acceptance:
+        """Keep a job, or say which one it is the same as. Raises KeyReused, QueueFull."""
+
+    async def start(self, number: int) -> StartedJob | None:
+        """Note that a waiting job starts, before it does; None where it does not wait any more."""
+
+    async def end(self, number: int, end: JobEnd) -> bool:
+        """Record result and end together; False where the job has ended otherwise, which changes nothing."""
+
+    async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool:
+        """Have a started job wait again; not `counted`, it was as if it had never started. False as for `end`."""
+
+    async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered:
+        """Settle what earlier processes left running, and list what waits."""
+
+
+class JobRecords(Protocol):
+    """Jobs by their ids, ended ones too; raises only StorageUnavailable."""
+
+    async def find(self, job_id: str) -> JobRecord | None:
+        """One job with its result."""
+
+    async def list_jobs(self, wanted: JobFilter) -> tuple[JobRecord, ...]:
+        """Jobs that match, the latest accepted first, without results."""
+
+    async def cancel(self, job_id: str) -> bool:
+        """End a job as cancelled, durably; False where it has ended, or never was."""
+
+    async def forget(self, before_wall_s: float) -> int:
+        """Delete some of the jobs that ended before an instant; how many (0: none are left)."""
+
+    async def kept_bytes(self) -> int:
+        """Bytes of all requests and results."""
+
+
+class JobDeliveries(Protocol):
+    """Messages about the ends of jobs; raises only StorageUnavailable."""
+
+    async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
+        """Those that are still to be delivered, the next due first."""
+
+    async def told(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
+        """Note what came of an attempt, durably; WAITING has another one at `due_wall_s`."""

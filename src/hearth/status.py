@@ -12,7 +12,7 @@ from hearth.scheduling import snapshot
 from hearth.scheduling.snapshot import EntryView, ResidentView
 from hearth.scheduling.state import State
 from hearth.types import Lane, QueueItem, Sequence
-from hearth.work import Work
+from hearth.work import Ended, Work
 
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
@@ -29,7 +29,7 @@ def status(state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequ
 
     Returns:
         `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
-        `next_items`), `mode`, `gpu`.
+        `next_items`), `mode`, `gpu`, `promotions` (by age, since the start), `draining`.
     """
     running = [_item(view, items, now) for view in snapshot.running(state)]
     return {
@@ -39,6 +39,7 @@ def status(state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequ
         "external_queue": _queue(state, items, Lane.EXTERNAL, starts, now),
         "mode": "active" if state.active else "quiet",
         "gpu": {**tracker.get_metrics(now), "residents": [_resident(view, now) for view in snapshot.residents(state)]},
+        "promotions": state.aging.promotions,
         "draining": state.draining,
     }
 
@@ -51,10 +52,10 @@ def item(state: State, work: Work, now: float) -> dict[str, object]:
     return _item(snapshot.view(entry), lambda _: work.item, now)
 
 
-def ended(work: Work) -> dict[str, object]:
+def ended(of: Ended) -> dict[str, object]:
     """One item that has ended."""
-    known = {"state": str(work.outcome), "attempts": work.attempt, "interrupt_count": work.interrupts}
-    return _identity(work.item) | {"model": work.model or work.item.model} | known
+    known = {"state": of.outcome.value, "attempts": of.attempts, "interrupt_count": of.interrupts}
+    return _identity(of.item) | {"model": of.model} | known
 
 
 def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float) -> dict[str, object]:

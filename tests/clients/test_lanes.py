@@ -78,7 +78,7 @@ async def test_a_completion_that_makes_no_sense_is_told_which_field(home):
 
 
 async def test_an_internal_request_passes_the_external_ones_that_wait(home, native):
-    stream = await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
+    stream = await native.chat(model=SLOW, messages=HELLO, options={**LONG, "seed": -1}, stream=True)
     await anext(stream)
     external = [asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 1})) for _ in range(3)]
     await home.until(lambda status: status["external_queue"]["pending"] == 3)

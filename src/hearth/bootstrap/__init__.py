@@ -1,0 +1,11 @@
+"""The one place that names concrete adapters and puts the house together.
+
+Nothing here decides anything at run time: it chooses, connects, starts and stops.
+"""
+
+from hearth.bootstrap.assembly import build_gateway
+from hearth.bootstrap.keeping import open_store
+from hearth.bootstrap.serving import running_gateway, serve
+from hearth.bootstrap.signals import Signals
+
+__all__ = ["Signals", "build_gateway", "open_store", "running_gateway", "serve"]

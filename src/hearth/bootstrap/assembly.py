@@ -1,0 +1,86 @@
+"""A whole gateway, put together and not yet running."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+
+from hearth.alerter import GatewayAlerter
+from hearth.backends.claude import ClaudeBackend
+from hearth.backends.ollama import OllamaBackend
+from hearth.backends.ollama_control import OllamaControl
+from hearth.bootstrap.companions import card_of_this_machine, gpu_watch, join_alerts, open_cloud, open_jobs
+from hearth.bootstrap.keeping import open_store
+from hearth.bootstrap.models import CONTROL_TIMEOUT_S, find_backend
+from hearth.clock import Clock, SystemClock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode
+from hearth.config.watching import FileWatch
+from hearth.gateway import BackendIdentity, Gateway
+from hearth.observability.fanout import EventFanout
+from hearth.ports import EventSink
+from hearth.recollection import Recollection
+from hearth.storage.place import database_path
+
+
+async def build_gateway(
+    config: GatewayConfig,
+    *,
+    clock: Clock | None = None,
+    backend_mode: BackendMode | None = None,
+    ollama_url: str | None = None,
+    sinks: tuple[EventSink, ...] = (),
+    store: bool = False,
+    watch: bool = False,
+) -> Gateway:
+    """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed and the store where one is asked for.
+
+    Args:
+        backend_mode: instead of `backend.mode`.
+        ollama_url: instead of `ollama.url`.
+        store: keep a log on disk, where `storage.enabled` allows it; without it, no file is read or written.
+        watch: put what is saved to the configuration's file in force.
+
+    Raises:
+        StorageRefused, StorageUnavailable: see `open_store`.
+    """
+    clock = clock or SystemClock()
+    events = EventFanout(sinks)
+    mode = backend_mode or config.settings.backend.mode
+    async with AsyncExitStack() as closing:
+        alerter = GatewayAlerter(settings=config.settings.alerts, clock=clock, events=events)
+        closing.push_async_callback(alerter.aclose)
+        events.subscribe(alerter)
+        log = await open_store(config, clock=clock, events=events, closing=closing) if store and config.settings.storage.enabled else None
+        url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
+        learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
+        control = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S)
+        closing.push_async_callback(control.aclose)
+        backend = OllamaBackend(url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
+        closing.push_async_callback(backend.aclose)
+        claude = ClaudeBackend()
+        closing.push_async_callback(claude.aclose)
+        card = None if emulated else card_of_this_machine(config, closing=closing)
+        gateway = Gateway(
+            config=config,
+            backend=backend,
+            control=control,
+            identity=BackendIdentity(mode=mode.value, url=url, emulator=emulated),
+            clock=clock,
+            events=events,
+            history=None if log is None else log.invocations,
+            on_stop=(closing.pop_all().aclose,),
+            watching=FileWatch if watch else None,
+        )
+        log_directory = None if log is None else database_path(config.settings.storage.path, os.environ).parent
+        join_alerts(gateway, alerter, log_directory)
+        if log is not None:
+            open_cloud(gateway, claude, log)
+            open_jobs(gateway, log)
+            gateway.show("storage", log.shown)
+        if learned is not None:
+            learned.fill(gateway.worker.scheduler.state.estimates)
+            gateway.accompany("recollection", learned.run)
+        if card is not None:
+            gateway.accompany("gpu watch", gpu_watch(gateway, card, control).run)
+        return gateway

@@ -1,0 +1,111 @@
+"""A gateway with its HTTP server, until somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hearth.api.app import HearthApp
+from hearth.api.server import HearthServer
+from hearth.bootstrap.assembly import build_gateway
+from hearth.bootstrap.signals import Signals
+from hearth.clock import Clock, SystemClock
+from hearth.config.checks import exposure_problem
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode
+from hearth.errors import ConfigError
+from hearth.gateway import Gateway
+from hearth.housekeeping import housekeeping
+from hearth.observability.logs import DirectSink, configure_logging
+from hearth.ports import EventSink
+
+LAST_BYTES_GRACE_S = 1.0
+"""For answers that have ended but are still on their way out, when everything else has stopped."""
+
+
+@asynccontextmanager
+async def running_gateway(
+    config: GatewayConfig,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    clock: Clock | None = None,
+    backend_mode: BackendMode | None = None,
+    ollama_url: str | None = None,
+    sinks: tuple[EventSink, ...] = (),
+    store: bool = False,
+    watch: bool = False,
+    hurry: asyncio.Event | None = None,
+) -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway that queues, and listens at the URL that comes with it; leaving drains and stops it, faster once `hurry` is set.
+
+    Args:
+        host, port: instead of `server.host` and `server.port`.
+        store, watch: as for `build_gateway`.
+
+    Raises:
+        ConfigError: the address cannot be listened on, or must not without keys.
+        StorageRefused, StorageUnavailable: see `open_store`.
+    """
+    host = host or config.settings.server.host
+    problem = exposure_problem(host, has_keys=bool(config.settings.auth.keys))
+    if problem is not None:
+        raise ConfigError([problem])
+    gateway = await build_gateway(
+        config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=sinks, store=store, watch=watch
+    )
+    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
+    try:
+        url = await server.start(host, config.settings.server.port if port is None else port)
+        await gateway.start()  # the first look at the backend takes a moment; who comes meanwhile waits for the first decision
+        gateway.announce_start(url)
+        yield gateway, url
+    finally:
+        await gateway.stop(hurry=hurry)
+        await server.stop(LAST_BYTES_GRACE_S)
+
+
+async def serve(
+    config: GatewayConfig,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    backend_mode: BackendMode | None = None,
+    ollama_url: str | None = None,
+    sinks: tuple[EventSink, ...] = (),
+) -> int:
+    """Run the gateway and its HTTP server until a signal ends it, logging to standard output.
+
+    SIGTERM and SIGINT drain and stop, a second one cuts the drain short; SIGHUP reads the configuration again.
+
+    Returns:
+        The exit code of the process.
+
+    Raises:
+        ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.
+    """
+    clock = SystemClock()
+    output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
+    signals = Signals()
+    try:
+        async with running_gateway(
+            config,
+            host=host,
+            port=port,
+            clock=clock,
+            backend_mode=backend_mode,
+            ollama_url=ollama_url,
+            sinks=(DirectSink(clock, output), *sinks),
+            store=True,
+            watch=True,
+            hurry=signals.hurry_requested,
+        ) as (gateway, _):
+            signals.on_reload(gateway.request_reload)
+            async with housekeeping(lambda: bool(gateway.worker.scheduler.state.entries)):
+                await signals.stop_requested.wait()
+    finally:
+        signals.close()
+        output.close()
+    return 0

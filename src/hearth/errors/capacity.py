@@ -1,0 +1,37 @@
+"""Nobody's fault: come back later."""
+
+from __future__ import annotations
+
+from hearth.errors.base import HearthError
+
+
+class CapacityError(HearthError):
+    """Hearth cannot take this now."""
+
+    status = 503
+    retryable = True
+    reason = "capacity"
+
+
+class QueueFull(CapacityError):
+    """The queue is full."""
+
+    reason = "queue_full"
+
+
+class ShuttingDown(CapacityError):
+    """Hearth is shutting down."""
+
+    reason = "shutting_down"
+
+
+class WaitExpired(CapacityError):
+    """The request waited longer than `queue.max_wait_s`."""
+
+    reason = "wait_expired"
+
+
+class Interrupted(CapacityError):
+    """The answer was interrupted for more urgent work. Ask again."""
+
+    reason = "interrupted"

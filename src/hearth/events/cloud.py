@@ -1,0 +1,42 @@
+"""What happens between the house and Claude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetThresholdReached(Event):
+    """External callers have spent `budget.alert_pct` of what they may spend today on cloud models. Said once a day."""
+
+    spent_usd: float
+    limit_usd: float
+    pct: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetExhausted(Event):
+    """A call to a cloud model was refused because it could have cost more than is left for today."""
+
+    caller: str
+    wanted_usd: float
+    spent_usd: float
+    limit_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudWentDown(Event):
+    """Claude takes no work from this house: the key or the account is at fault. It is tried again after `retry_s`, or after a reload."""
+
+    reason: str
+    detail: str
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudCameUp(Event):
+    """Claude has answered again."""
+
+    down_s: float

@@ -1,0 +1,155 @@
+"""What happens to the gateway itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayStarted(Event):
+    """The gateway listens."""
+
+    url: str
+    version: str
+    backend: str
+    authentication: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayStopping(Event):
+    """A stop was asked for; new work is refused."""
+
+    grace_s: float
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayStopped(Event):
+    """Everything has ended."""
+
+    uptime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatorStarted(Event):
+    """No Ollama answered, or the emulator was asked for: answers are made up."""
+
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendWentDown(Event):
+    """The model server stopped answering."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendCameUp(Event):
+    """The model server answers (again)."""
+
+    version: str
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAnnounced(Event):
+    """An internal task is due `due_s` from now; shortly before that, external work that could overrun it is held back."""
+
+    task_type: str
+    due_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeChanged(Event):
+    """Active hours began or ended."""
+
+    active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigReloaded(Event):
+    """A new configuration is in force. `needs_restart` names the keys that have changed since the start and wait for a restart."""
+
+    generation: int
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRejected(Event):
+    """The file was not usable; the configuration in force stays."""
+
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFailed(Event):
+    """What should be kept cannot be written; it waits in memory, and requests go on. `reason`: a `StorageFault`."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRecovered(Event):
+    """The store writes again. `dropped` rows found no room in memory meanwhile and are lost."""
+
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalFault(Event):
+    """A defect of ours was caught at a supervision point; `where` names it."""
+
+    where: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopLagged(Event):
+    """The event loop was held up for `lag_s` (`alerts.loop_lag_warning_s` or more): whatever should have happened meanwhile was late."""
+
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRanLow(Event):
+    """The disk of the log file has less free space than `alerts.disk_free_warning_mib`."""
+
+    free_mib: float
+    limit_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpaceReturned(Event):
+    """The disk of the log file has enough free space again."""
+
+    free_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSent(Event):
+    """A message with one or several alerts has arrived. `suppressed`: further ones like them that it only counts."""
+
+    target: str
+    types: tuple[str, ...]
+    alerts: int
+    suppressed: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertFailed(Event):
+    """A message was given up. `stopped`: the target wants no more (401, 403, 404, 410), and gets none until a reload."""
+
+    target: str
+    types: tuple[str, ...]
+    alerts: int
+    attempts: int
+    reason: str
+    stopped: bool

@@ -1,0 +1,128 @@
+"""What happens to requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.events.base import Event
+from hearth.types import Lane, Outcome, RequestId, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemEvent(Event):
+    """Base of what happens to one item."""
+
+    sequence: Sequence
+    request_id: RequestId
+    lane: Lane
+    caller: str
+    model: str | None
+    task_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemQueued(ItemEvent):
+    """Accepted. `position` counts the items ahead of it, waiting ones only."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemDispatched(ItemEvent):
+    """Sent to the backend; `attempt` counts from 1."""
+
+    attempt: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemStreaming(ItemEvent):
+    """The first byte of a streamed answer has arrived; a whole one comes with its end."""
+
+    attempt: int
+    first_byte_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemInterrupted(ItemEvent):
+    """Stopped for more urgent work and put back to the front of the external queue."""
+
+    attempt: int
+    interrupt_count: int
+    ran_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPromoted(ItemEvent):
+    """Waited `scheduling.aging.promote_after_s` and rose to `band`."""
+
+    band: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemProtected(ItemEvent):
+    """Interrupted `queue.max_interrupt_count` times: it will not be interrupted again (a starvation warning)."""
+
+    interrupt_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResumed(ItemEvent):
+    """A replay has reproduced what an interrupted stream's caller had, and goes on from there. `catch_up_s` spans dispatch to there."""
+
+    attempt: int
+    verified_chars: int
+    catch_up_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemDiverged(ItemEvent):
+    """A replay gave another answer; the stream ended with a retryable error, and nothing of the other answer was sent."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResent(ItemEvent):
+    """An attempt failed before anything was forwarded; the item runs once more."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemEnded(ItemEvent):
+    """The one terminal event of an accepted item.
+
+    Attributes:
+        queue_s: accepted to (last) dispatch, swaps included; swap_s: the part of it spent on the swap to its model.
+        first_byte_s: dispatch to first byte; backend_s: dispatch to end; total_s: accepted to end.
+        reason: empty for a completed item, else the error's `reason`.
+        cost_usd: what a cloud model was paid, None where nothing was.
+    """
+
+    outcome: Outcome
+    reason: str
+    attempts: int
+    interrupt_count: int
+    queue_s: float
+    swap_s: float
+    first_byte_s: float | None
+    backend_s: float | None
+    total_s: float
+    prompt_tokens: int | None
+    output_tokens: int | None
+    status: int | None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRejected(Event):
+    """Refused at the door: it was never accepted."""
+
+    request_id: RequestId
+    caller: str
+    path: str
+    status: int
+    reason: str

@@ -1,0 +1,86 @@
+"""What happens to durable jobs. Their requests, results and webhooks never appear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent(Event):
+    """Base of what happens to one job."""
+
+    job_id: str
+    caller: str
+    task_type: str | None
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQueued(JobEvent):
+    """A job is on the disk: it will be done. `waiting` counts the jobs that wait in the store, this one included."""
+
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted(JobEvent):
+    """A job goes to the GPU's queue; `attempt` counts from 1."""
+
+    attempt: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequeued(JobEvent):
+    """A job that was started waits in the store again; it runs once more, not before `retry_s` from now."""
+
+    attempt: int
+    reason: str
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded(JobEvent):
+    """The one end of a job, said once its record is on the disk.
+
+    Attributes:
+        state: completed, failed or cancelled; reason: empty for a completed job.
+        total_s: accepted to end.
+        status: HTTP status of the answer, None where there was none.
+    """
+
+    state: str
+    reason: str
+    attempts: int
+    total_s: float
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsRecovered(Event):
+    """What earlier processes left behind: `queued` jobs wait on, `requeued` ones were running and run again, `failed` ones do not."""
+
+    queued: int
+    requeued: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookDelivered(Event):
+    """Whoever asked to be told of the end of a job has been told."""
+
+    job_id: str
+    host: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookFailed(Event):
+    """The message about the end of a job was given up."""
+
+    job_id: str
+    host: str
+    attempts: int
+    reason: str
