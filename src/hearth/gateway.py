@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from hearth import status
 from hearth.alerter import GatewayAlerter
 from hearth.backend_watch import BackendWatch
 from hearth.clock import Clock
@@ -32,7 +33,6 @@ from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import LLMQueueWorker
 from hearth.rate_limiter import HOUR_S, RateLimiter
 from hearth.reloading import ConfigInForce, MakeWatch, Reloader
-from hearth.scheduling import snapshot
 from hearth.scheduling.inputs import TimerFired
 from hearth.supervision import Supervisor
 from hearth.timetable import Timetable
@@ -79,17 +79,7 @@ class Gateway:
         self.events = events
         self.history = history
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
-        self.worker = LLMQueueWorker(
-            config=config,
-            backend=backend,
-            control=control,
-            clock=clock,
-            events=events,
-            name_of=self._name_of,
-            fingerprint_of=self._fingerprint_of,
-            extra_status=self.status_beside_queue,
-            on_backend_down=self._look_at_backend,
-        )
+        self.worker = self._worker(config, backend, control)
         self._identity = identity
         self._watch = BackendWatch(
             control=control,
@@ -102,12 +92,9 @@ class Gateway:
         )
         self._timetable = Timetable(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
         self._supervisor = Supervisor(clock=clock, events=events)
-        self._stats = Stats24h()
-        events.subscribe(self._stats)
-        self.timeline = Timeline()
-        events.subscribe(self.timeline)
-        self.tallies = MetricTallies()
-        events.subscribe(self.tallies)
+        self._stats, self.timeline, self.tallies = Stats24h(), Timeline(), MetricTallies()
+        for sink in (self._stats, self.timeline, self.tallies):
+            events.subscribe(sink)
         self._on_stop = on_stop
         self.alerter: GatewayAlerter | None = None
         self.cloud: Cloud | None = None
@@ -120,6 +107,19 @@ class Gateway:
         self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching)
         self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
         self.on_reload(self.worker.reload_config)
+
+    def _worker(self, config: GatewayConfig, backend: GenerationBackend, control: ModelControl) -> LLMQueueWorker:
+        return LLMQueueWorker(
+            config=config,
+            backend=backend,
+            control=control,
+            clock=self.clock,
+            events=self.events,
+            name_of=self._name_of,
+            fingerprint_of=self._fingerprint_of,
+            extra_status=self.status_beside_queue,
+            on_backend_down=self._look_at_backend,
+        )
 
     @property
     def config(self) -> GatewayConfig:
@@ -283,27 +283,15 @@ class Gateway:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""
-        residents = {view.model: view for view in snapshot.residents(self.worker.scheduler.state)}
-        in_memory = {canonical_model(model.name): model for model in self._watch.resident}
-        configured = {canonical_model(name) for name in self.config.settings.models}
-        installed = set(self._watch.installed)
-        scheduler = self.config.scheduler_settings
-        return [
-            {
-                "name": name,
-                "installed": name in installed,
-                "resident": name in residents,
-                "phase": residents[name].phase if name in residents else None,
-                "home": name == scheduler.gpu.home_model,
-                "running": residents[name].running if name in residents else 0,
-                "waiting": self.worker.scheduler.state.waiting.wants(name),
-                "parallel": scheduler.parallel(name),
-                "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
-                "size_mib": round(in_memory[name].size_mib, 1) if name in in_memory else None,
-                "offloaded": name in self._watch.offloaded,
-            }
-            for name in sorted(installed | set(residents) | configured)
-        ]
+        watch = self._watch
+        return status.models(
+            self.worker.scheduler.state,
+            self.config.settings.models,
+            self.config.scheduler_settings,
+            installed=set(watch.installed),
+            in_memory={canonical_model(model.name): model for model in watch.resident},
+            offloaded=watch.offloaded,
+        )
 
     def _name_of(self, model: str) -> str | None:
         return self._watch.name_of(model)

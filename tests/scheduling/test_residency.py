@@ -31,9 +31,9 @@ def test_a_model_that_fits_is_loaded_beside_the_others():
 def test_what_was_just_loaded_is_not_counted_on_by_the_next_swap():
     house = sized()
     first = house.arrive("a")
-    house.arrive("c")
+    house.arrive("d")
     house.arrive("b")
-    assert house.loaded() == [f"start {first} on a", "load b"], "c, which is first, needs the place of a"
+    assert house.loaded() == [f"start {first} on a", "load b"], "d, which is first, needs the place of a"
 
 
 def test_a_model_that_fits_is_loaded_beside_the_others_however_busy_they_are():

@@ -21,6 +21,7 @@ from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.recollection import Recollection
 from hearth.storage.place import database_path
+from hearth.storage.store import Store
 
 
 async def build_gateway(
@@ -36,16 +37,14 @@ async def build_gateway(
     """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed and the store where one is asked for.
 
     Args:
-        backend_mode: instead of `backend.mode`.
-        ollama_url: instead of `ollama.url`.
+        backend_mode, ollama_url: instead of `backend.mode` and `ollama.url`.
         store: keep a log on disk, where `storage.enabled` allows it; without it, no file is read or written.
         watch: put what is saved to the configuration's file in force.
 
     Raises:
         StorageRefused, StorageUnavailable: see `open_store`.
     """
-    clock = clock or SystemClock()
-    events = EventFanout(sinks)
+    clock, events = clock or SystemClock(), EventFanout(sinks)
     mode = backend_mode or config.settings.backend.mode
     async with AsyncExitStack() as closing:
         alerter = GatewayAlerter(settings=config.settings.alerts, clock=clock, events=events)
@@ -54,12 +53,10 @@ async def build_gateway(
         log = await open_store(config, clock=clock, events=events, closing=closing) if store and config.settings.storage.enabled else None
         url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
         learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
-        control = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S)
-        closing.push_async_callback(control.aclose)
+        control, claude = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S), ClaudeBackend()
         backend = OllamaBackend(url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
-        closing.push_async_callback(backend.aclose)
-        claude = ClaudeBackend()
-        closing.push_async_callback(claude.aclose)
+        for adapter in (control, claude, backend):
+            closing.push_async_callback(adapter.aclose)
         card = None if emulated else card_of_this_machine(config, closing=closing)
         gateway = Gateway(
             config=config,
@@ -72,15 +69,20 @@ async def build_gateway(
             on_stop=(closing.pop_all().aclose,),
             watching=FileWatch if watch else None,
         )
-        log_directory = None if log is None else database_path(config.settings.storage.path, os.environ).parent
-        join_alerts(gateway, alerter, log_directory)
-        if log is not None:
-            open_cloud(gateway, claude, log)
-            open_jobs(gateway, log)
-            gateway.show("storage", log.shown)
-        if learned is not None:
-            learned.fill(gateway.worker.scheduler.state.estimates)
-            gateway.accompany("recollection", learned.run)
+        join_alerts(gateway, alerter, None if log is None else database_path(config.settings.storage.path, os.environ).parent)
+        _join_store(gateway, log, learned, claude)
         if card is not None:
             gateway.accompany("gpu watch", gpu_watch(gateway, card, control).run)
         return gateway
+
+
+def _join_store(gateway: Gateway, log: Store | None, learned: Recollection | None, claude: ClaudeBackend) -> None:
+    """What needs a memory: money, jobs, and what was learned."""
+    if log is None:
+        return
+    open_cloud(gateway, claude, log)
+    open_jobs(gateway, log)
+    gateway.show("storage", log.shown)
+    if learned is not None:
+        learned.fill(gateway.worker.scheduler.state.estimates)
+        gateway.accompany("recollection", learned.run)
