@@ -97,10 +97,11 @@ async def test_model_management_by_the_owner_is_answered_as_recorded(name: str):
 
 @pytest.mark.parametrize("name", MANAGED)
 async def test_model_management_by_anybody_else_reaches_no_model_server(name: str, front: Front):
+    asked = len(front.emulator.requests)
     answer = take_apart(await send(front.url, read_capture(name).request))
     assert answer.status == b"HTTP/1.1 401 Unauthorized"
     own = {"/api/version", "/api/tags", "/api/ps"}  # what the gateway itself asks now and then
-    assert [request.path for request in front.emulator.requests if request.path not in own] == []
+    assert [request.path for request in front.emulator.requests[asked:] if request.path not in own] == []
 
 
 @pytest.mark.parametrize("name", STREAMS)
