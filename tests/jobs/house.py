@@ -68,6 +68,13 @@ class Disk:
         writer, reader = cast("Writer", SteadyWriter(self)), cast("Reader", SteadyReader(self))
         return JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
 
+    def copy(self) -> Disk:
+        """What a process that dies at this instant leaves behind."""
+        other = Disk()
+        self.connection.backup(other.connection)
+        other.epochs = self.epochs
+        return other
+
     def rows(self, question: str) -> list[tuple[Any, ...]]:
         """For a look at what is on the disk."""
         return self.connection.execute(question).fetchall()

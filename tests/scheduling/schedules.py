@@ -36,7 +36,7 @@ GAPS_S = (0.0, 0.0, 0.25, 1.0, 8.0, 40.0)
 PROMPTS = (1, 20, 60, 100, 250)
 LANES = (Lane.EXTERNAL, Lane.EXTERNAL, Lane.INTERNAL)
 QUIET = Usage()
-POLICIES = (PolicyName.AFFINITY, PolicyName.AFFINITY, PolicyName.FIFO)
+POLICIES = tuple(PolicyName)
 SETTINGS = 96
 
 

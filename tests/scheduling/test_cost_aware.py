@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hearth.config.settings import CostAwareSettings, PolicyName, SchedulingSettings
+from dataclasses import replace
+
+from hearth.config.settings import CostAwareSettings, GpuSettings, ModelSettings, PolicyName, SchedulingSettings
 from tests.support.shell import Shell, house_settings
 
 
@@ -90,3 +92,17 @@ def test_a_load_that_is_free_of_charge_beside_others_is_not_deferred():
     house = Shell(house_settings(scheduling=rules, vram_gb=0.0), resident=("a",))
     house.arrive("b")
     assert house.said == ["load b"]
+
+
+def test_while_the_houses_own_work_is_held_nobody_loads_beside_it():
+    """The load would still be under way when the hold ends, and what it is for would pass work of a more urgent band."""
+    rules = SchedulingSettings(policy=PolicyName.COST_AWARE, cost_aware=CostAwareSettings(min_active_s=5.0))
+    sizes = {"a": ModelSettings(vram_gb=10.0), "b": ModelSettings(vram_gb=18.0)}
+    settings = replace(
+        house_settings(scheduling=rules, models=sizes), gpu=GpuSettings(home_model="", vram_gb=24.0, task_vram_gb={"small": 4.0})
+    )
+    house = Shell(settings, resident=("a",))
+    house.internal("b")
+    house.arrive("b", task_type="small")
+    assert house.said == []
+    assert house.at(60.0).log[0] == (10.0, "unload a")

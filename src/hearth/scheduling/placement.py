@@ -140,10 +140,17 @@ class Placement:
         return choice.entry, _WAITING
 
     def _hold(self, band: Band, hold: Hold) -> None:
-        """What is held is not for less urgent work to swap away, and while the house's own work waits, not for others to use."""
+        """What is held is not for less urgent work to swap away; while the house's own work waits, nobody else uses it or loads beside it.
+
+        A load beside it would still be under way when the hold ends.
+        """
         self._state.held_until = hold.until
         self._state.wake_at(hold.until)
-        (self._claimed if band in EXTERNAL_BANDS else self._evicting).update(self._state.residency.residents)
+        if band in EXTERNAL_BANDS:
+            self._claimed.update(self._state.residency.residents)
+        else:
+            self._evicting.update(self._state.residency.residents)
+            self._room_wanted = True
 
     def _is_unsettled(self, entry: Entry) -> bool:
         resident = self._state.residency.ready(entry.item.model or "")
