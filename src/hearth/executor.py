@@ -16,7 +16,7 @@ from hearth.config.settings import Settings
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
 from hearth.forwarding import Forwarding, Pace
-from hearth.ports import Exchange, GenerationBackend
+from hearth.ports import Exchange, GenerationBackend, Opening
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped
 from hearth.types import Sequence
 from hearth.work import Work
@@ -56,20 +56,29 @@ class Executor:
         return len(self._tasks)
 
     def start(self, work: Work, *, prompt_s: float, limit_s: float) -> None:
-        """Begin the work's current attempt.
+        """Begin the work's current attempt. A call that needs no connection first is sent in this turn: until it has come the GPU idles.
 
         Args:
             prompt_s: expected seconds until the first byte.
             limit_s: the most seconds that the whole answer can be expected to take.
         """
         sequence, attempt = work.item.sequence, work.attempt
-        task = asyncio.get_running_loop().create_task(self._attempt(work, prompt_s, limit_s), name=f"item {sequence}")
+        opening = None if work.reply.started else self._open(work)  # before a replay it is seen whether there can be one
+        task = asyncio.get_running_loop().create_task(self._attempt(work, opening, prompt_s, limit_s), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
-        task.add_done_callback(lambda ended: self._forget(work, attempt, ended))
+        task.add_done_callback(lambda ended: self._forget(work, attempt, opening, ended))
 
-    def _forget(self, work: Work, attempt: int, ended: asyncio.Task[None]) -> None:
+    def _open(self, work: Work) -> Opening | None:
+        """What cannot be opened is tried again by its task, which tells of what is wrong with it."""
+        with suppress(Exception):
+            return self._backend.open(work.call_on(work.model or ""))
+        return None
+
+    def _forget(self, work: Work, attempt: int, opening: Opening | None, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
         sequence = work.item.sequence
+        if opening is not None:
+            opening.close()
         if self._tasks.get(sequence) is ended:  # else a new attempt of the same item has taken its place
             del self._tasks[sequence], self._works[sequence]
         if ended.cancelled():
@@ -102,10 +111,10 @@ class Executor:
         running.cancel()
         hurried.cancel()
 
-    async def _attempt(self, work: Work, prompt_s: float, limit_s: float) -> None:
+    async def _attempt(self, work: Work, opening: Opening | None, prompt_s: float, limit_s: float) -> None:
         sequence, attempt = work.item.sequence, work.attempt
         try:
-            await self._run(work, prompt_s, limit_s)
+            await self._run(work, opening, prompt_s, limit_s)
             report: Input = Finished(sequence=sequence, attempt=attempt, usage=work.usage)
         except asyncio.CancelledError:
             report = Stopped(sequence=sequence, attempt=attempt)
@@ -117,7 +126,7 @@ class Executor:
             self._post(BackendDown())
         self._post(report)
 
-    async def _run(self, work: Work, prompt_s: float, limit_s: float) -> None:
+    async def _run(self, work: Work, opening: Opening | None, prompt_s: float, limit_s: float) -> None:
         self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
         began_at = asyncio.get_running_loop().time()
         end_at = began_at + max(MIN_TIMEOUT_S, 2 * limit_s)
@@ -127,7 +136,7 @@ class Executor:
         exchange: Exchange | None = None
         try:
             async with asyncio.timeout_at(began_at + quiet_s if work.item.streaming else end_at) as limit:
-                exchange = await self._backend.open(call)
+                exchange = await (opening or self._backend.open(call))
                 if work.item.streaming:
                     limit.reschedule(end_at)
                 await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)

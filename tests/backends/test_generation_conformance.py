@@ -196,12 +196,17 @@ async def test_closing_twice_and_after_the_end_does_nothing(bench: Bench) -> Non
 
 async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(bench: Bench) -> None:
     bench.next_call(CallFault.SILENT)
-    opening = asyncio.create_task(bench.backend.open(call()))
+    opening = asyncio.ensure_future(bench.backend.open(call()))
     await bench.arrived()
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
     await bench.saw_leaving()
+
+
+async def test_a_call_that_is_given_up_before_anybody_waits_for_it_leaves_nothing_behind(bench: Bench) -> None:
+    bench.backend.open(call("first")).close()
+    assert words_in(await read(await bench.backend.open(call("second"))))[0] == "second-one"
 
 
 async def test_a_connection_that_ends_before_the_head_is_gone(bench: Bench) -> None:

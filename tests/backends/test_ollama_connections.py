@@ -131,3 +131,20 @@ async def test_closing_the_backend_ends_idle_connections() -> None:
         await ask(backend)
         await backend.aclose()
         await server.all_left()
+
+
+async def test_a_kept_connection_has_the_call_before_anybody_waits_for_the_answer() -> None:
+    async with StubServer(saying(WHOLE), keeps=True) as server, backend_at(server.url) as backend:
+        await ask(backend)
+        await server.peers.get()
+        opening = backend.open(call())
+        await server.peers.get()
+        assert await read(await opening) == [b"hi"]
+
+
+async def test_a_call_that_nobody_waits_for_ends_its_connection_when_it_is_given_up() -> None:
+    async with StubServer(saying(WHOLE), keeps=True) as server, backend_at(server.url) as backend:
+        await ask(backend)
+        backend.open(call()).close()
+        await server.all_left()
+        assert await ask(backend) == [b"hi"]

@@ -235,7 +235,7 @@ async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the
     """An orderly close would keep the connection until the unsent rest of the body is gone."""
     async with StubServer(saying_and_waiting(), reads_body=False) as server, backend_at(server.url) as backend:
         before = open_descriptors()
-        opening = asyncio.create_task(backend.open(call(body=b"x" * 16 * 1024**2)))
+        opening = asyncio.ensure_future(backend.open(call(body=b"x" * 16 * 1024**2)))
         peer = await server.peers.get()
         peer.stop_reading()
         for _ in range(500):
@@ -248,7 +248,7 @@ async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the
 
 async def test_no_number_of_waiting_calls_keeps_another_one_back() -> None:
     async with StubServer(saying_and_waiting()) as server, backend_at(server.url) as backend:
-        waiting = [asyncio.create_task(backend.open(call())) for _ in range(150)]
+        waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
         async with asyncio.timeout(1.0):
             for _ in waiting:
                 await server.peers.get()
@@ -262,7 +262,7 @@ async def test_two_hundred_cancelled_calls_leave_no_connection_behind() -> None:
     async with StubServer(saying_and_waiting()) as server, backend_at(server.url) as backend:
         before = open_descriptors()
         for _ in range(200):
-            opening = asyncio.create_task(backend.open(call()))
+            opening = asyncio.ensure_future(backend.open(call()))
             await server.peers.get()
             opening.cancel()
             await asyncio.wait([opening])
@@ -280,7 +280,7 @@ async def test_a_late_answer_to_a_cancelled_call_reaches_nobody() -> None:
         await peer.send(OK + b"Content-Length: %d\r\n\r\n" % len(peer.body) + peer.body)
 
     async with StubServer(serve) as server, backend_at(server.url) as backend:
-        first = asyncio.create_task(backend.open(call(body=b"first")))
+        first = asyncio.ensure_future(backend.open(call(body=b"first")))
         await server.peers.get()
         first.cancel()
         await asyncio.wait([first])

@@ -18,6 +18,8 @@ from hearth.observability.log_lines import LogLine
 
 GATHER_S = 0.02
 """A pause before the thread looks for more lines: waking it for each one costs the event loop more than the lines themselves."""
+AT_ONCE = 64
+"""Lines that are written together at most."""
 
 
 class Target(Protocol):
@@ -118,26 +120,50 @@ class LineWriter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        for line in iter(self._queue.get, None):
-            self._tell_drops(line.wall_at)
-            if not self._write(line):
-                self._drop()
-            if self._queue.empty():
+        ended = False
+        while not ended:
+            lines, ended = self._gathered()
+            texts = [text for line in lines if (text := self._text(line))]
+            self._drop(len(lines) - len(texts))
+            if lines:
+                self._tell_drops(lines[-1].wall_at)
+            if not self._write(texts):
+                self._drop(len(texts))
+            if not ended and self._queue.empty():
                 self._closing.wait(GATHER_S)
         self._target.close()
 
+    def _gathered(self) -> tuple[list[LogLine], bool]:
+        """What is there, waiting for the first of it; and whether the end was among it."""
+        lines = list[LogLine]()
+        line = self._queue.get()
+        while line is not None:
+            lines.append(line)
+            if len(lines) == AT_ONCE or self._queue.empty():
+                return lines, False
+            line = self._queue.get()
+        return lines, True
+
     def _tell_drops(self, wall_at: float) -> None:
         missing = self._dropped - self._told
-        if missing and self._write(LogLine(wall_at=wall_at, level=logging.WARNING, event="log_lines_dropped", fields={"count": missing})):
+        line = LogLine(wall_at=wall_at, level=logging.WARNING, event="log_lines_dropped", fields={"count": missing})
+        if missing and (text := self._text(line)) and self._write([text]):
             self._told += missing
 
-    def _write(self, line: LogLine) -> bool:
+    def _write(self, texts: list[str]) -> bool:
         try:
-            self._target.write(self._render(line) + "\n")
-        except (OSError, ValueError, OverflowError):  # a closed output, or an instant that no calendar can show
+            self._target.write("".join(texts))
+        except (OSError, ValueError):  # a closed output
             return False
         return True
 
-    def _drop(self) -> None:
+    def _text(self, line: LogLine) -> str:
+        """The line as it is written; empty where that is impossible."""
+        try:
+            return self._render(line) + "\n"
+        except (OSError, ValueError, OverflowError):  # an instant that no calendar can show
+            return ""
+
+    def _drop(self, lines: int = 1) -> None:
         with self._counting:
-            self._dropped += 1
+            self._dropped += lines
