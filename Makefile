@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench sim reliability lock clean
+.PHONY: help setup run demo test check format bench sim reliability docs lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,14 +41,18 @@ sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT
 reliability: $(VENV)/.dev ## The property and differential tests with twenty times the examples
 	@HEARTH_EXAMPLES=20 $(BIN)/python -m pytest -n auto tests/scheduling tests/simulation $(ARGS)
 
+docs: $(VENV)/.dev ## Build the documentation's site into site/, broken links are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html"
+
 lock: $(VENV)/.dev ## Pin every dependency with hashes
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
 		--extra build -o requirements.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
-		--extra build --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+		--extra build --extra dev --extra docs -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import click
 from rich.console import Console
 
-from benchmarks import crowd, decisions, overhead, slot, startup
+from benchmarks import accepting, crowd, decisions, embeddings, overhead, slot, startup
 from benchmarks.findings import Finding, as_json, table
 
 Measure = Callable[[int, Path], list[Finding]]
@@ -24,6 +24,8 @@ MEASURES: dict[str, Measure] = {
     "start": startup.measure,
     "slot": slot.measure,
     "crowd": crowd.measure,
+    "embeddings": embeddings.measure,
+    "accepting": accepting.measure,
 }
 DECISIONS = "decisions"
 NAMES = (*MEASURES, DECISIONS)

@@ -15,6 +15,10 @@ class Changes:
         self._watched = False
         self._changed = asyncio.Event()
 
+    def count(self) -> int:
+        """How many there have been."""
+        return self._number
+
     def note(self) -> None:
         """Something has changed."""
         self._number += 1

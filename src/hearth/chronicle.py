@@ -53,6 +53,7 @@ class Chronicle:
 
     def __init__(self, *, events: EventSink, tracker: GpuTracker) -> None:
         self._events = events
+        self._emit = events.emit
         self._tracker = tracker
         self._leaving: set[str] = set()
         self._clearing_since = 0.0
@@ -62,48 +63,50 @@ class Chronicle:
 
     def queued(self, work: Work, position: int, at: float) -> None:
         """The item was accepted with `position` items ahead of it."""
-        self._events.emit(ItemQueued(at=at, position=position, **_identity(work)))
+        (work.told or self._emit)(ItemQueued(at=at, position=position, **_identity(work)))
 
     def dispatched(self, work: Work, at: float) -> None:
         """An attempt starts. The item's share of the last swap to its model is settled here."""
         began_at, ended_at = self._last_swap.get(work.model or "", (at, at))
         work.swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
         self._tracker.record_loaded(work.model or "", at)
-        self._events.emit(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **_identity(work)))
+        (work.told or self._emit)(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **_identity(work)))
 
     def first_byte(self, work: Work, at: float) -> None:
         """The backend has begun to answer."""
         since = work.dispatched_at if work.dispatched_at is not None else at
-        self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **_identity(work)))
+        (work.told or self._emit)(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **_identity(work)))
 
     def resumed(self, work: Work, at: float) -> None:
         """A replay has caught up with what its caller had."""
         since = work.dispatched_at if work.dispatched_at is not None else at
         verified = work.verified_chars or 0
-        self._events.emit(ItemResumed(at=at, attempt=work.attempt, verified_chars=verified, catch_up_s=at - since, **_identity(work)))
+        (work.told or self._emit)(
+            ItemResumed(at=at, attempt=work.attempt, verified_chars=verified, catch_up_s=at - since, **_identity(work))
+        )
 
     def diverged(self, work: Work, at: float) -> None:
         """A replay gave another answer."""
-        self._events.emit(ItemDiverged(at=at, attempt=work.attempt, **_identity(work)))
+        (work.told or self._emit)(ItemDiverged(at=at, attempt=work.attempt, **_identity(work)))
 
     def interrupted(self, work: Work, at: float, *, protected: bool) -> None:
         """The attempt was stopped for more urgent work."""
         ran_s = self._ran(work, at)
         count = work.interrupts
-        self._events.emit(ItemInterrupted(at=at, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **_identity(work)))
+        (work.told or self._emit)(ItemInterrupted(at=at, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **_identity(work)))
         if protected:
-            self._events.emit(ItemProtected(at=at, interrupt_count=count, **_identity(work)))
+            (work.told or self._emit)(ItemProtected(at=at, interrupt_count=count, **_identity(work)))
 
     def promoted(self, work: Work, band: Band, at: float) -> None:
         """The item has waited long enough for the next band."""
         waited_s = at - work.item.arrived_at
-        self._events.emit(ItemPromoted(at=at, band=band.name.lower(), waited_s=waited_s, **_identity(work)))
+        (work.told or self._emit)(ItemPromoted(at=at, band=band.name.lower(), waited_s=waited_s, **_identity(work)))
 
     def resent(self, work: Work, at: float) -> None:
         """The attempt failed unseen; there will be another."""
         self._ran(work, at)
         reason = work.error.reason if work.error is not None else ""
-        self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **_identity(work)))
+        (work.told or self._emit)(ItemResent(at=at, attempt=work.attempt, reason=reason, **_identity(work)))
 
     def _ran(self, work: Work, at: float) -> float:
         """Seconds of an attempt that is over, noted as time that the GPU was busy."""
@@ -114,7 +117,7 @@ class Chronicle:
     def ended(self, work: Work, at: float) -> None:
         """The one terminal event of the item; its outcome is set."""
         run_s = None if work.dispatched_at is None else self._ran(work, at)
-        self._events.emit(
+        (work.told or self._emit)(
             ItemEnded(
                 at=at,
                 outcome=work.outcome or Outcome.FAILED,

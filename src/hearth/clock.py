@@ -41,10 +41,29 @@ def new_job_id() -> str:
     return f"job_{secrets.token_hex(16)}"
 
 
-class RequestIds:
-    """What `new_request_id` gives, drawn many at a time: every draw is a call of the operating system. One thread owns it."""
+def new_file_id() -> str:
+    """`file-` and 128 random bits in hex."""
+    return f"file-{secrets.token_hex(16)}"
 
-    def __init__(self) -> None:
+
+def new_batch_id() -> str:
+    """`batch_` and 128 random bits in hex."""
+    return f"batch_{secrets.token_hex(16)}"
+
+
+def new_batch_request_id() -> str:
+    """`batch_req_` and 128 random bits in hex."""
+    return f"batch_req_{secrets.token_hex(16)}"
+
+
+class RequestIds:
+    """What `new_request_id` gives, or `new_job_id`, drawn many at a time: every draw is a call of the operating system.
+
+    One thread owns it.
+    """
+
+    def __init__(self, prefix: str = "req") -> None:
+        self._prefix = prefix
         self._drawn: list[str] = []
 
     def take(self) -> str:
@@ -52,7 +71,7 @@ class RequestIds:
         if not self._drawn:
             digits = secrets.token_hex(16 * _DRAWN_TOGETHER)
             self._drawn = [digits[start : start + 32] for start in range(0, len(digits), 32)]
-        return f"req_{self._drawn.pop()}"
+        return f"{self._prefix}_{self._drawn.pop()}"
 
 
 def new_request_id() -> str:

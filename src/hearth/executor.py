@@ -15,7 +15,7 @@ from hearth.clock import Clock
 from hearth.config.settings import Settings
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
-from hearth.forwarding import Forwarding, Pace
+from hearth.forwarding import Forwarding, Limit, Pace
 from hearth.ports import Exchange, GenerationBackend, Opening
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped
 from hearth.types import Sequence
@@ -135,18 +135,19 @@ class Executor:
         call = work.call_on(work.model or "")
         exchange: Exchange | None = None
         try:
-            async with asyncio.timeout_at(began_at + quiet_s if work.item.streaming else end_at) as limit:
-                exchange = await (opening or self._backend.open(call))
-                if work.item.streaming:
-                    limit.reschedule(end_at)
-                await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
+            async with asyncio.timeout(None) as timeout:
+                with Limit(timeout, began_at + quiet_s if work.item.streaming else end_at) as limit:
+                    exchange = await (opening or self._backend.open(call))
+                    if work.item.streaming:
+                        limit.move(end_at)
+                    await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
         except TimeoutError as error:
             raise (FirstByteTimeout if exchange is None else BackendTimeout) from error
         finally:
             if exchange is not None:
                 exchange.close()
 
-    async def _forward(self, work: Work, exchange: Exchange, route: Route, limit: asyncio.Timeout) -> None:
+    async def _forward(self, work: Work, exchange: Exchange, route: Route, limit: Limit) -> None:
         work.status = exchange.status
         if not work.item.streaming or exchange.status >= 400:
             await self._forwarding.whole(work, exchange, route)

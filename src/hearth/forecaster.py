@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hearth.scheduling.forecast import forecast, slot_is_free
+from hearth.scheduling.forecast import forecast, is_paused, slot_is_free
 from hearth.scheduling.state import State
 from hearth.types import Band, Lane, QueueItem, Sequence
 
 FRESH_S = 0.25
+PAUSED_RETRY_S = 30.0
+"""Nobody can tell when a pause ends: advice for those who find the queue full meanwhile."""
 
 
 @dataclass(slots=True)
@@ -36,9 +38,9 @@ class Forecaster:
     def wait_s(self, item: QueueItem, arriving: int, now: float) -> float | None:
         """Expected seconds until an item that is just being accepted starts, `arriving` others not being decided upon yet.
 
-        None where it cannot be told, because nothing answers.
+        None where it cannot be told, because nothing answers or the lane is paused.
         """
-        if self._state.down_since is not None:
+        if self._state.down_since is not None or is_paused(self._state, item.lane):
             return None
         if not arriving and slot_is_free(self._state, item):
             return 0.0
@@ -61,6 +63,8 @@ class Forecaster:
 
     def first_start_s(self, lane: Lane, now: float) -> float:
         """Expected seconds until the first waiting item of a lane starts, which is when a place in the queue comes free."""
+        if is_paused(self._state, lane):
+            return PAUSED_RETRY_S
         entries, starts = self._state.entries, self.starts(now)
         waits = [wait_s for sequence, wait_s in starts.items() if sequence in entries and entries[sequence].item.lane is lane]
         return max(1.0, min(waits, default=1.0))

@@ -23,6 +23,10 @@ from hearth.scheduling.inputs import FirstByte, Input, Outgrown
 from hearth.work import Work
 
 MIB = 1024 * 1024
+HELD_UP_S = 0.1
+"""A timer that comes later than this says that the loop stood still, and nothing about whoever is waited for."""
+MOMENT_S = 1.0
+"""What whoever is waited for is given after that: what came meanwhile has not been read yet."""
 
 
 class Forwarding:
@@ -133,17 +137,51 @@ class Forwarding:
 
     async def _reader_catches_up(self, work: Work) -> None:
         """Hold the backend back for a reader that is far behind, but not for long."""
+        deadline_at = asyncio.get_running_loop().time() + self._settings().server.write_deadline_s
         try:
-            async with asyncio.timeout(self._settings().server.write_deadline_s):
-                await work.reply.writable()
+            async with asyncio.timeout(None) as timeout:
+                with Limit(timeout, deadline_at):
+                    await work.reply.writable()
         except TimeoutError as error:
             raise CallerGone("the caller stopped reading") from error
+
+
+class Limit:
+    """The end of an `asyncio.timeout(None)` at an instant that can be moved, or a moment later where the loop was held up at it."""
+
+    def __init__(self, timeout: asyncio.Timeout, at: float) -> None:
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_at(at, self._due)
+
+    def __enter__(self) -> Limit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def move(self, at: float) -> None:
+        """End it then instead."""
+        self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._due)
+
+    def end(self) -> None:
+        """End it now, if it has not ended yet."""
+        self._timer.cancel()
+        if not self._timeout.expired():
+            self._timeout.reschedule(self._loop.time())
+
+    def _due(self) -> None:
+        if self._loop.time() - self._timer.when() > HELD_UP_S:
+            self._timer = self._loop.call_later(MOMENT_S, self.end)
+        else:
+            self.end()
 
 
 class Pace:
     """Ends an exchange that sends nothing for too long; looks now and then instead of setting a timer per chunk."""
 
-    def __init__(self, limit: asyncio.Timeout, idle_timeout_s: float) -> None:
+    def __init__(self, limit: Limit, idle_timeout_s: float) -> None:
         self.progressed = True
         self._limit = limit
         self._idle_timeout_s = idle_timeout_s
@@ -158,5 +196,13 @@ class Pace:
         if self.progressed:
             self.progressed = False
             self._timer = self._loop.call_later(self._idle_timeout_s, self._look)
+        elif self._loop.time() - self._timer.when() > HELD_UP_S:
+            self._timer = self._loop.call_later(MOMENT_S, self._look_again)
         else:
-            self._limit.reschedule(self._loop.time())
+            self._limit.end()
+
+    def _look_again(self) -> None:
+        if self.progressed:
+            self._look()
+        else:
+            self._limit.end()

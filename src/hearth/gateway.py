@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from hearth import status
+from hearth.accumulating.accumulator import Accumulator
 from hearth.alerter import GatewayAlerter
 from hearth.backend_watch import BackendWatch
+from hearth.batches.desk import Batches
 from hearth.clock import Clock
 from hearth.cloud.desk import Cloud
 from hearth.config.gateway_config import GatewayConfig
@@ -28,7 +30,9 @@ from hearth.observability.metrics.families import Reading
 from hearth.observability.metrics.live import Live
 from hearth.observability.metrics.tallies import MetricTallies
 from hearth.observability.timeline import RECALLED_ROWS, SPAN_S, Timeline
+from hearth.observability.tracing.gathering import TraceGathering
 from hearth.observability.windows import DAY_S, Stats24h
+from hearth.orders import Orders
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import LLMQueueWorker
 from hearth.rate_limiter import HOUR_S, RateLimiter
@@ -98,10 +102,15 @@ class Gateway:
         self._on_stop = on_stop
         self.alerter: GatewayAlerter | None = None
         self.cloud: Cloud | None = None
+        self.embeddings: Accumulator | None = None
         self.jobs: Jobs | None = None
+        self.batches: Batches | None = None
         self.tasks: TaskDoor | None = None
+        self.traces: TraceGathering | None = None
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._shown: dict[str, Callable[[], object]] = {}
+        self.orders = Orders(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
+        self.show("orders", self.orders.shown)
         self._started_at: float | None = None
         self._stopping = False
         self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching)
@@ -272,7 +281,7 @@ class Gateway:
             return False, "not running"
         if not self._watch.up:
             return False, f"the model server at {self._identity.url} does not answer"
-        return True, ""
+        return not self.orders.draining, "draining" if self.orders.draining else ""
 
     def readings(self) -> list[Reading]:
         """Every metric as it is now (docs/metrics.md)."""

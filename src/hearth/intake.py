@@ -6,13 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hearth.errors import Draining, ShuttingDown
+from hearth.events import Event
 from hearth.reply import Reply
 from hearth.types import BackendCall, Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind
+
+DRAIN_RETRY_S = 30.0
+"""Nobody can tell when a drain ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
-    """A request as it is submitted. `call` is the backend call, or makes it once the model is chosen (`model` None)."""
+    """A request as it is submitted.
+
+    Attributes:
+        call: the backend call, or what makes it when an attempt starts, on the model that was chosen.
+        inputs: callers' requests that it answers.
+        told: hears the item's events in place of the house; None for the house.
+    """
 
     lane: Lane
     priority: Priority
@@ -27,6 +38,8 @@ class NewItem:
     replayable: bool = False
     prompt_tokens: int = 0
     max_tokens: int | None = None
+    inputs: int = 1
+    told: Callable[[Event], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +70,25 @@ class Sequences:
         """The next number."""
         self._last += 1
         return Sequence(self._last)
+
+
+class Doors:
+    """Whether new work may come in.
+
+    Attributes:
+        stopping: the gateway ends; draining: the owner wants no new work.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.draining = False
+
+    def check(self, grace_s: float = 0.0) -> None:
+        """Raises ShuttingDown (it may be back after the grace) or Draining."""
+        if self.stopping:
+            raise ShuttingDown(retry_after_s=grace_s)
+        if self.draining:
+            raise Draining(retry_after_s=DRAIN_RETRY_S)
 
 
 class Arriving:
@@ -106,4 +138,5 @@ def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> 
         prompt_tokens=new.prompt_tokens,
         max_tokens=new.max_tokens,
         expires_at=now + max_wait_s if max_wait_s > 0 else None,
+        inputs=new.inputs,
     )

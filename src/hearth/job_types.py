@@ -145,10 +145,11 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs to list, latest first; None is any."""
+    """Which jobs to list, latest first; None is any. `unended`: only those that wait or run."""
 
     caller: str | None = None
     state: JobState | None = None
+    unended: bool = False
     task_type: str | None = None
     limit: int = 50
 

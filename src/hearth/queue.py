@@ -7,7 +7,7 @@ before the next. Nobody else touches the scheduler, so there is no lock. Futures
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 
 from hearth import status
 from hearth.changes import Changes
@@ -16,13 +16,13 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Settings, load_options
 from hearth.dispatching import Dispatching
-from hearth.errors import BadRequest, CallerGone, ModelNotFound, QueueFull, ShuttingDown
+from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
 from hearth.executor import Executor
 from hearth.forecaster import Forecaster
 from hearth.gpu_tracker import GpuTracker
 from hearth.in_process import Asked, Futures, complete
-from hearth.intake import Arriving, NewItem, Sequences, Ticket, item_of
+from hearth.intake import Arriving, Doors, NewItem, Sequences, Ticket, item_of
 from hearth.mailbox import Mailbox
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.register import Register
@@ -99,8 +99,9 @@ class LLMQueueWorker:
         self._last_at = 0.0
         self._mode_read_at = float("-inf")
         self.sequences = Sequences()
-        self._stopping = False
+        self.doors = Doors()
         self._changes = Changes()
+        self.decisions = self._changes.count
         self._forecaster = Forecaster(self.scheduler.state)
 
     def _hands(self, control: ModelControl) -> Dispatching:
@@ -122,11 +123,10 @@ class LLMQueueWorker:
 
         Raises:
             BadRequest: it names no model, and there is none to choose.
-            ShuttingDown: nothing is accepted any more.
+            ShuttingDown, Draining: nothing is accepted any more, or at the moment.
             QueueFull: as many as the configuration allows are waiting in its lane.
         """
-        if self._stopping:
-            raise ShuttingDown(retry_after_s=self._config.settings.server.shutdown_grace_s)
+        self.doors.check(self._config.settings.server.shutdown_grace_s)
         self._check_depth(new.lane)
         state = self.scheduler.state
         if new.model is None and state.home is None and not state.residency.residents:
@@ -135,7 +135,7 @@ class LLMQueueWorker:
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
         fixed = new.call
         call_on = (lambda _: fixed) if isinstance(fixed, BackendCall) else fixed
-        work = Work(item=item, call_on=call_on, reply=reply)
+        work = Work(item=item, call_on=call_on, reply=reply, told=new.told)
         band = item.band
         arriving = self._arriving.up_to(band)
         position, wait_s = state.waiting.ahead_of(band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)
@@ -196,8 +196,13 @@ class LLMQueueWorker:
         found = self._register.find(request_id, caller)
         if not found:
             return None
-        cancelled = [self.cancel(sequence) for sequence in found]
-        return any(cancelled)
+        return sum(map(self.cancel, found)) > 0
+
+    def cancel_caller(self, caller: str, *, spare: Container[Sequence] = ()) -> list[RequestId]:
+        """Give up all that a caller has here but `spare`, in one decision. Returns the ids of what is cancelled now, none the next time."""
+        leaving = [work for work in self._register.unanswered() if work.item.caller == caller and work.item.sequence not in spare]
+        self._give_up(leaving, CallerGone)
+        return [work.item.request_id for work in leaving]
 
     def preempt_external(self) -> int:
         """Ask every running external item that can be stopped unnoticed to yield now. Returns how many that is."""
@@ -263,22 +268,22 @@ class LLMQueueWorker:
 
         `run` has to go on meanwhile.
         """
-        self._stopping = True
+        self.doors.stopping = True
         self.post(inputs.DrainRequested())
-        now = self._clock.monotonic()
-        for work in self._register.waiting(self.scheduler.state):
-            self._dispatching.end(work, Outcome.CANCELLED, now, ShuttingDown())
-            self.post(inputs.Cancelled(sequence=work.item.sequence))
+        self._give_up(self._register.waiting(self.scheduler.state), ShuttingDown)
         await self._executor.drained(grace_s, hurry)
-        now = self._clock.monotonic()
-        for work in tuple(self._register.works.values()):
-            if not work.reply.complete:
-                self._dispatching.end(work, Outcome.CANCELLED, now, ShuttingDown())
-                self.post(inputs.Cancelled(sequence=work.item.sequence))
+        self._give_up(self._register.unanswered(), ShuttingDown)
         await self._executor.aclose()
         await self._dispatching.aclose()
         self._arm(None)
         self._changes.end()
+
+    def _give_up(self, works: list[Work], error: type[HearthError]) -> None:
+        """End them, each with an error of its own, before any decision is taken upon that."""
+        now = self._clock.monotonic()
+        for work in works:
+            self._dispatching.end(work, Outcome.CANCELLED, now, error())
+        self.post(inputs.CancelledTogether(sequences=tuple(work.item.sequence for work in works)))
 
     def _read_mode(self, now: float) -> None:
         self._mode_read_at = now

@@ -53,6 +53,10 @@ class Register:
         entries = state.entries
         return [work for key, work in self._works.items() if key not in entries or entries[key].place is Place.WAITING]
 
+    def unanswered(self) -> list[Work]:
+        """Those that have not ended and whose answer is not complete, in the order in which they were accepted."""
+        return [work for work in self._works.values() if not work.reply.complete]
+
     def find(self, request_id: RequestId, caller: str | None) -> list[Sequence]:
         """Items under this request id, alive or remembered; with a caller, only its own."""
         return [sequence for owner, sequence in self._by_request.get(request_id, ()) if caller in {None, owner}]

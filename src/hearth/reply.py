@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hearth.errors import CallerGone, HearthError
@@ -138,9 +139,32 @@ class Reply:
             parts.extend(chunks)
         return b"".join(parts)
 
+    def whole(self) -> tuple[ReplyHead, bytes]:
+        """Head and unread body of an answer that has ended.
+
+        Raises:
+            HearthError: as it ended.
+        """
+        if self._head is None or self._error is not None:
+            raise self._error or CallerGone
+        return self._head, b"".join(self._chunks)
+
     async def _news(self) -> None:
         self._reader = asyncio.get_running_loop().create_future()
         await self._reader
+
+
+class WatchedReply(Reply):
+    """A reply that tells when its caller has gone, so that whoever serves callers need not know who serves this one."""
+
+    def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object]) -> None:
+        super().__init__(limit_bytes=limit_bytes)
+        self._on_abandon = on_abandon
+
+    def abandon(self) -> None:
+        """The caller has gone."""
+        super().abandon()
+        self._on_abandon()
 
 
 def _wake(waiting: asyncio.Future[None] | None) -> None:

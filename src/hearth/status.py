@@ -116,6 +116,7 @@ def _identity(of: QueueItem) -> dict[str, object]:
         "dialect": of.dialect.value,
         "streaming": of.streaming,
         "prompt_tokens": of.prompt_tokens,
+        "inputs": of.inputs,
     }
 
 

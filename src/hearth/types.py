@@ -102,6 +102,7 @@ class QueueItem:
         max_tokens: the caller's own output limit, None where it gave none.
         replayable: a stream of it that was interrupted can be resumed by verified replay.
         expires_at: the instant after which a still waiting item is given up, None for never.
+        inputs: callers' requests that it answers; more than one where embedding calls were joined.
     """
 
     sequence: Sequence
@@ -119,6 +120,7 @@ class QueueItem:
     prompt_tokens: int = 0
     max_tokens: int | None = None
     expires_at: float | None = None
+    inputs: int = 1
 
     @property
     def band(self) -> Band:

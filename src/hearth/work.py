@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hearth.dialects.replay import Sent
 from hearth.errors import HearthError
+from hearth.events import Event
 from hearth.reply import Reply
 from hearth.types import NO_USAGE, BackendCall, Outcome, QueueItem, Usage
 
@@ -31,6 +32,7 @@ class Work:
 
     Attributes:
         call_on: the backend call for the model that was chosen; most requests name their model and ignore it.
+        told: hears the events of the item in place of the house.
         attempt: the current or last attempt, 0 before the first.
         reported: the last attempt whose end has been reported.
         dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
@@ -47,6 +49,7 @@ class Work:
     item: QueueItem
     call_on: Callable[[str], BackendCall]
     reply: Reply
+    told: Callable[[Event], None] | None = None
     attempt: int = 0
     reported: int = 0
     interrupts: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,16 +17,20 @@ from hearth.alerter import GatewayAlerter
 from hearth.api.app import HearthApp, build_app
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.rendering import as_values
-from hearth.config.settings import AuthSettings, KeySettings, ServerSettings, Settings
+from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import Event
 from hearth.gateway import Gateway
+from hearth.intake import Doors
 from hearth.observability.metrics import families
 from hearth.observability.metrics.families import Reading
+from hearth.orders import Orders
 from hearth.ports import InvocationHistory
-from hearth.queue import NewItem, Ticket
+from hearth.queue import LLMQueueWorker, NewItem, Ticket
 from hearth.rate_limiter import RateLimiter
 from hearth.reply import Reply, ReplyHead
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.inputs import Input
 from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
@@ -78,6 +82,8 @@ class FakeWorker:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     revision: int = 0
     closed: bool = False
+    doors: Doors = field(default_factory=Doors)
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -111,6 +117,12 @@ class FakeWorker:
                 return self.cancel(Sequence(index + 1))
         return None
 
+    def cancel_caller(self, caller: str, *, spare: Container[Sequence] = ()) -> list[RequestId]:
+        mine = [n for n, new in enumerate(self.submitted, 1) if new.caller == caller and n not in self.cancelled]
+        for number in mine:
+            self.cancel(Sequence(number))
+        return [self.submitted[number - 1].request_id for number in mine]
+
     def get_status(self) -> dict[str, object]:
         return {**self.status, "revision": self.revision}
 
@@ -119,6 +131,9 @@ class FakeWorker:
             new = self.submitted[sequence - 1]
             return {"sequence": sequence, "caller": new.caller, "model": new.model or RESIDENT}
         return None
+
+    def post(self, fact: Input) -> None:
+        self.scheduler.handle(fact, 0.0)
 
     def preempt_external(self) -> int:
         return 2
@@ -225,8 +240,12 @@ class FakeGateway:
         self.backend = FakeBackend()
         self.clock = Clock()
         self.events = Sink()
+        self.orders = Orders(worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events)
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
         self.cloud = None
+        self.embeddings = None
+        self.batches = None
+        self.traces = None
         self.jobs = None
         self.history: InvocationHistory | None = None
         self.emulated = False

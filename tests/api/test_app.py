@@ -17,50 +17,64 @@ CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 ANYBODY, ANY_KEY, ADMIN = "anybody", "any key", "admin"
-ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "/healthz": (ANYBODY, ("GET",)),
-    "/readyz": (ANY_KEY, ("GET",)),
-    "/metrics": (ANY_KEY, ("GET",)),
-    "/openapi.json": (ADMIN, ("GET", "HEAD")),
-    "/llm/queue/status": (ANY_KEY, ("GET",)),
-    "/llm/queue/item/1": (ANY_KEY, ("GET",)),
-    "/llm/log": (ANY_KEY, ("GET",)),
-    "/llm/swaps": (ANY_KEY, ("GET",)),
-    "/llm/models": (ANY_KEY, ("GET",)),
-    "/llm/health": (ANY_KEY, ("GET",)),
-    "/llm/requests/req_1/cancel": (ANY_KEY, ("POST",)),
-    "/llm/completions": (ANY_KEY, ("POST",)),
-    "/llm/jobs": (ANY_KEY, ("GET", "POST")),
-    "/llm/jobs/job_1": (ANY_KEY, ("GET", "DELETE")),
-    "/llm/admin/preempt": (ADMIN, ("POST",)),
-    "/llm/admin/announce": (ADMIN, ("POST",)),
-    "/llm/admin/alert/test": (ADMIN, ("POST",)),
-    "/llm/admin/config": (ADMIN, ("GET",)),
-    "/llm/admin/reload": (ADMIN, ("POST",)),
-    "/api/chat": (ANY_KEY, ("POST",)),
-    "/api/generate": (ANY_KEY, ("POST",)),
-    "/api/embed": (ANY_KEY, ("POST",)),
-    "/api/embeddings": (ANY_KEY, ("POST",)),
-    "/v1/chat/completions": (ANY_KEY, ("POST",)),
-    "/v1/completions": (ANY_KEY, ("POST",)),
-    "/v1/embeddings": (ANY_KEY, ("POST",)),
-    "/v1/responses": (ANY_KEY, ("POST",)),
-    "/v1/messages": (ANY_KEY, ("POST",)),
-    "/v1/messages/count_tokens": (ANY_KEY, ("POST",)),
-    "/": (ANY_KEY, ("GET", "HEAD")),
-    "/api/version": (ANY_KEY, ("GET", "HEAD")),
-    "/api/tags": (ANY_KEY, ("GET", "HEAD")),
-    "/api/ps": (ANY_KEY, ("GET",)),
-    "/api/show": (ANY_KEY, ("POST",)),
-    "/v1/models": (ANY_KEY, ("GET",)),
-    "/v1/models/llama3.1:8b": (ANY_KEY, ("GET",)),
-    "/api/pull": (ADMIN, ("POST",)),
-    "/api/push": (ADMIN, ("POST",)),
-    "/api/create": (ADMIN, ("POST",)),
-    "/api/copy": (ADMIN, ("POST",)),
-    "/api/delete": (ADMIN, ("DELETE",)),
-    "/api/blobs/sha256:abc": (ADMIN, ("HEAD", "POST")),
-} | dict.fromkeys(DashboardPages().paths, (ANYBODY, ("GET", "HEAD")))
+ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = (
+    {
+        "/healthz": (ANYBODY, ("GET",)),
+        "/readyz": (ANY_KEY, ("GET",)),
+        "/metrics": (ANY_KEY, ("GET",)),
+        "/openapi.json": (ADMIN, ("GET", "HEAD")),
+        "/llm/queue/status": (ANY_KEY, ("GET",)),
+        "/llm/queue/item/1": (ANY_KEY, ("GET",)),
+        "/llm/log": (ANY_KEY, ("GET",)),
+        "/llm/swaps": (ANY_KEY, ("GET",)),
+        "/llm/models": (ANY_KEY, ("GET",)),
+        "/llm/health": (ANY_KEY, ("GET",)),
+        "/llm/requests/req_1/cancel": (ANY_KEY, ("POST",)),
+        "/llm/requests/cancel": (ANY_KEY, ("POST",)),
+        "/llm/completions": (ANY_KEY, ("POST",)),
+        "/llm/jobs": (ANY_KEY, ("GET", "POST")),
+        "/llm/jobs/job_1": (ANY_KEY, ("GET", "DELETE")),
+        "/llm/admin/preempt": (ADMIN, ("POST",)),
+        "/llm/admin/announce": (ADMIN, ("POST",)),
+        "/llm/admin/alert/test": (ADMIN, ("POST",)),
+        "/llm/admin/config": (ADMIN, ("GET",)),
+        "/llm/admin/reload": (ADMIN, ("POST",)),
+        "/llm/admin/orders": (ADMIN, ("GET",)),
+    }
+    | dict.fromkeys((f"/llm/admin/{order}" for order in ("drain", "pause", "resume", "pin", "unpin", "load", "unload")), (ADMIN, ("POST",)))
+    | {
+        "/api/chat": (ANY_KEY, ("POST",)),
+        "/api/generate": (ANY_KEY, ("POST",)),
+        "/api/embed": (ANY_KEY, ("POST",)),
+        "/api/embeddings": (ANY_KEY, ("POST",)),
+        "/v1/chat/completions": (ANY_KEY, ("POST",)),
+        "/v1/completions": (ANY_KEY, ("POST",)),
+        "/v1/embeddings": (ANY_KEY, ("POST",)),
+        "/v1/responses": (ANY_KEY, ("POST",)),
+        "/v1/files": (ANY_KEY, ("GET", "POST")),
+        "/v1/files/file-1": (ANY_KEY, ("GET", "DELETE")),
+        "/v1/files/file-1/content": (ANY_KEY, ("GET",)),
+        "/v1/batches": (ANY_KEY, ("GET", "POST")),
+        "/v1/batches/batch_1": (ANY_KEY, ("GET",)),
+        "/v1/batches/batch_1/cancel": (ANY_KEY, ("POST",)),
+        "/v1/messages": (ANY_KEY, ("POST",)),
+        "/v1/messages/count_tokens": (ANY_KEY, ("POST",)),
+        "/": (ANY_KEY, ("GET", "HEAD")),
+        "/api/version": (ANY_KEY, ("GET", "HEAD")),
+        "/api/tags": (ANY_KEY, ("GET", "HEAD")),
+        "/api/ps": (ANY_KEY, ("GET",)),
+        "/api/show": (ANY_KEY, ("POST",)),
+        "/v1/models": (ANY_KEY, ("GET",)),
+        "/v1/models/llama3.1:8b": (ANY_KEY, ("GET",)),
+        "/api/pull": (ADMIN, ("POST",)),
+        "/api/push": (ADMIN, ("POST",)),
+        "/api/create": (ADMIN, ("POST",)),
+        "/api/copy": (ADMIN, ("POST",)),
+        "/api/delete": (ADMIN, ("DELETE",)),
+        "/api/blobs/sha256:abc": (ADMIN, ("HEAD", "POST")),
+    }
+    | dict.fromkeys(DashboardPages().paths, (ANYBODY, ("GET", "HEAD")))
+)
 """Every address, who may use it, with which methods. The two streams never end and have tests of their own."""
 
 UNKNOWN = ("/nope", "/llm", "/llm/", "/llm/admin/", "/api", "/api/chat/", "/v1/models/", "/api/blobs/", "/docs", "/redoc", "/metrics/")
@@ -85,7 +99,11 @@ ODD = (
 
 def test_the_table_of_this_test_is_complete(keyed_app):
     pages = {route.path for route in keyed_app._control._app.routes}
-    templates = {"/llm/queue/item/{sequence}", "/llm/requests/{request_id}/cancel", "/llm/jobs/{job_id}"}
+    templates = {"/v1/files/{file_id}", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"} | {
+        "/llm/queue/item/{sequence}",
+        "/llm/requests/{request_id}/cancel",
+        "/llm/jobs/{job_id}",
+    }
     assert {page for page in pages if page not in ADDRESSES} == templates | {"/llm/queue/stream", "/llm/dashboard/stream"}
     book = keyed_app._addresses
     assert set(book._exact) <= set(ADDRESSES)

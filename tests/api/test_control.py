@@ -84,6 +84,48 @@ async def test_requests_of_others_cannot_be_told_from_unknown_ones(keyed, keyed_
     assert keyed.worker.cancelled == []
 
 
+async def cancel_all(app, key: str, caller: str | None = None, *, query: str = ""):
+    return await ask(app, "POST", "/llm/requests/cancel" + (query or ("" if caller is None else f"?caller={caller}")), key=key)
+
+
+async def test_a_key_cancels_all_of_its_own_with_and_without_its_name_and_again_without_error(keyed, keyed_app):
+    for name in ("one", "two"):
+        await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY, x_request_id=name)
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key=HOUSE_KEY, x_request_id="theirs")
+    first, again, named = [await cancel_all(keyed_app, LOW_KEY, caller) for caller in (None, None, "low")]
+    assert first.status == 200
+    assert first.json == {"caller": "low", "cancelled": 2, "requests": ["one", "two"], "jobs": 0}
+    assert again.json == named.json == {"caller": "low", "cancelled": 0, "requests": [], "jobs": 0}
+    assert keyed.worker.cancelled == [1, 2]
+
+
+async def test_an_admin_cancels_all_of_anybody_and_without_a_name_its_own(keyed, keyed_app):
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY, x_request_id="one")
+    assert (await cancel_all(keyed_app, ADMIN_KEY)).json == {"caller": "owner", "cancelled": 0, "requests": [], "jobs": 0}
+    assert (await cancel_all(keyed_app, ADMIN_KEY, "low")).json["requests"] == ["one"]
+    assert (await cancel_all(keyed_app, ADMIN_KEY, "nobody")).json["cancelled"] == 0
+
+
+@pytest.mark.parametrize("caller", ["owner", "house", "nobody", ""])
+async def test_a_key_cannot_cancel_those_of_another_caller_be_there_one_or_not(caller, keyed, keyed_app):
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key=HOUSE_KEY)
+    got = await cancel_all(keyed_app, LOW_KEY, caller)
+    assert got.status == 403
+    assert "its own requests only" in got.json["error"]
+    assert keyed.worker.cancelled == []
+
+
+async def test_whose_requests_are_cancelled_is_not_guessed_from_another_parameter(keyed, keyed_app):
+    got = await cancel_all(keyed_app, ADMIN_KEY, query="?name=low")
+    assert got.status == 400
+    assert "name: unknown field" in got.json["error"]
+
+
+async def test_a_request_with_the_id_cancel_is_still_cancelled_by_its_id(keyed, keyed_app):
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY, x_request_id="cancel")
+    assert (await ask(keyed_app, "POST", "/llm/requests/cancel/cancel", key=LOW_KEY)).json == {"request_id": "cancel", "cancelled": True}
+
+
 async def test_an_owner_preempts(app):
     assert (await ask(app, "POST", "/llm/admin/preempt")).json == {"preempted": 2}
 

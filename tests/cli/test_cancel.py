@@ -63,3 +63,46 @@ def test_nothing_to_cancel_is_a_usage_error(hearth):
 
 def test_nobody_there_ends_with_3(hearth):
     assert hearth("cancel", "req_1", "--url", "http://127.0.0.1:1").exit_code == 3
+
+
+def cancelling_all_of(stub, caller: str, requests: list[str], jobs: int) -> None:
+    answer = {"caller": caller, "cancelled": len(requests) + jobs, "requests": requests, "jobs": jobs}
+    stub.put(f"/llm/requests/cancel?caller={caller}", answer)
+
+
+@pytest.mark.parametrize(
+    ("requests", "jobs", "said"),
+    [
+        (["req_1", "req_2"], 1, "n8n: 2 requests and 1 job cancelled\n"),
+        (["req_1"], 0, "n8n: 1 request cancelled\n"),
+        ([], 3, "n8n: 3 jobs cancelled\n"),
+        ([], 0, "n8n: nothing to cancel\n"),
+    ],
+)
+def test_all_that_a_caller_has_is_cancelled_at_once_and_nothing_left_is_no_failure(hearth, busy, requests, jobs, said):
+    cancelling_all_of(busy, "n8n", requests, jobs)
+    result = hearth("cancel", "--caller", "n8n", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (0, said)
+    assert [request["method"] for request in busy.seen] == ["POST"]
+
+
+def test_json_prints_the_answer_about_a_caller(hearth, busy):
+    cancelling_all_of(busy, "n8n", ["req_1"], 2)
+    result = hearth("cancel", "--caller", "n8n", "--json", "--url", busy.url)
+    assert json.loads(result.stdout) == {"caller": "n8n", "cancelled": 3, "requests": ["req_1"], "jobs": 2}
+
+
+def test_a_caller_whose_requests_this_key_may_not_cancel_ends_with_1(hearth, busy):
+    busy.put("/llm/requests/cancel?caller=n8n", {"error": "those of others need an admin key"}, 403)
+    result = hearth("cancel", "--caller", "n8n", "--url", busy.url)
+    assert result.exit_code == 1
+    assert "those of others need an admin key" in result.stderr
+
+
+def test_a_name_is_one_value_of_an_address(hearth, busy):
+    hearth("cancel", "--caller", "a&caller=b", "--url", busy.url)
+    assert [request["path"] for request in busy.seen] == ["/llm/requests/cancel?caller=a%26caller%3Db"]
+
+
+def test_requests_and_a_caller_together_are_a_usage_error(hearth):
+    assert hearth("cancel", "req_1", "--caller", "n8n").exit_code == 2

@@ -24,7 +24,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=8,
 )
-SECTIONS = ("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config")
+SECTIONS = ("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config", "latency")
 
 
 def drawn(answer: dict[str, object]) -> str:
@@ -143,6 +143,24 @@ def test_a_callers_name_cannot_steer_the_terminal():
     text = drawn(busy(running=[], current_request={"sequence": 1, "caller": "\x1b[2Jevil", "model": "[red]m[/red]"}))
     assert "\x1b" not in text
     assert "[red]m[/red]" in text
+
+
+def in_last_hour(lane: str, model: str | None, requests: int, typical_s: float | None) -> dict[str, object]:
+    figures = None if typical_s is None else {"p50": typical_s, "p95": 10 * typical_s, "p99": 20 * typical_s}
+    return {"lane": lane, "model": model, "requests": requests, "queue_wait_s": figures, "first_byte_s": None, "total_s": figures}
+
+
+def test_the_last_hour_has_a_line_for_each_lane_with_what_is_typical_and_what_is_rare():
+    rows = [in_last_hour("external", None, 12, 0.8), in_last_hour("external", "coder:14b", 12, 5.0), in_last_hour("internal", None, 1, 2.0)]
+    text = drawn(busy(latency={"last_hour": rows}))
+    assert "external: 12 requests; waits 0.8 s (95 %: 8.0 s), in all 0.8 s (95 %: 8.0 s)" in text
+    assert "internal: 1 request; waits 2.0 s (95 %: 20 s), in all 2.0 s (95 %: 20 s)" in text
+    assert text.count("last hour") == 2
+
+
+@pytest.mark.parametrize("latency", [None, {}, {"last_hour": "x"}, {"last_hour": [1, {"model": None, "queue_wait_s": 3}]}])
+def test_an_hour_of_which_nothing_is_known_is_no_error(latency):
+    assert "waits" not in drawn(busy(running=[], latency=latency, internal_queue={}, external_queue={}))
 
 
 def test_truth_values_are_not_numbers():

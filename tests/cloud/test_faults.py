@@ -191,7 +191,7 @@ async def test_nothing_is_charged_where_nothing_was_sent(home: CloudHome):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("how", ["closes", "cancels"])
+@pytest.mark.parametrize("how", ["closes", "cancels", "cancels all"])
 @pytest.mark.parametrize("when", ["before the head", "in the stream"])
 async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, streaming):
     home.claude_api.default = Script(hold=True) if when == "before the head" else Script(words=DENSE.words, stall_after=2, pings=0)
@@ -202,9 +202,12 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     assert "say hello" not in str(running)
     if how == "closes":
         asking.cancel()
-    else:
+    elif how == "cancels":
         _, body, _ = await post(home, {}, BOSS, f"/llm/requests/{running['request_id']}/cancel")
         assert json.loads(body)["cancelled"]
+    else:
+        answers = [await post(home, {}, BOSS, f"/llm/requests/cancel?caller={running['caller']}") for _ in range(2)]
+        assert [json.loads(body)["requests"] for _, body, _ in answers] == [[running["request_id"]], []]
     await asyncio.wait_for(home.claude_api.gone.wait(), 1)
     (ended,) = await home.ends(1)
     assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")

@@ -35,6 +35,8 @@ _TEXTS: Mapping[str, st.SearchStrategy[str]] = MappingProxyType(
         "device": st.sampled_from(["0", "1", "GPU-5a7e0b0e-3c1d-4a5b-9c33-000000000001"]),
         "path": st.sampled_from(["", "/var/lib/hearth/hearth.db", "~/hearth.db"]),
         "discord_webhook_url": st.just(""),
+        "otlp_endpoint": st.sampled_from(["", "http://127.0.0.1:4318/v1/traces"]),
+        "service_name": _WORDS,
         "webhook_url": st.just(""),
         "ntfy_url": st.just(""),
         "secret": st.just(""),

@@ -181,5 +181,5 @@ async def test_the_search_finds_what_is_kept():
 
 def test_every_section_with_hot_keys_is_covered():
     covered = {path[0] for path in (*VALUES, *CONTAINERS)}
-    hot = {each.name for each in fields(Settings)} - {"storage", "backend"}
+    hot = {each.name for each in fields(Settings)} - {"storage", "backend", "telemetry"}
     assert hot - covered <= {"clients"}

@@ -156,6 +156,7 @@ class JobHouse(House):
             clock=self.gateway.clock,
             events=self.gateway.events,
             ended=self._tell,
+            paused=lambda: self.gateway.orders.paused,
         )
         self.jobs = Jobs(queue=self.table, records=self.table, house=around)
         self.door = TaskDoor(self.jobs, around)

@@ -124,10 +124,12 @@ def test_levels_follow_what_an_owner_should_look_at():
         "cloud_went_down",
         "config_rejected",
         "disk_ran_low",
+        "embeddings_parted",
         "emulator_started",
         "gpu_lost",
         "gpu_overheated",
         "item_diverged",
+        "item_lost",
         "item_protected",
         "item_resent",
         "job_requeued",
@@ -138,6 +140,7 @@ def test_levels_follow_what_an_owner_should_look_at():
         "storage_failed",
         "swap_completed",
         "swap_failed",
+        "telemetry_failed",
         "webhook_failed",
     }
 

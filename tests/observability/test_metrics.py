@@ -302,6 +302,16 @@ async def test_every_beat_of_the_loop_is_measured():
     assert number(tallies, "hearth_loop_lag_seconds_bucket", le="0.001") == 10
 
 
+@in_virtual_time
+async def test_a_task_of_the_loop_counts_while_it_lives():
+    async with House("a") as house:
+        before = number(house.gateway, "hearth_loop_tasks")
+        waiting = asyncio.ensure_future(asyncio.sleep(1))
+        assert number(house.gateway, "hearth_loop_tasks") == before + 1
+        await waiting
+        assert number(house.gateway, "hearth_loop_tasks") == before
+
+
 # The page, its documentation, the dashboard and the rules.
 
 

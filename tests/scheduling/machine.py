@@ -71,6 +71,12 @@ OWNER = st.sampled_from(
         inputs.ModeChanged(active=True),
         inputs.ModeChanged(active=True),
         inputs.PreemptRequested(),
+        inputs.ExternalPaused(paused=True),
+        inputs.ExternalPaused(paused=False),
+        inputs.ExternalPaused(paused=False),
+        *(inputs.ModelPinned(model=model) for model in (*MODELS, None, None)),
+        *(inputs.LoadOrdered(model=model) for model in MODELS),
+        *(inputs.UnloadOrdered(model=model) for model in MODELS),
         *(inputs.Scheduled(task_type="digest", due_at=in_s) for in_s in (5.0, 20.0, 60.0)),
     )
 )
@@ -193,6 +199,8 @@ class House(RuleBasedStateMachine):
                 return
             case inputs.Loaded(model=model) if any(load.model == model for load in self.house.loading):
                 return
+            case inputs.UnloadOrdered(model=model) if model == self.house.state.orders.pinned or self.house.state.is_asked_for(model):
+                return
             case inputs.Scheduled(task_type=task_type, due_at=in_s):
                 fact = inputs.Scheduled(task_type=task_type, due_at=self.house.now + in_s)
             case _:
@@ -213,6 +221,8 @@ class House(RuleBasedStateMachine):
         """Heal and quiesce."""
         house = self.house
         house.tell(inputs.BackendUp())
+        house.tell(inputs.ExternalPaused(paused=False))
+        house.tell(inputs.ModelPinned(model=None))
         self._let_the_homeless_leave()
         entries = len(house.state.entries)
         house.quiesce(bound=20 + 8 * entries + 4 * len(MODELS))

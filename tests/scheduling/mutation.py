@@ -43,6 +43,7 @@ SENTENCES = (
     "test_home",
     "test_timers",
     "test_traps",
+    "test_orders",
 )
 
 

@@ -1,8 +1,8 @@
 """Short random schedules, a thousand a second: the volume beside the state machine's depth. Used by `test_schedules`.
 
-A schedule is drawn from its number alone: settings, arrivals, endings, swaps, first bytes, callers who leave, and time. It knows no faults
-(those are the state machine's). Each decision is judged by rules that are told here a second time, in the rules' own words; at the end
-everything comes to rest and every item has ended once.
+A schedule is drawn from its number alone: settings, arrivals, endings, swaps, first bytes, callers who leave, the owner's orders, and time.
+It knows no faults (those are the state machine's). Each decision is judged by rules that are told here a second time, in the rules' own
+words; at the end everything comes to rest and every item has ended once.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class Schedule:
         self.unloading: list[str] = []
         self.ended: set[Sequence] = set()
         self.accepted = 0
-        self.promotions = self.loads = self.starts = 0
+        self.promotions = self.loads = self.starts = self.orders = 0
+        self.paused = False
+        self.pinned: str | None = None
         self.reserved: dict[str, float | None] = {}
 
     def run(self) -> None:
@@ -148,8 +150,31 @@ class Schedule:
             self.cancel(Sequence(rng.randrange(1, self.accepted + 1)))
         elif chance < 0.55:
             self.tell(inputs.ModeChanged(active=rng.random() < 0.5))
+        elif chance < 0.62:
+            self.order()
         else:
             self.go_on()
+
+    def order(self) -> None:
+        """The owner orders something that the gateway would not refuse."""
+        chance, model = self.rng.random(), self.rng.choice(MODELS)
+        self.orders += 1
+        if chance < 0.4:
+            self.pause(paused=not self.paused)
+        elif chance < 0.7:
+            self.pin(None if self.pinned is not None and chance < 0.5 else model)
+        elif chance < 0.85:
+            self.tell(inputs.LoadOrdered(model=model))
+        elif model != self.pinned and not self.state.is_asked_for(model):
+            self.tell(inputs.UnloadOrdered(model=model))
+
+    def pause(self, *, paused: bool) -> None:
+        self.paused = paused
+        self.tell(inputs.ExternalPaused(paused=paused))
+
+    def pin(self, model: str | None) -> None:
+        self.pinned = model
+        self.tell(inputs.ModelPinned(model=model))
 
     def go_on(self) -> bool:
         """Something that is under way comes to its end; False where nothing is."""
@@ -173,13 +198,41 @@ class Schedule:
         return True
 
     def settle(self) -> None:
+        self.come_to_rest()
+        self.orders_are_obeyed()
+        if self.paused:
+            self.pause(paused=False)
+            self.come_to_rest()
+            self.orders_are_obeyed()
+        if self.pinned is not None:
+            self.pin(None)
+            self.come_to_rest()
+        assert not self.state.entries, f"left behind: {self.state.entries}"
+        assert not self.state.orders.wanted, f"never loaded: {self.state.orders.wanted}"
+        assert len(self.ended) == self.accepted
+        assert self.loads <= self.starts + self.accepted + 2 + 2 * self.orders, f"{self.loads} loads for {self.starts} starts"
+
+    def come_to_rest(self) -> None:
         bound = 40 + 12 * self.accepted
         while self.go_on():
             bound -= 1
             assert bound, f"never at rest: {self.state.entries}"
-        assert not self.state.entries, f"left behind: {self.state.entries}"
-        assert len(self.ended) == self.accepted
-        assert self.loads <= self.starts + self.accepted + 2, f"{self.loads} loads for {self.starts} starts"
+
+    def orders_are_obeyed(self) -> None:
+        """Where nothing more happens, only a pause or the pin keeps anybody waiting, and the pinned model is there."""
+        for entry in self.state.entries.values():
+            assert entry.external, f"{entry.item.sequence} is left behind"
+            assert self.paused or self.is_barred(entry), f"{entry.item.sequence} is left behind"
+        assert self.pinned is None or self.pinned in self.state.residency.residents, f"{self.pinned} has not come back"
+        assert not self.state.orders.unwanted
+
+    def is_barred(self, entry: Entry) -> bool:
+        """An external item whose line would need the pinned model's room for its head."""
+        residency = self.state.residency
+        if self.pinned not in residency.residents or not entry.external:
+            return False
+        item = min((e for e in self.state.waiting.entries(entry.item.model) if e.band == entry.band), key=lambda e: e.key).item
+        return residency.eviction_for(item.model or self.state.home or "", (self.pinned,), item.task_type) is None
 
     def cancel(self, sequence: Sequence) -> None:
         if sequence not in self.ended:
@@ -233,14 +286,17 @@ class Schedule:
         self.nothing_is_left_lying(waiting)
         self.reservations_stay()
         started = [self.state.entries[action.sequence] for action in actions if isinstance(action, Dispatch)]
+        assert not (self.paused and any(entry.external for entry in started)), "a pause lets external work start"
         if started:
             self.bands_come_first(waiting, started)
             self.rounds_are_right(waiting, started)
         for action in actions:
             if isinstance(action, Load):
                 self.memory_holds(action.model)
+                self.load_is_wanted(action, waiting)
             elif isinstance(action, Unload):
                 self.swap_is_earned(action, waiting)
+                self.pin_holds(action, waiting)
 
     def ages_are_right(self, waiting: list[Entry]) -> None:
         """Rule 5."""
@@ -290,8 +346,9 @@ class Schedule:
     def nothing_is_left_lying(self, waiting: list[Entry]) -> None:
         """What could start has started; what waits for a round to end has the timer set for it."""
         residents = self.state.residency.residents
-        absent = min((entry.band for entry in waiting if entry.item.model not in residents), default=99)
-        for entry in waiting:
+        able = [entry for entry in waiting if not (self.paused and entry.external)]
+        absent = min((entry.band for entry in able if entry.item.model not in residents and not self.is_barred(entry)), default=99)
+        for entry in able:
             resident = residents.get(entry.item.model or "")
             if (
                 entry.band >= absent
@@ -359,13 +416,23 @@ class Schedule:
             assert total <= self.settings.gpu.vram_gb * 1024, f"{model} makes it {total} MiB"
         assert all(mib is None or mib > 0 for mib in reserved)
 
+    def load_is_wanted(self, action: Load, waiting: list[Entry]) -> None:
+        """A swap for somebody who waits is for somebody who may start."""
+        if self.paused and action.why in {SwapReason.WAITING, SwapReason.OVERDUE}:
+            able = {entry.item.model or self.state.home for entry in waiting if not entry.external}
+            assert action.model in able, f"{action.model} is loaded for nobody but paused work"
+
+    def pin_holds(self, action: Unload, waiting: list[Entry]) -> None:
+        if action.model == self.pinned:
+            assert any(not entry.external for entry in waiting), f"{action.model} goes though it is pinned"
+
     def swap_is_earned(self, action: Unload, waiting: list[Entry]) -> None:
         """Rules 4 and 11: age forces a swap only when it is earned, and what was loaded serves first."""
         state, scheduling = self.state, self.settings.scheduling
         going = state.residency.residents[action.model]
         assert going.phase is Phase.UNLOADING
         assert not going.running, f"{action.model} goes under running work"
-        wanted = [entry for entry in waiting if entry.item.model == action.model]
+        wanted = [entry for entry in waiting if entry.item.model == action.model and not (self.paused and entry.external)]
         if not going.settled and wanted:
             best = min(entry.band for entry in wanted)
             assert any(entry.band < best for entry in waiting), f"{action.model} goes before it has served"

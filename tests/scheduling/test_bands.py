@@ -117,6 +117,15 @@ def test_a_cancelled_running_item_is_aborted_once_and_its_slot_is_free_only_when
     assert house.stop(running) == [f"start {waiting} on a"]
 
 
+def test_items_that_are_cancelled_together_are_one_decision_and_each_is_left_as_if_it_were_alone():
+    house = Shell(resident=("a",))
+    running, waiting, other, last = (house.arrive("a") for _ in range(4))
+    assert house.cancel(running, waiting, last) == [f"abort {running}"]
+    assert house.cancel(running, waiting, 99) == []
+    assert house.stop(running) == [f"start {other} on a"]
+    assert set(house.state.entries) == {other}
+
+
 def test_a_cancelled_item_that_finishes_all_the_same_leaves_quietly():
     house = Shell(resident=("a",))
     running = house.arrive("a")

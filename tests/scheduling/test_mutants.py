@@ -159,6 +159,21 @@ MUTANTS = (
         old="return modest if need is None or modest < need else need",
         new="return need",
     ),
+    Mutant(what="a paused house is never at rest", module="state", old="if self.orders.paused else 0)", new="if False else 0)"),
+    Mutant(what="an order to unload is forgotten", module="placement", old="if idle and ", new="if False and "),
+    Mutant(what="an unload goes before work", module="placement", old=" or state.is_asked_for(model)", new=""),
+    Mutant(
+        what="pinning asks for nothing",
+        module="ordered",
+        old="    if model is not None:\n        _want(",
+        new="    if False:\n        _want(",
+    ),
+    Mutant(what="the home model is back at once", module="ordered", old="    if fact.model == state.comes_back:", new="    if False:"),
+    Mutant(what="an order is tried for ever", module="facts", old="    state.orders.settle(model)\n    stranded", new="    stranded"),
+    Mutant(what="what was ordered goes at once", module="facts", old="if swap.why is SwapReason.OWNER:", new="if False:"),
+    Mutant(what="home goes before an order", module="home", old="    if state.orders.wanted:\n        return\n", new=""),
+    Mutant(what="paused callers are expected", module="preload", old="if orders.paused or", new="if"),
+    Mutant(what="a guess evicts the pinned model", module="preload", old=" or orders.pinned is not None", new=""),
     Mutant(
         what="a reload refuses nobody", module="facts", old="for entry in waiting if _never_fits(", new="for entry in [] if _never_fits("
     ),

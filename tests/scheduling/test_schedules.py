@@ -38,9 +38,13 @@ MUTANTS = (
     Mutant(
         what="bands are turned round",
         module="placement",
-        old="in zip(BANDS, state.waiting.lines, strict=True):",
-        new="in reversed([*zip(BANDS, state.waiting.lines, strict=True)]):",
+        old="in zip(BANDS, self._state.waiting.lines, strict=True):",
+        new="in reversed([*zip(BANDS, self._state.waiting.lines, strict=True)]):",
     ),
+    Mutant(what="a pause is no pause", module="placement", old=" and not (orders.paused and band in EXTERNAL_BANDS)", new=""),
+    Mutant(what="a pin holds nothing", module="placement", old="self._claimed.add(orders.pinned)", new="pass"),
+    Mutant(what="nobody comes back to the pin", module="state", old="return self.orders.pinned or self.home", new="return self.home"),
+    Mutant(what="an order to load is forgotten", module="placement", old="for model in orders.wanted:", new="for model in ():"),
     Mutant(what="the short way passes urgent work", module="starting", old=" or any(urgent)", new=""),
 )
 """Bugs that the schedules must notice; the sentences have more of their own."""

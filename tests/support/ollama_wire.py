@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from zlib import crc32
 
 from hearth.types import Headers, InstalledModel, ResidentModel
 from tests.support.virtual_time import WALL_AT_START
@@ -171,11 +172,16 @@ def _whole(route: str, body: Mapping[str, Any], service: Service, at: float) -> 
     return {**head, **_said(route, text), "done": True, "done_reason": "stop", **_timings(service)}
 
 
+def vector_of(text: str) -> list[float]:
+    """What `/api/embed` and `/v1/embeddings` make of a text: another vector for another text, whatever comes with it."""
+    return [0.25, crc32(text.encode()) / 2**20]
+
+
 def _embedding(route: str, body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     if route == "/api/embeddings":
         return {"embedding": [0.25, -0.5]}
     inputs = body.get("input", "")
-    vectors = [[0.25, index / 8] for index, _ in enumerate([inputs] if isinstance(inputs, str) else inputs)]
+    vectors = [vector_of(text) for text in ([inputs] if isinstance(inputs, str) else inputs)]
     if route == "/api/embed":
         timings = {"total_duration": round(service.service_s * 1e9), "load_duration": 1_000_000, "prompt_eval_count": service.prompt_tokens}
         return {"model": body["model"], "embeddings": vectors, **timings}

@@ -229,10 +229,13 @@ class Shell:
         self.stopping.discard(sequence)
         return self.running.pop(sequence)
 
-    def cancel(self, sequence: int) -> list[str]:
-        """The caller leaves."""
-        if sequence not in self.ended:
-            self._end(sequence, "cancelled")
+    def cancel(self, sequence: int, *others: int) -> list[str]:
+        """The caller leaves, or all that it has is cancelled together."""
+        for each in (sequence, *others):
+            if each not in self.ended:
+                self._end(each, "cancelled")
+        if others:
+            return self.tell(inputs.CancelledTogether(sequences=tuple(map(Sequence, (sequence, *others)))))
         return self.tell(inputs.Cancelled(sequence=Sequence(sequence)))
 
     def loaded(self, vram_mib: float | None = None) -> list[str]:

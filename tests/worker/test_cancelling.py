@@ -7,12 +7,14 @@ from contextlib import suppress
 
 import pytest
 
+from hearth.cancelling import cancel_caller
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
+from hearth.intake import Ticket
 from hearth.types import Outcome, RequestId, Sequence
 from tests.support.fake_ollama import Ending
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, read_into, settle, text_of
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -196,3 +198,108 @@ async def test_an_abandoned_reply_holds_no_bytes_while_its_call_is_being_stopped
         assert house.ollama.calls[0].ended_at == 0.5
         with pytest.raises(CallerGone):
             await ticket.reply.take()
+
+
+async def _is_told(ticket: Ticket) -> None:
+    """The caller gets what it had been given, then the news."""
+    parts = list[bytes]()
+    with pytest.raises(CallerGone):
+        await read_into(parts, ticket)
+
+
+PHASES = {
+    "arriving": ((), 0.0, True),
+    "loading": ((), 0.5, False),
+    "evaluating the prompt": (("a",), 0.05, True),
+    "streaming": (("a",), 0.5, True),
+    "answering whole": (("a",), 0.5, False),
+}
+"""What is resident, when it is cancelled, and whether the answer streams."""
+
+
+@pytest.mark.parametrize("by", ["id", "caller"])
+@pytest.mark.parametrize(("resident", "at_s", "stream"), PHASES.values(), ids=PHASES)
+@in_virtual_time
+async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(resident: tuple[str, ...], at_s: float, stream: bool, by: str):
+    async with House("a", resident=resident) as house:
+        ticket = house.submit("a", stream=stream, caller="me", first_byte_s=0.1)
+        await sleep_until(at_s)
+        if by == "id":
+            answers = [house.worker.cancel_request(RequestId("req_1"), caller="me") for _ in range(2)]
+            assert answers == [True, True]
+        else:
+            assert [house.worker.cancel_caller("me") for _ in range(2)] == [["req_1"], []]
+        await _is_told(ticket)
+        ended = await house.end_of(ticket)
+        assert (ended.outcome, ended.at) == (Outcome.CANCELLED, at_s)
+        assert {call.ended_at for call in house.ollama.calls} <= {at_s}
+        assert house.worker.cancel_caller("me") == []
+        assert text_of(await body_of(house.submit("a", caller="me"))) == FULL_TEXT
+
+
+@in_virtual_time
+async def test_all_that_a_caller_has_is_given_up_and_nobody_elses():
+    async with House("a", "b", resident=("a",)) as house:
+        mine = [house.submit("a", caller="me", request_id="req_1"), house.submit("b", caller="me", request_id="req_2")]
+        mine.append(house.internal("a", caller="me", request_id="req_3"))
+        theirs = house.submit("a", caller="them", request_id="req_1")
+        await sleep_until(0.5)
+        assert house.worker.cancel_caller("stranger") == []
+        assert house.worker.cancel_caller("me") == ["req_1", "req_2", "req_3"]
+        assert text_of(await body_of(theirs)) == FULL_TEXT
+        assert house.now == 1.5
+        assert [(await house.end_of(ticket)).outcome for ticket in mine] == [Outcome.CANCELLED] * 3
+        assert house.worker.cancel_caller("me") == []
+        assert house.ollama.control == []
+
+
+@in_virtual_time
+async def test_nothing_is_loaded_or_started_for_items_that_are_cancelled_together():
+    async with House("a", "b", "c", resident=("a",)) as house:
+        tickets = [house.submit(model, caller="me", request_id=f"req_{model}") for model in "abcb"]
+        await sleep_until(0.5)
+        assert len(house.worker.cancel_caller("me")) == 4
+        await asyncio.sleep(30)
+        assert house.ollama.control == []
+        assert len(house.ollama.calls) == 1
+        assert [(await house.end_of(ticket)).outcome for ticket in tickets] == [Outcome.CANCELLED] * 4
+
+
+@in_virtual_time
+async def test_a_load_that_others_wait_for_survives_all_the_items_of_the_caller_who_caused_it():
+    async with House("a") as house:
+        for _ in range(3):
+            house.submit("a", caller="me")
+        await sleep_until(0.5)
+        waiting = house.submit("a", caller="them")
+        await sleep_until(1.0)
+        assert len(house.worker.cancel_caller("me")) == 3
+        assert text_of(await body_of(waiting)) == FULL_TEXT
+        assert house.now == 3.0
+        assert [record.kind for record in house.ollama.control] == ["load"]
+
+
+@in_virtual_time
+async def test_a_load_that_nobody_waits_for_any_more_does_no_harm():
+    async with House("a", "b") as house:
+        house.submit("a", caller="me")
+        await sleep_until(1.0)
+        house.worker.cancel_caller("me")
+        await sleep_until(5.0)
+        assert house.ollama.calls == []
+        await body_of(house.submit("a", caller="me"))
+        assert house.now == 6.0
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.2, 0.7])
+@in_virtual_time
+async def test_the_futures_of_in_process_calls_fail_where_their_caller_is_cancelled(at_s: float):
+    async with House("a", resident=("a",)) as house:
+        futures = [house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
+        kept = house.worker.enqueue_internal("hello", "a")
+        await sleep_until(at_s)
+        assert len((await cancel_caller(house.gateway, "script")).requests) == 2
+        for future in futures:
+            with pytest.raises(CallerGone):
+                await future
+        assert (await kept).output == FULL_TEXT

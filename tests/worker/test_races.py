@@ -14,6 +14,7 @@ from typing import TypeVar
 import pytest
 
 from hearth.events import ItemInterrupted
+from hearth.intake import Ticket
 from hearth.types import Outcome
 from tests.support.fake_ollama import CallRecord, Ending
 from tests.support.virtual_time import run_virtual, sleep_until
@@ -77,6 +78,51 @@ def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bo
         return str(ended.outcome)
 
     assert set(rounds_of(race, seed)) == {"completed", "cancelled"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_completion_and_the_cancel_of_all_that_a_caller_has_in_one_tick_have_one_winner_each(seed: int, stream: bool):
+    async def race(house: House, start: float) -> str:
+        running, waiting = (house.submit("a", stream=stream, caller="me", request_id=name) for name in ("req_1", "req_2"))
+        said = await at(start + 1.0, lambda: house.worker.cancel_caller("me"), turns=turns_of(start))
+        assert said in (["req_2"], ["req_1", "req_2"])
+        assert house.worker.cancel_caller("me") == []
+        ended = await house.end_of(running)
+        assert (ended.outcome is Outcome.CANCELLED) == ("req_1" in said)
+        assert (await house.end_of(waiting)).outcome is Outcome.CANCELLED
+        assert {call.ended_at for call in house.ollama.calls if call.opened_at >= start} == {start + 1.0}
+        return str(ended.outcome)
+
+    assert set(rounds_of(race, seed)) == {"completed", "cancelled"}
+
+
+@pytest.mark.parametrize("first", ["preempted", "cancelled"])
+@pytest.mark.parametrize("by", ["id", "caller"])
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(seed: int, by: str, first: str):
+    async def race(house: House, start: float) -> str:
+        external = house.submit("a", stream=True, caller="me", service_s=5.0)
+        cancel = (lambda: house.worker.cancel(external.sequence)) if by == "id" else (lambda: house.worker.cancel_caller("me"))
+        urgent: list[Ticket] = []
+        preempt = lambda: urgent.append(house.internal("a"))  # noqa: E731
+        orders: list[Callable[[], object]] = [preempt, cancel] if first == "preempted" else [cancel, preempt]
+
+        async def act(order: Callable[[], object], turns: int) -> None:
+            await at(start + 1.0, order, turns=turns)
+
+        await asyncio.gather(act(orders[0], 0), act(orders[1], 1 + turns_of(start)))
+        await body_of(urgent[0])
+        assert house.now == start + 2.0
+        assert (await house.end_of(external)).outcome is Outcome.CANCELLED
+        await asyncio.sleep(1.0)
+        assert len([call for call in house.ollama.calls if call.opened_at >= start]) == 2
+        interrupted = any(event.sequence == external.sequence for event in house.events.of(ItemInterrupted))
+        return "interrupted" if interrupted else "not"
+
+    winners = rounds_of(race, seed)
+    assert sum(winners.values()) == ROUNDS
+    assert first == "preempted" or set(winners) == {"not"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

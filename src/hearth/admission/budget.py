@@ -144,6 +144,11 @@ class Budget:
         external, internal = account.of_lane(Lane.EXTERNAL), account.of_lane(Lane.INTERNAL)
         return Totals(external_spent=external[0], external_reserved=external[1], internal_spent=internal[0], internal_reserved=internal[1])
 
+    def by_caller(self, day: Day) -> dict[str, int]:
+        """What each caller has used up of a day in nano-USD, with what is set aside for calls that run."""
+        account = self._accounts.get(day) or _Account()
+        return {caller: account.of_caller(caller) for caller, _ in sorted({*account.spent, *account.reserved})}
+
     def crossed(self, day: Day, threshold_nano_usd: int) -> bool:
         """True the first time that the external lane has spent so much on a day."""
         account = self._accounts.get(day)

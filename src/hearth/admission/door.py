@@ -30,6 +30,7 @@ _FETCH_HEADERS = (b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
 _JSON = "application/json"
 _OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
+_MULTIPART = "multipart/form-data"
 
 
 class HostList:
@@ -98,11 +99,11 @@ def check_origin(method: str, headers: RequestHeaders) -> None:
         raise Forbidden("requests from pages of another origin are not allowed")
 
 
-def check_media(method: str, headers: RequestHeaders, *, binary: bool = False) -> None:
+def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, form: bool = False) -> None:
     """Raises UnsupportedMedia for a body that is not plain JSON.
 
     `application/octet-stream`, which a browser sends to another origin only after asking, passes where `binary` admits it and where there
-    is no body: aiohttp names it for an empty POST.
+    is no body: aiohttp names it for an empty POST. `multipart/form-data` passes where `form` admits it, from programs only.
     """
     if method in _SAFE_METHODS:
         return
@@ -112,7 +113,8 @@ def check_media(method: str, headers: RequestHeaders, *, binary: bool = False) -
         raise UnsupportedMedia
     media = headers.text(b"content-type").partition(";")[0].strip().lower()
     accepted = media == _JSON or (media == _OCTETS and (binary or headers.text(b"content-length") == "0"))
-    if not accepted and not (media in ("", _FORM) and not _from_browser(headers)):
+    from_programs = ("", _FORM, _MULTIPART) if form else ("", _FORM)
+    if not accepted and not (media in from_programs and not _from_browser(headers)):
         raise UnsupportedMedia
 
 

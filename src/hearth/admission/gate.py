@@ -6,6 +6,7 @@ once there is cloud work. Must never queue anything and never read a clock. Call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -66,9 +67,14 @@ def check_model(identity: Identity, model: str | None) -> None:
         return
     if model is None:
         raise Forbidden("this key may use certain models only: name one")
-    names = (model, canonical_model(model))
-    if not any(fnmatchcase(name, pattern) or canonical_model(pattern) == names[1] for pattern in identity.models for name in names):
+    if not may_use(identity.models, model):
         raise Forbidden(f'this key may not use the model "{model}"')
+
+
+def may_use(patterns: Sequence[str], model: str) -> bool:
+    """Whether a model is among those that a key may use; no patterns at all are all models."""
+    names = (model, canonical_model(model))
+    return not patterns or any(fnmatchcase(name, pattern) or canonical_model(pattern) == names[1] for pattern in patterns for name in names)
 
 
 def admit(identity: Identity, model: str | None, standing: Standing, limiter: RateLimiter, now: float) -> None:
@@ -82,5 +88,10 @@ def admit(identity: Identity, model: str | None, standing: Standing, limiter: Ra
         RateLimited: an external caller is over its limit, with `retry_after_s`.
     """
     check_model(identity, model)
+    count(identity, standing, limiter, now)
+
+
+def count(identity: Identity, standing: Standing, limiter: RateLimiter, now: float) -> None:
+    """The part of `admit` for what names no model of its own. Raises RateLimited."""
     if standing.lane is Lane.EXTERNAL and not limiter.check(identity.caller, now):
         raise RateLimited(retry_after_s=limiter.retry_after_s(identity.caller, now))

@@ -32,6 +32,8 @@ _READ = frozenset(
         b"user-agent",
         b"anthropic-version",
         b"anthropic-beta",
+        b"traceparent",
+        b"tracestate",
     }
 )
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from hearth.api.batches import BATCHES_PATH
 from hearth.api.dashboard.pages import DashboardPages
+from hearth.api.files import CONTENT_SUFFIX, FILES_PATH, FileTransfer
 from hearth.api.inference import Inference
 from hearth.api.passthrough import Passthrough
 from hearth.api.visit import Handler
@@ -38,7 +40,7 @@ class Address:
 
     Attributes:
         handlers: by method; empty means that the handler of `any_method` sorts methods out itself.
-        binary: takes `application/octet-stream`.
+        binary: takes `application/octet-stream`; form: takes `multipart/form-data`.
         page: what a browser gets instead, where it asks for a page.
     """
 
@@ -46,6 +48,7 @@ class Address:
     handlers: Mapping[str, Handler]
     any_method: Handler | None = None
     binary: bool = False
+    form: bool = False
     page: Address | None = None
 
     def handler(self, method: str) -> Handler | None:
@@ -56,7 +59,9 @@ class Address:
 class AddressBook:
     """All addresses of the gateway."""
 
-    def __init__(self, inference: Inference, passthrough: Passthrough, own_pages: Handler, dashboard: DashboardPages) -> None:
+    def __init__(
+        self, inference: Inference, passthrough: Passthrough, files: FileTransfer, own_pages: Handler, dashboard: DashboardPages
+    ) -> None:
         post = {"POST": inference.handle}
         self._exact = {path: Address(access=Access.CALLER, handlers=post) for path in INFERENCE_ROUTES}
         self._exact[COUNT_TOKENS_PATH] = Address(access=Access.CALLER, handlers={"POST": passthrough.count_tokens})
@@ -66,6 +71,9 @@ class AddressBook:
         self._public = Address(access=Access.PUBLIC, handlers={}, any_method=own_pages)
         self._own = Address(access=Access.CALLER, handlers={}, any_method=own_pages)
         self._admin = Address(access=Access.ADMIN, handlers={}, any_method=own_pages)
+        self._exact[FILES_PATH] = replace(self._own, handlers={"POST": files.upload}, form=True)
+        self._exact[BATCHES_PATH] = self._own
+        self._content = Address(access=Access.CALLER, handlers={"GET": files.content})
         self._add_dashboard(dashboard)
 
     def _add(self, routes: tuple[PlainRoute, ...], access: Access, handle: Handler) -> None:
@@ -93,6 +101,8 @@ class AddressBook:
             return self._admin
         if path.startswith(_OWN_PREFIX) or path in _OWN_PAGES:
             return self._own
+        if path.startswith((f"{FILES_PATH}/", f"{BATCHES_PATH}/")):
+            return self._content if path.startswith(FILES_PATH) and path.endswith(CONTENT_SUFFIX) else self._own
         for prefix, address in self._prefixed.items():
             if path.startswith(prefix) and len(path) > len(prefix):
                 return address

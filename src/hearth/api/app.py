@@ -13,6 +13,7 @@ from hearth.api.addresses import Access, Address, AddressBook, is_odd
 from hearth.api.asgi import Answer, Receive, Scope, Send
 from hearth.api.control import Control
 from hearth.api.dashboard.pages import DashboardPages, wants_page
+from hearth.api.files import FileTransfer
 from hearth.api.inference import Inference
 from hearth.api.passthrough import Passthrough
 from hearth.api.refusals import FAULT_TEXT, Refusals
@@ -61,7 +62,9 @@ class HearthApp:
         self._new_id = RequestIds().take
         self._refusals = Refusals(gateway.events, gateway.clock)
         self._control = Control(gateway, self._refusals)
-        self._addresses = AddressBook(Inference(gateway), Passthrough(gateway), self._control.handle, DashboardPages())
+        self._addresses = AddressBook(
+            Inference(gateway), Passthrough(gateway), FileTransfer(gateway), self._control.handle, DashboardPages()
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
@@ -112,7 +115,7 @@ class HearthApp:
             allow = ", ".join(sorted(address.handlers)).encode("ascii")
             await self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
             return
-        check_media(visit.method, visit.headers, binary=address.binary)
+        check_media(visit.method, visit.headers, binary=address.binary, form=address.form)
         await handler(visit, identity)
 
     def _report(self, visit: Visit, fault: Exception) -> None:

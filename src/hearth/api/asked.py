@@ -5,7 +5,8 @@ Must never decide anything. Used by `api.control` and `api.jobs`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -26,6 +27,12 @@ def identity_of(request: Request) -> Identity:
     """Whose key it was."""
     identity: Identity = request.scope[IDENTITY]
     return identity
+
+
+def problem_of(place: Sequence[object], problem: Mapping[str, Any]) -> str:
+    """`field: what is wrong with it`; pydantic's own words already say what to do."""
+    what = "unknown field; leave it out" if problem.get("type") == "extra_forbidden" else str(problem.get("msg"))
+    return f"{'.'.join(map(str, place)) or 'body'}: {what}"
 
 
 CurrentVisit = Annotated[Visit, Depends(visit_of)]

@@ -8,7 +8,7 @@ like what does not exist. Must never show a prompt. Called by `api.app`.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -18,16 +18,21 @@ from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
-from hearth.api.asked import IDENTITY, VISIT, Caller, CurrentVisit, identity_of, visit_of
+from hearth.api.asked import IDENTITY, VISIT, Caller, CurrentVisit, identity_of, problem_of, visit_of
+from hearth.api.batches import BatchPages, add_batch_pages
 from hearth.api.completions import CompletionBody, Completions
 from hearth.api.dashboard.feed import DashboardFeed
-from hearth.api.jobs import JobPages, add_job_pages
+from hearth.api.files import FilePages, add_file_pages
+from hearth.api.jobs import JOBS_PATH, JobPages, add_job_pages
 from hearth.api.log import LogQuery, SwapsQuery, logged, logged_swaps
 from hearth.api.metrics import METRICS_TYPE, exposition
+from hearth.api.openapi import described
+from hearth.api.orders import OrderPages, add_order_pages
 from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
 from hearth.api.status_stream import StatusStream
 from hearth.api.visit import Visit
-from hearth.errors import BadRequest, HearthError, MethodNotAllowed, NotFound
+from hearth.cancelling import cancel_caller, cancel_request
+from hearth.errors import BadRequest, Forbidden, HearthError, MethodNotAllowed, NotFound
 from hearth.gateway import Gateway
 from hearth.types import RequestId
 from hearth.version import __version__
@@ -43,6 +48,14 @@ class AnnounceBody(BaseModel):
 
     task_type: Annotated[str, Field(min_length=1, max_length=64)]
     at: AwareDatetime
+
+
+class CancelQuery(BaseModel):
+    """What `/llm/requests/cancel` takes; without `caller` it is whoever asks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    caller: str | None = None
 
 
 class Pages:
@@ -70,9 +83,10 @@ class Pages:
 
     async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
         """One item of the caller's own, any item for an admin. Raises NotFound."""
-        item, cloud = self._gateway.worker.get_item(sequence), self._gateway.cloud
-        if item is None and cloud is not None:
-            item = cloud.get_item(sequence)
+        item = self._gateway.worker.get_item(sequence)
+        for desk in (self._gateway.cloud, self._gateway.embeddings):
+            if item is None and desk is not None:
+                item = desk.get_item(sequence)
         if item is None or not (caller.admin or item.get("caller") == caller.caller):
             raise NotFound("there is no such item")
         return item
@@ -114,13 +128,18 @@ class Pages:
     async def cancel(self, request_id: str, caller: Caller) -> dict[str, object]:
         """Cancel a request, in whatever state it is; again is no error. Raises NotFound for unknown ids and those of others."""
         owner = None if caller.admin else caller.caller
-        cancelled, cloud = self._gateway.worker.cancel_request(RequestId(request_id), caller=owner), self._gateway.cloud
-        if not cancelled and cloud is not None:
-            elsewhere = cloud.cancel_request(RequestId(request_id), caller=owner)
-            cancelled = cancelled if elsewhere is None else elsewhere
+        cancelled = cancel_request(self._gateway, RequestId(request_id), caller=owner)
         if cancelled is None:
             raise NotFound("there is no such request")
         return {"request_id": request_id, "cancelled": cancelled}
+
+    async def cancel_caller(self, query: Annotated[CancelQuery, Query()], caller: Caller) -> dict[str, object]:
+        """Cancel all that a caller has waiting or running. Raises Forbidden for others' but for an admin, StorageUnavailable."""
+        whose = caller.caller if query.caller is None else query.caller
+        if whose != caller.caller and not caller.admin:
+            raise Forbidden("this key cancels its own requests only; those of others need an admin key")
+        gone = await cancel_caller(self._gateway, whose)
+        return {"caller": whose, "cancelled": len(gone.requests) + gone.jobs, "requests": gone.requests, "jobs": gone.jobs}
 
     async def preempt(self) -> dict[str, object]:
         """Ask the running external items to yield now."""
@@ -167,6 +186,13 @@ class Pages:
         return JSONResponse(asdict(completion), headers=headers)
 
 
+class _Described(FastAPI):
+    """Describes the addresses that others serve, too."""
+
+    def openapi(self) -> dict[str, Any]:
+        return described(super().openapi())
+
+
 class Control:
     """The application of Hearth's own pages."""
 
@@ -175,10 +201,11 @@ class Control:
         self._refusals = refusals
         self._stream = StatusStream(gateway.worker)
         self._feed = DashboardFeed(gateway)
+        self._jobs = JobPages(gateway)
         self._app = self._build(Pages(gateway, self._stream, self._feed))
 
     def _build(self, pages: Pages) -> FastAPI:
-        app = FastAPI(
+        app = _Described(
             title="Hearth",
             version=__version__,
             docs_url=None,
@@ -187,7 +214,10 @@ class Control:
             telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False, "operation_spans": False},
         )
         _add_pages(app, pages)
-        add_job_pages(app, JobPages(self._gateway))
+        add_job_pages(app, self._jobs)
+        add_order_pages(app, OrderPages(self._gateway))
+        add_file_pages(app, FilePages(self._gateway))
+        add_batch_pages(app, BatchPages(self._gateway))
         app.add_exception_handler(HearthError, self._on_error)
         app.add_exception_handler(RequestValidationError, self._on_invalid)
         app.add_exception_handler(HTTPException, self._on_http)
@@ -202,6 +232,9 @@ class Control:
     async def handle(self, visit: Visit, identity: Identity) -> None:
         """Answer a request for one of the pages. Raises BodyTooLarge, CallerGone."""
         body = await visit.body(self._gateway.config.settings.server)
+        if visit.method == "POST" and visit.path == JOBS_PATH:  # thousands a second, and the framework is two thirds of the cost
+            await self._jobs.take(visit, identity, body)
+            return
         await self._app(_scope_of(visit, identity), replayed(body, visit.receive), _naming(visit))
 
     async def _on_error(self, request: Request, error: Exception) -> Response:
@@ -212,7 +245,7 @@ class Control:
 
     async def _on_invalid(self, request: Request, error: Exception) -> Response:
         problems = error.errors() if isinstance(error, RequestValidationError) else ()
-        return await self._on_error(request, BadRequest("; ".join(_problem(each) for each in problems)))
+        return await self._on_error(request, BadRequest("; ".join(problem_of(each["loc"][1:], each) for each in problems)))
 
     async def _on_http(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
@@ -235,6 +268,7 @@ def _add_pages(app: FastAPI, pages: Pages) -> None:
     app.add_api_route("/llm/swaps", pages.swaps)
     app.add_api_route("/llm/models", pages.models)
     app.add_api_route("/llm/health", pages.health)
+    app.add_api_route("/llm/requests/cancel", pages.cancel_caller, methods=["POST"])
     app.add_api_route("/llm/requests/{request_id}/cancel", pages.cancel, methods=["POST"])
     app.add_api_route("/llm/completions", pages.complete, methods=["POST"], response_model=None)
     app.add_api_route("/llm/admin/preempt", pages.preempt, methods=["POST"])
@@ -288,11 +322,3 @@ def _response(visit: Visit, error: HearthError) -> Response:
     reply = rendered(visit, error)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
     return Response(reply.body, status_code=reply.status, headers=headers)
-
-
-def _problem(problem: dict[str, object]) -> str:
-    """`field: what is wrong with it`; pydantic's own words already say what to do."""
-    place = problem.get("loc")
-    names = [str(part) for part in place[1:]] if isinstance(place, tuple) else []
-    what = "unknown field; leave it out" if problem.get("type") == "extra_forbidden" else str(problem.get("msg"))
-    return f"{'.'.join(names) or 'body'}: {what}"

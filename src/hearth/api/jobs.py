@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
 from fastapi.responses import JSONResponse
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import Standing, admit, standing_of
-from hearth.api.asked import Caller, CurrentVisit
+from hearth.api.asked import Caller, CurrentVisit, problem_of
 from hearth.api.visit import Visit
-from hearth.clock import new_job_id
+from hearth.clock import RequestIds
 from hearth.config.settings import Settings
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
@@ -28,6 +28,7 @@ from hearth.jobs.desk import Jobs
 from hearth.jobs.requests import body_of, digest_of, endpoint_of, envelope_of
 from hearth.types import Priority
 
+JOBS_PATH = "/llm/jobs"
 MAX_KEY_CHARS = 255
 MAX_ROWS = 1000
 _HIDDEN = frozenset({"number", "job_id", "path", "lane", "priority", "state", "content_type", "result", "webhook"})
@@ -64,6 +65,7 @@ class JobPages:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._new_id = RequestIds("job").take
 
     async def accept(self, asked: JobBody, visit: CurrentVisit, caller: Caller) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
@@ -75,8 +77,14 @@ class JobPages:
         jobs = self._jobs()
         accepted = await jobs.accept(await self._new(asked, visit, caller))
         shown = await self._shown(jobs, accepted)
-        headers = {"location": f"/llm/jobs/{accepted.job_id}"} | ({} if accepted.is_new else {"idempotency-replayed": "true"})
+        headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | ({} if accepted.is_new else {"idempotency-replayed": "true"})
         return JSONResponse(shown, status_code=202, headers=headers)
+
+    async def take(self, visit: Visit, caller: Identity, body: bytes) -> None:
+        """`accept` for a body that no framework has read. Raises as `accept` does, and BadRequest for what is no `JobBody`."""
+        response = await self.accept(_asked(body), visit, caller)
+        await visit.answer.head(response.status_code, (*response.raw_headers, (b"x-request-id", visit.request_id.encode("ascii"))))
+        await visit.answer.end(bytes(response.body))
 
     async def _shown(self, jobs: Jobs, accepted: Acceptance) -> dict[str, object]:
         """Without a look at the disk for a new job: it is taken, whatever happens to the disk now."""
@@ -96,7 +104,7 @@ class JobPages:
         standing = standing_of(caller, visit.headers, self._gateway.config, task_type=asked.task_type)
         admit(caller, envelope.model, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         return NewJob(
-            job_id=new_job_id(),
+            job_id=self._new_id(),
             caller=caller.caller,
             lane=standing.lane,
             priority=_priority(asked, standing, caller, settings),
@@ -150,10 +158,19 @@ class JobPages:
 
 def add_job_pages(app: FastAPI, pages: JobPages) -> None:
     """Put the pages into the application."""
-    app.add_api_route("/llm/jobs", pages.accept, methods=["POST"], response_model=None)
-    app.add_api_route("/llm/jobs", pages.listed)
-    app.add_api_route("/llm/jobs/{job_id}", pages.job)
-    app.add_api_route("/llm/jobs/{job_id}", pages.cancel, methods=["DELETE"])
+    app.add_api_route(JOBS_PATH, pages.accept, methods=["POST"], response_model=None)
+    app.add_api_route(JOBS_PATH, pages.listed)
+    app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.job)
+    app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.cancel, methods=["DELETE"])
+
+
+def _asked(body: bytes) -> JobBody:
+    try:
+        return JobBody.model_validate(json.loads(body))
+    except ValidationError as error:
+        raise BadRequest("; ".join(problem_of(each["loc"], each) for each in error.errors())) from error
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("the body is not usable JSON") from error
 
 
 def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Settings) -> Priority:

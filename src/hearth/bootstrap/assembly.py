@@ -9,7 +9,17 @@ from hearth.alerter import GatewayAlerter
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
-from hearth.bootstrap.companions import card_of_this_machine, gpu_watch, join_alerts, open_cloud, open_jobs
+from hearth.bootstrap.companions import (
+    card_of_this_machine,
+    gpu_watch,
+    join_alerts,
+    join_embeddings,
+    join_latency,
+    join_telemetry,
+    open_cloud,
+    open_jobs,
+    open_telemetry,
+)
 from hearth.bootstrap.keeping import open_store
 from hearth.bootstrap.models import CONTROL_TIMEOUT_S, find_backend
 from hearth.clock import Clock, SystemClock
@@ -42,6 +52,7 @@ async def build_gateway(
         watch: put what is saved to the configuration's file in force.
 
     Raises:
+        ConfigError: what the settings ask for is not installed.
         StorageRefused, StorageUnavailable: see `open_store`.
     """
     clock, events = clock or SystemClock(), EventFanout(sinks)
@@ -50,6 +61,7 @@ async def build_gateway(
         alerter = GatewayAlerter(settings=config.settings.alerts, clock=clock, events=events)
         closing.push_async_callback(alerter.aclose)
         events.subscribe(alerter)
+        telemetry = open_telemetry(config, clock=clock, events=events, closing=closing)
         log = await open_store(config, clock=clock, events=events, closing=closing) if store and config.settings.storage.enabled else None
         url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
         learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
@@ -70,6 +82,9 @@ async def build_gateway(
             watching=FileWatch if watch else None,
         )
         join_alerts(gateway, alerter, None if log is None else database_path(config.settings.storage.path, os.environ).parent)
+        join_latency(gateway)
+        join_telemetry(gateway, telemetry)
+        join_embeddings(gateway)
         _join_store(gateway, log, learned, claude)
         if card is not None:
             gateway.accompany("gpu watch", gpu_watch(gateway, card, control).run)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hearth.accumulating.accumulator import Accumulator
 from hearth.alerter import GatewayAlerter
 from hearth.backends.amdgpu import AmdCard
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.claude_prices import ClaudePrices
 from hearth.backends.gpu_thread import GpuThread
 from hearth.backends.nvml import NvmlCard
+from hearth.batches.desk import Batches
+from hearth.batches.running import Shelf
+from hearth.clock import Clock
 from hearth.cloud.desk import Cloud
 from hearth.cloud.purse import Purse
 from hearth.config.gateway_config import GatewayConfig
+from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.gpu_watch import GpuWatch
 from hearth.jobs.addresses import is_forbidden
@@ -25,10 +33,18 @@ from hearth.jobs.feeder import House
 from hearth.jobs.tasks import TaskDoor
 from hearth.jobs.telling import Telling, WebhookPoster
 from hearth.observability.disk_space import DiskSpaceMonitor
+from hearth.observability.fanout import EventFanout
+from hearth.observability.latency import LatencyTracker, LatencyWatch
 from hearth.observability.loop_lag import LoopLagMonitor
+from hearth.observability.tracing.gathering import TraceGathering
 from hearth.ports import GpuReader, ModelControl
 from hearth.scheduling.inputs import TimerFired
+from hearth.service_manager import ServiceManager, notify_socket, watchdog_s
 from hearth.storage.store import Store
+from hearth.types import Outcome, Sequence
+
+if TYPE_CHECKING:
+    from hearth.observability.tracing.export import OtlpTraces
 
 
 def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path | None) -> None:
@@ -44,6 +60,61 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
     if log_directory is not None:
         disk = DiskSpaceMonitor(log_directory, clock=clock, events=events, settings=lambda: gateway.config.settings.alerts)
         gateway.accompany("disk space", disk.run)
+
+
+def join_service_manager(gateway: Gateway, environ: Mapping[str, str]) -> Callable[[], None]:
+    """Have the service manager that started this process, if one did, hear how the gateway is. Returns what it is to call for a reload."""
+    notify = notify_socket(environ)
+    if notify is None:
+        return gateway.request_reload
+    manager = ServiceManager(
+        notify,
+        watchdog_s=watchdog_s(environ, os.getpid()),
+        clock=gateway.clock,
+        nudge=lambda: gateway.worker.post(TimerFired()),
+        decided=gateway.worker.decisions,
+        status=partial(_in_a_line, gateway),
+    )
+    gateway.events.subscribe(manager)
+    gateway.accompany("service manager", manager.run)
+
+    def reload() -> None:
+        manager.reloading()
+        gateway.request_reload()
+
+    return reload
+
+
+def _in_a_line(gateway: Gateway) -> str:
+    state, (_, reason) = gateway.worker.scheduler.state, gateway.ready()
+    paused = "external work is paused" if gateway.orders.paused else ""
+    running = len(state.entries) - len(state.waiting)
+    return "; ".join(part for part in (f"{running} running, {len(state.waiting)} waiting", reason, paused) if part)
+
+
+def join_latency(gateway: Gateway) -> None:
+    """Have every request's phases followed, for the status and the metrics."""
+    tracker = LatencyTracker()
+    gateway.events.subscribe(tracker)
+    gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
+    alive = partial(_is_alive, gateway)
+    watch = LatencyWatch(tracker, clock=gateway.clock, events=gateway.events, alive=alive, history=gateway.history)
+    gateway.accompany("latency", watch.run)
+
+
+def _is_alive(gateway: Gateway, sequence: Sequence) -> bool:
+    """Whether a request waits or runs, wherever that is."""
+    parts = (part for part in (gateway.worker, gateway.embeddings, gateway.cloud) if part is not None)
+    found = (part.get_item(sequence) for part in parts)
+    return any(item is not None and item["state"] not in list(Outcome) for item in found)
+
+
+def join_embeddings(gateway: Gateway) -> None:
+    """Have embedding calls with a single input go together where `embeddings.accumulate` says so."""
+    accumulator = Accumulator(worker=gateway.worker, config=lambda: gateway.config, clock=gateway.clock, events=gateway.events)
+    gateway.embeddings = accumulator
+    gateway.events.subscribe(accumulator)
+    gateway.show("embeddings", accumulator.status)
 
 
 def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
@@ -97,6 +168,7 @@ def open_jobs(gateway: Gateway, log: Store) -> None:
         clock=gateway.clock,
         events=gateway.events,
         ended=telling.wake,
+        paused=lambda: gateway.orders.paused,
     )
     jobs = Jobs(queue=log.jobs, records=log.jobs, house=house)
     gateway.jobs, gateway.tasks = jobs, TaskDoor(jobs, house)
@@ -106,6 +178,45 @@ def open_jobs(gateway: Gateway, log: Store) -> None:
     gateway.accompany("forgotten jobs", jobs.forget)
     gateway.accompany("webhooks of jobs", telling.run)
     gateway.show("jobs", jobs.status)
+    _open_batches(gateway, log, jobs, house)
+
+
+def _open_batches(gateway: Gateway, log: Store, jobs: Jobs, house: House) -> None:
+    """Take many requests in one file, each of them a job."""
+    shelf = Shelf(files=log.files, progress=log.batches, lines=log.batch_lines)
+    batches = Batches(uploads=log.files, records=log.batches, upkeep=log.batches, shelf=shelf, jobs=jobs, house=house)
+    gateway.batches = batches
+    gateway.events.subscribe(batches)
+    gateway.accompany("batches", batches.run)
+    gateway.accompany("forgotten files", batches.forget)
+    gateway.show("batches", batches.status)
+
+
+def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> OtlpTraces | None:
+    """The way to the collector that the settings name; None where they name none.
+
+    Raises:
+        ConfigError: OpenTelemetry is not installed.
+    """
+    settings = config.settings.telemetry
+    if not settings.otlp_endpoint:
+        return None
+    try:
+        from hearth.observability.tracing.export import OtlpTraces  # noqa: PLC0415 - an extra, and a fifth of a second
+    except ModuleNotFoundError as error:
+        install = 'install it with `pip install "hearth-gateway[otel]"`, or set it to ""'
+        raise ConfigError([f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error.name}): {install}"]) from error
+    traces = OtlpTraces(settings, clock=clock, events=events)
+    closing.push_async_callback(traces.aclose)
+    return traces
+
+
+def join_telemetry(gateway: Gateway, traces: OtlpTraces | None) -> None:
+    """Have the end of every item of the gateway told to a collector."""
+    if traces is not None:
+        gateway.traces = TraceGathering(clock=gateway.clock, deliver=traces.deliver)
+        gateway.events.subscribe(gateway.traces)
+        gateway.show("telemetry", traces.status)
 
 
 def card_of_this_machine(config: GatewayConfig, *, closing: AsyncExitStack) -> GpuReader | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap.assembly import build_gateway
+from hearth.bootstrap.companions import join_service_manager
 from hearth.bootstrap.signals import Signals
 from hearth.clock import Clock, SystemClock
 from hearth.config.checks import exposure_problem
@@ -38,12 +40,14 @@ async def running_gateway(
     store: bool = False,
     watch: bool = False,
     hurry: asyncio.Event | None = None,
+    beside: Callable[[Gateway], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Gateway, str]]:
     """A gateway that queues, and listens at the URL that comes with it; leaving drains and stops it, faster once `hurry` is set.
 
     Args:
         host, port: instead of `server.host` and `server.port`.
         store, watch: as for `build_gateway`.
+        beside: called with the gateway before it starts.
 
     Raises:
         ConfigError: the address cannot be listened on, or must not without keys.
@@ -58,6 +62,7 @@ async def running_gateway(
     )
     server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
     try:
+        beside(gateway)
         url = await server.start(host, config.settings.server.port if port is None else port)
         await gateway.start()  # the first look at the backend takes a moment; who comes meanwhile waits for the first decision
         gateway.announce_start(url)
@@ -90,21 +95,23 @@ async def serve(
     output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
     signals = Signals()
     try:
-        async with running_gateway(
-            config,
-            host=host,
-            port=port,
-            clock=clock,
-            backend_mode=backend_mode,
-            ollama_url=ollama_url,
-            sinks=(DirectSink(clock, output), *sinks),
-            store=True,
-            watch=True,
-            hurry=signals.hurry_requested,
-        ) as (gateway, _):
-            signals.on_reload(gateway.request_reload)
-            async with housekeeping(lambda: bool(gateway.worker.scheduler.state.entries)):
-                await signals.stop_requested.wait()
+        async with (
+            running_gateway(
+                config,
+                host=host,
+                port=port,
+                clock=clock,
+                backend_mode=backend_mode,
+                ollama_url=ollama_url,
+                sinks=(DirectSink(clock, output), *sinks),
+                store=True,
+                watch=True,
+                hurry=signals.hurry_requested,
+                beside=lambda gateway: signals.on_reload(join_service_manager(gateway, os.environ)),
+            ) as (gateway, _),
+            housekeeping(lambda: bool(gateway.worker.scheduler.state.entries)),
+        ):
+            await signals.stop_requested.wait()
     finally:
         signals.close()
         output.close()

@@ -22,7 +22,8 @@ _COMMANDS = (
     LazyCommand("cancel", target="hearth.cli.cancel:cancel", short_help="Cancel requests that wait or run."),
     LazyCommand("log", target="hearth.cli.log:log", short_help="List finished requests, the latest first."),
     LazyCommand("config", target="hearth.cli.config:config", short_help="Check, show and compare the configuration."),
-    LazyCommand("admin", target="hearth.cli.admin:admin", short_help="Make API keys, try the alerts."),
+    LazyCommand("admin", target="hearth.cli.admin:admin", short_help="Make API keys, try the alerts, give orders to a running gateway."),
+    LazyCommand("install-service", target="hearth.cli.install_service:install_service", short_help="Have systemd run the gateway."),
     LazyCommand("simulate", target="hearth.cli.simulate:simulate", short_help="Try scheduling policies on a recorded or made-up day."),
     LazyCommand("version", target="hearth.cli.version:version", short_help="Print the version."),
 )

@@ -1,4 +1,4 @@
-"""`hearth admin`: making keys, and asking a running gateway for a test message.
+"""`hearth admin`: making keys, asking a running gateway for a test message, and the owner's orders (`orders`).
 
 A key is printed once and stored nowhere; nothing here edits a file. Called by `hearth.cli`.
 """
@@ -17,6 +17,7 @@ import click
 from hearth.cli.exits import ExitCode
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
+from hearth.cli.orders import ORDERS
 from hearth.clock import new_api_key
 from hearth.types import Lane
 
@@ -28,7 +29,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @click.group
 def admin() -> None:
-    """Make API keys, try the alerts."""
+    """Make API keys, try the alerts, give orders to a running gateway."""
+
+
+for order in ORDERS:
+    admin.add_command(order)
 
 
 @admin.group

@@ -13,19 +13,30 @@ from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
 
 _TIMEOUT_S = 10.0
+_ALL_TIMEOUT_S = 60.0
+"""A caller may have very many jobs, and each end is written to the disk."""
 
 
 @click.command
 @gateway_options
-@click.argument("requests", nargs=-1, required=True, metavar="REQUEST...")
+@click.argument("requests", nargs=-1, metavar="[REQUEST...]")
+@click.option("--caller", metavar="NAME", help="All that this caller has: requests and jobs, waiting or running.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the gateway answers, a line for each.")
 @click.pass_context
-def cancel(context: click.Context, address: SplitResult, key: str | None, requests: tuple[str, ...], *, as_json: bool) -> None:
+def cancel(
+    context: click.Context, address: SplitResult, key: str | None, requests: tuple[str, ...], caller: str | None, *, as_json: bool
+) -> None:
     """Cancel requests that wait or run.
 
     REQUEST is a number as `hearth status` shows it, or a request id. Ends with 1 where one was not cancelled.
     """
+    if bool(requests) == (caller is not None):
+        raise click.UsageError("name requests, or --caller, and not both")
     client = GatewayClient(address=address, key=key, timeout_s=_TIMEOUT_S)
+    if caller is not None:
+        answer = client.order(f"/llm/requests/cancel?caller={quote(caller, safe='')}", timeout_s=_ALL_TIMEOUT_S)
+        click.echo(json.dumps(answer) if as_json else _summary(caller, answer))
+        return
     answers = [_cancelled(client, request) for request in requests]
     for request, answer in zip(requests, answers, strict=True):
         click.echo(json.dumps(answer) if as_json else _line(request, answer))
@@ -54,3 +65,10 @@ def _line(request: str, answer: dict[str, object]) -> str:
     if error is not None:
         return f"{printable(request)}: {printable(error)}"
     return f"{printable(request)}: {'cancelled' if answer.get('cancelled') is True else 'had ended before'}"
+
+
+def _summary(caller: str, answer: dict[str, object]) -> str:
+    requests, jobs = answer.get("requests"), answer.get("jobs")
+    counts = ((len(requests) if isinstance(requests, list) else 0, "request"), (jobs if isinstance(jobs, int) else 0, "job"))
+    words = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
+    return f"{printable(caller)}: {f'{words} cancelled' if words else 'nothing to cancel'}"

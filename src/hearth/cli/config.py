@@ -24,6 +24,7 @@ from hearth.config.plain import Plain
 from hearth.config.rendering import Change, as_values, as_yaml
 from hearth.config.schema import schema_text
 from hearth.config.settings import Settings
+from hearth.config.shipped import config_for_a_service, shipped_config
 
 _FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
 
@@ -55,6 +56,13 @@ def show(file: Path | None) -> None:
 def schema() -> None:
     """Print the JSON Schema of the file, for editors."""
     click.echo(schema_text().rstrip())
+
+
+@config.command
+@click.option("--service", is_flag=True, help="With `backend: ollama`, so that a boot before Ollama's does not end with the emulator.")
+def example(*, service: bool) -> None:
+    """Print the documented file that comes with Hearth: every setting, its unit, its default."""
+    click.echo((config_for_a_service() if service else shipped_config()).rstrip())
 
 
 class ComparisonRefused(click.ClickException):

@@ -58,9 +58,11 @@ class GatewayClient:
         with self._opened(path, self.timeout_s) as response:
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
-    def order(self, path: str, *, timeout_s: float) -> dict[str, object]:
-        """What the gateway answers to a POST without a body. Raises as `fetch` does."""
-        with self._opened(path, timeout_s, method="POST") as response:
+    def order(self, path: str, body: Mapping[str, object] | None = None, *, timeout_s: float) -> dict[str, object]:
+        """What the gateway answers to a POST of JSON, or of nothing. Raises as `fetch` does."""
+        sent = None if body is None else json.dumps(body).encode()
+        typed = {} if body is None else {"Content-Type": "application/json"}
+        with self._opened(path, timeout_s, method="POST", body=sent, headers=typed) as response:
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
     def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:

@@ -76,6 +76,17 @@ class BackendState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaneLatency:
+    """What the requests of a lane took in the last hour: median and 95th percentile in seconds, None where nothing was measured."""
+
+    lane: str
+    requests: int
+    wait_s: tuple[float | None, float | None]
+    first_byte_s: tuple[float | None, float | None]
+    total_s: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusPage:
     """The whole answer; `config_problems` are those of an edit that was refused, so that the configuration before it is in force."""
 
@@ -87,6 +98,7 @@ class StatusPage:
     backend: BackendState | None
     config_problems: tuple[str, ...]
     restart_pending: tuple[str, ...]
+    latency: tuple[LaneLatency, ...]
 
 
 def read_status(answer: Mapping[str, object]) -> StatusPage:
@@ -101,6 +113,7 @@ def read_status(answer: Mapping[str, object]) -> StatusPage:
         backend=_backend(_part(answer, "backend")),
         config_problems=_texts(_part(answer, "config"), "problems"),
         restart_pending=_texts(_part(answer, "config"), "restart_pending"),
+        latency=_latency(_part(answer, "latency")),
     )
 
 
@@ -188,6 +201,27 @@ def _backend(backend: Mapping[str, object]) -> BackendState | None:
         up=backend.get("up") is True,
         emulator=backend.get("emulator") is True,
     )
+
+
+def _latency(latency: Mapping[str, object]) -> tuple[LaneLatency, ...]:
+    """The lanes as a whole; an older gateway says nothing of them."""
+    rows = latency.get("last_hour")
+    lanes = [row for row in rows if isinstance(row, dict) and row.get("model") is None] if isinstance(rows, list) else []
+    return tuple(
+        LaneLatency(
+            lane=_text(row, "lane"),
+            requests=int(_number(row, "requests") or 0),
+            wait_s=_typical(row, "queue_wait_s"),
+            first_byte_s=_typical(row, "first_byte_s"),
+            total_s=_typical(row, "total_s"),
+        )
+        for row in lanes
+    )
+
+
+def _typical(row: Mapping[str, object], phase: str) -> tuple[float | None, float | None]:
+    figures = _part(row, phase)
+    return _number(figures, "p50"), _number(figures, "p95")
 
 
 def _part(of: Mapping[str, object], name: str) -> Mapping[str, object]:

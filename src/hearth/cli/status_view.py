@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.console import printable
-from hearth.cli.status_page import BackendState, CardState, GpuState, ItemRow, Lane, StatusPage, read_status
+from hearth.cli.status_page import BackendState, CardState, GpuState, ItemRow, Lane, LaneLatency, StatusPage, read_status
 
 _COLUMNS = ("", "#", "caller", "model", "task", "for")
 
@@ -88,6 +88,8 @@ def facts(page: StatusPage) -> Table:
         table.add_row(Text("backend", style="bold"), _backend_line(page.backend))
     table.add_row(Text("mode", style="bold"), printable(page.mode) or "unknown")
     table.add_row(Text("24 hours", style="bold"), _day_line(page))
+    for latency in page.latency:
+        table.add_row(Text("last hour", style="bold"), _latency_line(latency))
     for problem in page.config_problems:
         table.add_row(Text("config", style="bold red"), Text(f"refused, the old one stays: {printable(problem)}", style="red"))
     if page.restart_pending:
@@ -145,3 +147,11 @@ def _day_line(page: StatusPage) -> Text:
     internal, external = page.lanes
     done = f"{internal.completed_24h} internal and {external.completed_24h} external completed"
     return Text(f"{done}, {page.interrupted_24h} interrupted")
+
+
+def _latency_line(latency: LaneLatency) -> Text:
+    """`external: 12 requests; waits 0.8 s (95 %: 42 s), ...`: the median, and what 95 of 100 do not exceed."""
+    phases = (("waits", latency.wait_s), ("first byte", latency.first_byte_s), ("in all", latency.total_s))
+    words = (f"{name} {duration(typical)} (95 %: {duration(most)})" for name, (typical, most) in phases if typical is not None)
+    plural = "" if latency.requests == 1 else "s"
+    return Text(f"{printable(latency.lane)}: {latency.requests} request{plural}; {', '.join(words)}")

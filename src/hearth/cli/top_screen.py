@@ -15,7 +15,7 @@ from hearth.cli.status_view import duration, emulator_box, facts
 
 _COLUMNS = ("", "#", "caller", "model", "task", "prompt", "waited", "runs / starts in")
 _CALLERS_SHOWN = 8
-_OTHER_LINES = 18
+_OTHER_LINES = 20
 """What stands on the screen besides requests, generously counted."""
 _FEWEST_ROWS = 3
 

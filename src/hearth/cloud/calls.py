@@ -22,24 +22,11 @@ from hearth.dialects.claude.asking import ClaudeRequest
 from hearth.errors import BackendGone, BackendTimeout, HearthError
 from hearth.money import Price
 from hearth.ports import CloudBackend, CloudExchange
-from hearth.reply import Reply, ReplyHead
+from hearth.reply import ReplyHead
 from hearth.types import CloudCall, Headers, Usage
 from hearth.work import Work
 
 _NO_CACHE: Headers = ((b"cache-control", b"no-cache"),)
-
-
-class CloudReply(Reply):
-    """A reply that tells when its caller has gone, so that whoever serves callers need not know who serves this one."""
-
-    def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object]) -> None:
-        super().__init__(limit_bytes=limit_bytes)
-        self._on_abandon = on_abandon
-
-    def abandon(self) -> None:
-        """The caller has gone: nobody pays for what nobody reads."""
-        super().abandon()
-        self._on_abandon()
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,7 @@ from hearth import status
 from hearth.admission.auth import Identity
 from hearth.clock import Clock
 from hearth.cloud.bounding import encoded, prompt_bound_tokens
-from hearth.cloud.calls import Call, CloudReply, Conversations
+from hearth.cloud.calls import Call, Conversations
 from hearth.cloud.choosing import Why, asks_for_claude, claude_model, price_in
 from hearth.cloud.health import CloudHealth
 from hearth.cloud.metering import Meter
@@ -32,7 +32,7 @@ from hearth.intake import NewItem, Sequences, Ticket, item_of
 from hearth.money import Price, usd
 from hearth.ports import CloudBackend, EventSink, PriceList
 from hearth.register import Register
-from hearth.reply import Reply
+from hearth.reply import Reply, WatchedReply
 from hearth.scheduling.state import State
 from hearth.types import BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
 from hearth.work import Work
@@ -171,7 +171,7 @@ class Cloud:
     def _work(self, new: NewItem, model: str) -> Work:
         item = item_of(new, self._sequences.take(), self._clock.monotonic(), 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * _MIB)
-        reply: Reply = CloudReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
+        reply: Reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
         fixed = _local_call(new)
         return Work(item=item, call_on=lambda _: fixed, reply=reply, model=model)
 
@@ -245,6 +245,11 @@ class Cloud:
         cancelled = [self._leave(sequence, CallerGone()) or self._register.outcome_of(sequence) is Outcome.CANCELLED for sequence in found]
         return any(cancelled)
 
+    def cancel_caller(self, caller: str) -> list[RequestId]:
+        """Cancel all that a caller has here. Returns the ids of what is cancelled now, none the next time."""
+        leaving = [call for call in self._calls.values() if call.work.item.caller == caller and call.ending is None]
+        return [call.work.item.request_id for call in leaving if call.leave(CallerGone())]
+
     def get_item(self, sequence: int) -> dict[str, object] | None:
         """One item, running or lately ended; None where there is none."""
         call = self._calls.get(Sequence(sequence))
@@ -263,6 +268,7 @@ class Cloud:
             "limit_today_usd": usd(self._purse.limit_nano_usd),
             "internal_spent_today_usd": usd(totals.internal_spent),
             "internal_reserved_usd": usd(totals.internal_reserved),
+            "callers": self._purse.by_caller(),
         }
 
     def _shown(self, call: Call) -> dict[str, object]:

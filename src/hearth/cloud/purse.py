@@ -114,6 +114,13 @@ class Purse:
         """Today so far."""
         return self._budget.totals(self._today())
 
+    def by_caller(self) -> dict[str, dict[str, float | None]]:
+        """Callers who have used Claude today or have a budget of their own: `used_usd`, running calls at their worst, and `limit_usd`."""
+        settings, used = self._config().settings, self._budget.by_caller(self._today())
+        limits = {key.name: key.daily_usd for key in settings.auth.keys if key.allow_cloud}
+        named = [name for name, limit_usd in limits.items() if limit_usd is not None]
+        return {name: {"used_usd": usd(used.get(name, 0)), "limit_usd": limits.get(name)} for name in sorted({*used, *named})}
+
     @property
     def limit_nano_usd(self) -> int:
         """What external callers may spend in a day."""

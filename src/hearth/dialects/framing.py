@@ -22,8 +22,10 @@ _TRIM_AT_BYTES = 64 * 1024
 _KEPT_LINES = 16
 """The terminator and the usage of every dialect lie within the last five frames of at most three lines each."""
 
+MOST_TOKENS, MOST_NANOSECONDS = 10**9, 10**15
+"""Of one answer (11 days). What reports more reports nothing: it would spoil what is learned of the model, and no database holds it."""
 _EMBED_TAIL_BYTES = 512
-_EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,18})')
+_EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,9})(?![0-9])')
 _RESPONSES_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -143,13 +145,16 @@ def native_usage(said: JsonObject) -> Usage:
 
 
 def _count(fields: JsonObject, name: str) -> int | None:
-    value = fields.get(name)
-    return value if type(value) is int and value >= 0 else None  # and no bool
+    return _whole_number(fields.get(name), MOST_TOKENS)
 
 
 def _seconds(fields: JsonObject, name: str) -> float | None:
-    nanoseconds = _count(fields, name)
+    nanoseconds = _whole_number(fields.get(name), MOST_NANOSECONDS)
     return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def _whole_number(value: object, most: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= most else None  # and no bool
 
 
 def _object(data: bytes) -> JsonObject:

@@ -11,6 +11,7 @@
     │   │   └── ModelNotFound 404
     │   ├── MethodNotAllowed 405
     │   ├── KeyInUse 409
+    │   ├── OrderRefused 409     what the owner orders would contradict what is so
     │   ├── KeyReused 422
     │   ├── BodyTooLarge 413
     │   ├── UnsupportedMedia 415
@@ -26,6 +27,7 @@
     ├── CapacityError            nobody's fault: come back later
     │   ├── QueueFull 503
     │   ├── ShuttingDown 503
+    │   ├── Draining 503
     │   ├── WaitExpired 503
     │   └── Interrupted 503      made room for more urgent work, and could not be resumed
     └── BackendError             the machine behind us
@@ -76,13 +78,14 @@ from hearth.errors.callers import (
     MethodNotAllowed,
     ModelNotFound,
     NotFound,
+    OrderRefused,
     RateLimited,
     TooExpensive,
     Unauthenticated,
     UnsupportedMedia,
     Untranslatable,
 )
-from hearth.errors.capacity import CapacityError, Interrupted, QueueFull, ShuttingDown, WaitExpired
+from hearth.errors.capacity import CapacityError, Draining, Interrupted, QueueFull, ShuttingDown, WaitExpired
 from hearth.errors.house import ConfigError, GpuFault, GpuUnavailable, StorageError, StorageFault, StorageRefused, StorageUnavailable
 
 __all__ = [
@@ -100,6 +103,7 @@ __all__ = [
     "CapacityError",
     "CloudUnavailable",
     "ConfigError",
+    "Draining",
     "FirstByteTimeout",
     "Forbidden",
     "GpuFault",
@@ -113,6 +117,7 @@ __all__ = [
     "ModelNotFound",
     "NeverFits",
     "NotFound",
+    "OrderRefused",
     "QueueFull",
     "RateLimited",
     "ShuttingDown",

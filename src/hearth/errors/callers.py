@@ -71,6 +71,13 @@ class KeyReused(CallerError):
     reason = "idempotency_key_reused"
 
 
+class OrderRefused(CallerError):
+    """Things are not so that this order can be carried out."""
+
+    status = 409
+    reason = "order_refused"
+
+
 class BodyTooLarge(CallerError):
     """The request body is larger than `server.max_body_mib` allows."""
 

@@ -25,6 +25,12 @@ class ShuttingDown(CapacityError):
     reason = "shutting_down"
 
 
+class Draining(CapacityError):
+    """Hearth takes no new work at the moment: its owner is draining it. Try again later."""
+
+    reason = "draining"
+
+
 class WaitExpired(CapacityError):
     """The request waited longer than `queue.max_wait_s`."""
 

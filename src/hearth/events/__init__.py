@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hearth.events.base import Event, name_of
 from hearth.events.cloud import BudgetExhausted, BudgetThresholdReached, CloudCameUp, CloudWentDown
+from hearth.events.embeddings import EmbeddingsFlushed, EmbeddingsParted
 from hearth.events.gpu import (
     GpuCooledDown,
     GpuFound,
@@ -40,6 +41,8 @@ from hearth.events.house import (
     StorageFailed,
     StorageRecovered,
     TaskAnnounced,
+    TelemetryFailed,
+    TelemetryRecovered,
 )
 from hearth.events.items import (
     ItemDispatched,
@@ -47,6 +50,7 @@ from hearth.events.items import (
     ItemEnded,
     ItemEvent,
     ItemInterrupted,
+    ItemLost,
     ItemPromoted,
     ItemProtected,
     ItemQueued,
@@ -55,13 +59,27 @@ from hearth.events.items import (
     ItemStreaming,
     RequestRejected,
 )
-from hearth.events.jobs import JobEnded, JobEvent, JobQueued, JobRequeued, JobsRecovered, JobStarted, WebhookDelivered, WebhookFailed
+from hearth.events.jobs import (
+    BatchEnded,
+    BatchStarted,
+    JobEnded,
+    JobEvent,
+    JobQueued,
+    JobRequeued,
+    JobsRecovered,
+    JobStarted,
+    WebhookDelivered,
+    WebhookFailed,
+)
+from hearth.events.orders import DrainEnded, DrainStarted, OrderGiven
 
 __all__ = [
     "AlertFailed",
     "AlertSent",
     "BackendCameUp",
     "BackendWentDown",
+    "BatchEnded",
+    "BatchStarted",
     "BudgetExhausted",
     "BudgetThresholdReached",
     "CloudCameUp",
@@ -70,6 +88,10 @@ __all__ = [
     "ConfigReloaded",
     "DiskRanLow",
     "DiskSpaceReturned",
+    "DrainEnded",
+    "DrainStarted",
+    "EmbeddingsFlushed",
+    "EmbeddingsParted",
     "EmulatorStarted",
     "Event",
     "GatewayStarted",
@@ -87,6 +109,7 @@ __all__ = [
     "ItemEnded",
     "ItemEvent",
     "ItemInterrupted",
+    "ItemLost",
     "ItemPromoted",
     "ItemProtected",
     "ItemQueued",
@@ -103,6 +126,7 @@ __all__ = [
     "ModeChanged",
     "ModelOffloaded",
     "name_of",
+    "OrderGiven",
     "RequestRejected",
     "ResidencyDrifted",
     "StorageFailed",
@@ -111,6 +135,8 @@ __all__ = [
     "SwapFailed",
     "SwapStarted",
     "TaskAnnounced",
+    "TelemetryFailed",
+    "TelemetryRecovered",
     "WebhookDelivered",
     "WebhookFailed",
 ]

@@ -11,7 +11,7 @@ from hearth.events.base import Event
 class SwapStarted(Event):
     """The scheduler set out to make `to_model` resident; `from_models` are evicted for it.
 
-    `why`: waiting, overdue, expected, home, reload.
+    `why`: waiting, overdue, expected, owner, home, reload.
     """
 
     from_models: tuple[str, ...]

@@ -133,6 +133,21 @@ class DiskSpaceReturned(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryFailed(Event):
+    """The collector of traces does not take them; they are lost, and requests go on. Said once, until it takes them again."""
+
+    endpoint: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryRecovered(Event):
+    """The collector takes traces again."""
+
+    lost_spans: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSent(Event):
     """A message with one or several alerts has arrived. `suppressed`: further ones like them that it only counts."""
 

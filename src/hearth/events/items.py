@@ -118,6 +118,14 @@ class ItemEnded(ItemEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemLost(ItemEvent):
+    """Nobody works on it any more, and its end was never told: a defect of Hearth. `phase`: where it was; `silent_s`: since its last sign."""
+
+    phase: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRejected(Event):
     """Refused at the door: it was never accepted."""
 

@@ -1,4 +1,4 @@
-"""What happens to durable jobs. Their requests, results and webhooks never appear."""
+"""What happens to durable jobs and to batches of them. Their requests, results and webhooks never appear."""
 
 from __future__ import annotations
 
@@ -65,6 +65,35 @@ class JobsRecovered(Event):
     queued: int
     requeued: int
     failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStarted(Event):
+    """The file of a batch is in order: its `requests` will be done."""
+
+    batch_id: str
+    caller: str
+    endpoint: str
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnded(Event):
+    """The one end of a batch, said once its record is on the disk.
+
+    Attributes:
+        state: completed, expired, cancelled or failed (its file was not in order).
+        requests, completed, failed: all, with an answer, without one.
+        total_s: accepted to end.
+    """
+
+    batch_id: str
+    caller: str
+    state: str
+    requests: int
+    completed: int
+    failed: int
+    total_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,17 @@ The order: jobs that were running when an earlier process died, each of them alo
 and takes no other with it. Then internal before external, by priority, and in order of acceptance, except that jobs for the model that
 was served last go first for up to `BATCH_LIMIT` in a row (Peregrine's LLM queue optimizer: batches instead of model swaps). Inside a task
 type the order of acceptance always holds: an older job of another model is waited for.
+
+A hundred thousand jobs may wait, so no question looks at each: jobs that are alike stand in one line (`lines`), and only heads are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from hearth.job_types import WaitingJob
-from hearth.types import Lane
+from hearth.jobs.lines import Due, Line, Lines, Rank, place_of, rank_of
 
 BATCH_LIMIT = 32
 """So many jobs of one model in a row, while older ones of other models wait."""
@@ -23,6 +26,9 @@ class Board:
     def __init__(self) -> None:
         self._waiting: dict[int, WaitingJob] = {}
         self._numbers: dict[str, int] = {}
+        self._ranks: dict[Rank, Line] = {}
+        self._lines = Lines()
+        self._later = Due()
         self._batch_model = ""
         self._batch_jobs = 0
 
@@ -31,13 +37,25 @@ class Board:
 
     def add(self, job: WaitingJob) -> None:
         """A job waits; again is harmless."""
+        self.remove(job.job_id)
         self._waiting[job.number] = job
         self._numbers[job.job_id] = job.number
+        self._ranks.setdefault(rank_of(job), Line()).add(job.number)
+        if job.not_before_wall_s is None:
+            self._lines.add(job)
+        else:
+            self._later.add(job.not_before_wall_s, job.number)
 
     def remove(self, job_id: str) -> WaitingJob | None:
         """Take a job out; None where it is not here."""
         number = self._numbers.pop(job_id, None)
-        return None if number is None else self._waiting.pop(number)
+        if number is None:
+            return None
+        job = self._waiting.pop(number)
+        self._ranks[rank_of(job)].discard(number)
+        if not (job.not_before_wall_s is not None and self._later.discard(job.not_before_wall_s, number)):
+            self._lines.discard(job)
+        return job
 
     def take(self, wall_s: float, *, off_peak: bool, running: Iterable[WaitingJob]) -> WaitingJob | None:
         """The job to start now, taken out; None where none may.
@@ -47,6 +65,7 @@ class Board:
             running: the jobs that are in the GPU's queue or running.
         """
         busy = tuple(running)
+        self._call_up(wall_s)
         chosen = None if any(job.suspect for job in busy) else self._choose(wall_s, off_peak, busy)
         if chosen is not None:
             self.remove(chosen.job_id)
@@ -59,43 +78,59 @@ class Board:
         number = self._numbers.get(job_id)
         if number is None:
             return None
-        place = _place(self._waiting[number])
-        return sum(_place(job) < place for job in self._waiting.values())
+        own = rank_of(self._waiting[number])
+        return sum(len(line) for rank, line in self._ranks.items() if rank < own) + self._ranks[own].before(number)
+
+    def in_line(self) -> list[WaitingJob]:
+        """All that wait, in the order in which `position` counts them."""
+        return [self._waiting[number] for rank in sorted(self._ranks) for number in self._ranks[rank]]
 
     def next_due(self, wall_s: float) -> float | None:
         """The first instant after `wall_s` at which a job may start that may not yet; None where there is none."""
-        instants = (job.not_before_wall_s for job in self._waiting.values())
-        return min((instant for instant in instants if instant is not None and instant > wall_s), default=None)
+        return self._later.first_after(wall_s)
 
-    def _choose(self, wall_s: float, off_peak: bool, busy: tuple[WaitingJob, ...]) -> WaitingJob | None:  # noqa: FBT001
-        due = [job for job in self._waiting.values() if (job.not_before_wall_s or 0.0) <= wall_s and (off_peak or not job.off_peak)]
-        suspects = [job for job in due if job.suspect]
+    def _call_up(self, wall_s: float) -> None:
+        for number in self._later.take_until(wall_s):
+            self._lines.add(self._waiting[number])
+
+    def _choose(self, wall_s: float, off_peak: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
+        while True:
+            chosen = self._first(off_peak, busy)
+            if chosen is None or chosen.not_before_wall_s is None or chosen.not_before_wall_s <= wall_s:
+                return chosen
+            self._lines.discard(chosen)  # the wall clock went back since it was called up
+            self._later.add(chosen.not_before_wall_s, chosen.number)
+
+    def _first(self, off_peak: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
+        suspects = self._heads(suspect=True, off_peak=off_peak)
         if suspects:
-            return None if busy else min(suspects, key=_place)
-        ready = _in_type_order(due, busy)
+            return None if busy else min(suspects, key=place_of)
+        ready = _in_type_order(self._heads(suspect=False, off_peak=off_peak), busy)
         if not ready:
             return None
-        first = min(ready, key=_place)
+        first = min(ready, key=place_of)
         if self._batch_jobs >= BATCH_LIMIT:
             return first
-        rank = _place(first)[:2]
-        batch = [job for job in ready if job.model == self._batch_model and _place(job)[:2] == rank]
-        return min(batch, key=_place, default=first)
+        batch = [job for job in ready if job.model == self._batch_model and rank_of(job) == rank_of(first)]
+        return min(batch, key=place_of, default=first)
+
+    def _heads(self, *, suspect: bool, off_peak: bool) -> list[WaitingJob]:
+        """The first of every line that may start now."""
+        numbers = self._lines.heads(suspect=suspect, off_peak=False)
+        if off_peak:
+            numbers = chain(numbers, self._lines.heads(suspect=suspect, off_peak=True))
+        return [self._waiting[number] for number in numbers]
 
 
-def _place(job: WaitingJob) -> tuple[bool, int, int]:
-    return (job.lane is Lane.EXTERNAL, int(job.priority), job.number)
-
-
-def _in_type_order(due: list[WaitingJob], busy: tuple[WaitingJob, ...]) -> list[WaitingJob]:
+def _in_type_order(due: list[WaitingJob], busy: Sequence[WaitingJob]) -> list[WaitingJob]:
     """Without the jobs that would pass an older one of their type: it waits, or is on its way with another model."""
     heads: dict[str, WaitingJob] = {}
     for job in due:
-        if job.task_type is not None and (job.task_type not in heads or _place(job) < _place(heads[job.task_type])):
+        if job.task_type is not None and (job.task_type not in heads or place_of(job) < place_of(heads[job.task_type])):
             heads[job.task_type] = job
     return [job for job in due if job.task_type is None or (job is heads[job.task_type] and _follows(job, busy))]
 
 
-def _follows(job: WaitingJob, busy: tuple[WaitingJob, ...]) -> bool:
+def _follows(job: WaitingJob, busy: Sequence[WaitingJob]) -> bool:
     """Whether those of its type that are on their way run on its own model: then the GPU's queue keeps their order."""
     return all(other.model == job.model for other in busy if other.task_type == job.task_type)

@@ -10,16 +10,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
-from hearth.events import BackendCameUp, Event, GatewayStopping, JobQueued, ModeChanged
-from hearth.job_types import Acceptance, JobRecord, NewJob, StoreLimits, WaitingJob
+from hearth.events import BackendCameUp, DrainEnded, Event, GatewayStopping, JobQueued, ModeChanged, OrderGiven
+from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
 from hearth.jobs.feeder import Feeder, House, named
 from hearth.jobs.running import MIB
 from hearth.jobs.tending import Tasks
 from hearth.ports import JobQueue, JobRecords
+from hearth.types import Sequence
 
 FORGET_INTERVAL_S = 600.0
 STOP_S = 2.0
+CANCELLED_TOGETHER = 1000
+"""So many jobs are read and ended at a time, where a caller has more."""
 _DAY_S = 86_400.0
+_MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven)
+"""What may let a job start that could not before."""
 
 
 class Jobs:
@@ -44,7 +49,7 @@ class Jobs:
         """
         if self._feeder.stopping:
             raise ShuttingDown(retry_after_s=self._house.config().settings.server.shutdown_grace_s)
-        if new.off_peak and not self._off_peak_comes():
+        if new.off_peak and not self.off_peak_comes():
             raise BadRequest("window: it is active hours all day here (scheduling.active_hours), so off-peak never comes")
         if new.idempotency_key is None:
             return await asyncio.shield(self._tasks.start(self._add(new)))
@@ -62,11 +67,17 @@ class Jobs:
         limits = StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
         accepted = await self._queue.add(new, limits)
         if accepted.is_new:
-            job = _waiting(new, accepted)
-            self._feeder.take_in(job)
-            now = self._house.clock.monotonic()
-            self._house.events.emit(JobQueued(at=now, **named(job), waiting=len(self._feeder.board)))
+            self.take_in(_waiting(new, accepted))
         return accepted
+
+    def take_in(self, job: WaitingJob) -> None:
+        """A job that is on the disk now waits here."""
+        self._feeder.take_in(job)
+        self._house.events.emit(JobQueued(at=self._house.clock.monotonic(), **named(job), waiting=len(self._feeder.board)))
+
+    def take_in_again(self, job: WaitingJob) -> None:
+        """A job that was on the disk before waits here, whether that was known or not."""
+        self._feeder.take_in(job)
 
     async def cancel(self, record: JobRecord) -> bool:
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: ask again."""
@@ -78,9 +89,25 @@ class Jobs:
             self._feeder.give_up(record)
         return cancelled
 
+    async def cancel_caller(self, caller: str) -> int:
+        """End all jobs of a caller that wait or run. How many that were, 0 the next time. Raises StorageUnavailable: ask again."""
+        return await asyncio.shield(self._tasks.start(self._cancel_all(JobFilter(caller=caller, unended=True, limit=CANCELLED_TOGETHER))))
+
+    async def _cancel_all(self, wanted: JobFilter) -> int:
+        ended = 0
+        while found := await self.records.list_jobs(wanted):
+            ended += sum(await asyncio.gather(*map(self.cancel, found)))
+            if len(found) < wanted.limit:
+                break
+        return ended
+
     def position(self, job_id: str) -> int | None:
         """How many jobs of the store are ahead of one that waits there; None for any other."""
         return self._feeder.board.position(job_id)
+
+    def items(self) -> frozenset[Sequence]:
+        """The sequence numbers in the GPU's queue of all jobs that are on their way."""
+        return self._feeder.items()
 
     def item_of(self, job_id: str) -> int | None:
         """The sequence number in the GPU's queue of a job that is on its way."""
@@ -89,12 +116,29 @@ class Jobs:
     def estimated_start_s(self, record: JobRecord) -> float | None:
         """Seconds until a waiting job starts; None for any other, and where nothing tells."""
         position = self.position(record.job_id)
-        if position is None:
-            return None
+        return None if position is None else self.start_s(record, position)
+
+    def start_s(self, job: JobRecord | WaitingJob, ahead: int) -> float | None:
+        """The same for a waiting job with so many ahead of it."""
         config, wall_s = self._house.config(), self._house.clock.wall()
-        earliest_s = 0.0 if record.not_before_wall_s is None else record.not_before_wall_s - wall_s
-        change = config.next_mode_change(wall_s) if record.off_peak and config.is_active_hours(wall_s) else None
-        return self._feeder.start_s(position, earliest_s if change is None else max(earliest_s, change - wall_s))
+        earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
+        change = config.next_mode_change(wall_s) if job.off_peak and config.is_active_hours(wall_s) else None
+        return self._feeder.start_s(ahead, earliest_s if change is None else max(earliest_s, change - wall_s))
+
+    def in_line(self) -> list[WaitingJob]:
+        """The jobs that wait in the store, each with as many ahead as `position` says."""
+        return self._feeder.board.in_line()
+
+    def under_way(self) -> list[WaitingJob]:
+        """The jobs in the GPU's queue or on the GPU."""
+        return self._feeder.under_way()
+
+    def ended(self, caller: str | None) -> dict[str, int]:
+        """How many jobs of a caller (None: of all) have ended since the start, by state."""
+        counts = dict.fromkeys((state.value for state in JobState if state.is_end), 0)
+        for (owner, state), number in self._feeder.ended.items():
+            counts[state] += number if caller in (None, owner) else 0
+        return counts
 
     def status(self) -> dict[str, object]:
         """For the status page."""
@@ -104,12 +148,12 @@ class Jobs:
         """Hear of what may let a job start, or ends the feeding."""
         if isinstance(event, GatewayStopping):
             self._feeder.stopping = True
-        if isinstance(event, BackendCameUp | ModeChanged):
+        if isinstance(event, _MAY_START):
             self._feeder.wake()
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
         """As `SelectiveSink` says."""
-        return self.emit if kind in (GatewayStopping, BackendCameUp, ModeChanged) else None
+        return self.emit if kind in (GatewayStopping, *_MAY_START) else None
 
     async def run(self) -> None:
         """Feed the GPU's queue until cancelled; what is being written then gets a moment."""
@@ -128,7 +172,8 @@ class Jobs:
                     pass
             await asyncio.sleep(FORGET_INTERVAL_S)
 
-    def _off_peak_comes(self) -> bool:
+    def off_peak_comes(self) -> bool:
+        """Whether there are hours that are not active ones."""
         config, wall_s = self._house.config(), self._house.clock.wall()
         return not config.is_active_hours(wall_s) or config.next_mode_change(wall_s) is not None
 

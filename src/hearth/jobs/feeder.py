@@ -7,6 +7,7 @@ not know as started. Built and called by `desk`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from hearth.jobs.running import Again, Resolve, Run, run_once
 from hearth.jobs.tending import Tasks
 from hearth.ports import EventSink, JobQueue
 from hearth.queue import LLMQueueWorker
+from hearth.types import Lane, Sequence
 
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump."""
@@ -43,7 +45,13 @@ class Named(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """What jobs need of the gateway. `ready`: whether work can be done now; `ended` is called when a job has ended."""
+    """What jobs need of the gateway.
+
+    Attributes:
+        ready: whether work can be taken and done now.
+        ended: called when a job has ended.
+        paused: whether external work waits on the owner's order.
+    """
 
     worker: LLMQueueWorker
     resolve: Resolve
@@ -52,10 +60,15 @@ class House:
     clock: Clock
     events: EventSink
     ended: Callable[[], None]
+    paused: Callable[[], bool] = lambda: False
 
 
 class Feeder:
-    """The jobs that wait in the store, and those that are on their way."""
+    """The jobs that wait in the store, and those that are on their way.
+
+    Attributes:
+        ended: how many have ended since the start, by caller and state.
+    """
 
     def __init__(self, queue: JobQueue, house: House) -> None:
         self._queue = queue
@@ -65,12 +78,14 @@ class Feeder:
         self._forecast = Forecast()
         self._wake = asyncio.Event()
         self.board = Board()
+        self.ended: Counter[tuple[str, str]] = Counter()
         self.stopping = False
 
     def take_in(self, job: WaitingJob) -> None:
-        """A job waits in the store."""
-        self.board.add(job)
-        self._wake.set()
+        """A job waits in the store; nothing happens to one that is known."""
+        if job.job_id not in self._runs and self.board.position(job.job_id) is None:
+            self.board.add(job)
+            self._wake.set()
 
     def give_up(self, record: JobRecord) -> None:
         """The end of this job is recorded elsewhere: it is cancelled."""
@@ -90,6 +105,14 @@ class Feeder:
     def running(self) -> int:
         """Jobs in the GPU's queue, or on the GPU."""
         return len(self._runs)
+
+    def under_way(self) -> list[WaitingJob]:
+        """These jobs, the longest there first."""
+        return [run.job for run in self._runs.values()]
+
+    def items(self) -> frozenset[Sequence]:
+        """The sequence numbers of those in the GPU's queue, or on the GPU."""
+        return frozenset(run.ticket.sequence for run in self._runs.values() if run.ticket is not None)
 
     def item_of(self, job_id: str) -> int | None:
         """The sequence number in the GPU's queue of a job that is on its way."""
@@ -138,15 +161,25 @@ class Feeder:
             self._house.events.emit(JobsRecovered(at=now, queued=queued, requeued=left.requeued, failed=len(left.failed)))
 
     def _feed(self) -> None:
-        while not self.stopping and len(self._runs) < self._jobs.max_in_queue and len(self.board) > 0 and self._house.ready():
+        while not self.stopping and self._has_room() and len(self.board) > 0 and self._house.ready():
             wall_s = self._house.clock.wall()
             off_peak = not self._house.config().is_active_hours(wall_s)
             job = self.board.take(wall_s, off_peak=off_peak, running=[run.job for run in self._runs.values()])
             if job is None:
                 return
+            if self._is_paused(job):  # internal ones come first, so there is none
+                self.board.add(job)
+                return
             run = Run(job=job)
             self._runs[job.job_id] = run
             self._tasks.start(self._perform(run))
+
+    def _has_room(self) -> bool:
+        """What the owner has paused keeps no other job from the queue."""
+        return sum(not self._is_paused(run.job) for run in self._runs.values()) < self._jobs.max_in_queue
+
+    def _is_paused(self, job: WaitingJob) -> bool:
+        return job.lane is Lane.EXTERNAL and self._house.paused()
 
     def _patience_s(self) -> float:
         wall_s = self._house.clock.wall()
@@ -215,6 +248,7 @@ class Feeder:
 
     def tell_end(self, job: WaitingJob | JobRecord, end: JobEnd, attempts: int) -> None:
         """Say that the end of a job is recorded."""
+        self.ended[job.caller, end.state.value] += 1
         total_s = max(0.0, self._house.clock.wall() - job.accepted_wall_s)
         self._house.events.emit(
             JobEnded(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hearth.config.settings import JobSettings, Settings
-from hearth.errors import BackendUnreachable, CallerGone, HearthError, QueueFull, ShuttingDown, WaitExpired
+from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, WaitExpired
 from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob, WaitingJob
 from hearth.jobs.requests import item_of
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 RETRY_S = 5.0
 """After a start that was in vain through no fault of the job: the model server is down, or the queue is full."""
 MAX_BACKOFF_S = 300.0
-_NOT_ITS_FAULT = (BackendUnreachable, QueueFull, ShuttingDown, WaitExpired)
+_NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown, WaitExpired)
 
 Submit = Callable[[NewItem], Ticket]
 Resolve = Callable[[str], Awaitable[str]]
@@ -46,8 +46,7 @@ class Again:
 async def run_once(run: Run, started: StartedJob, settings: Settings, submit: Submit, resolve: Resolve) -> JobEnd | Again:
     """Have the job done once; what came of it. Raises nothing but defects."""
     try:
-        model = await resolve(run.job.model)
-        run.ticket = submit(item_of(run.job, started, model, settings))
+        run.ticket = await _in_queue(run, started, settings, submit, resolve)
         head = await run.ticket.reply.head()
         body = await _whole(run.ticket.reply, int(settings.jobs.max_result_mib * MIB))
     except CallerGone:
@@ -71,6 +70,14 @@ async def run_once(run: Run, started: StartedJob, settings: Settings, submit: Su
             result=body,
         )
     return JobEnd(state=JobState.COMPLETED, status=head.status, content_type=content_type, result=body)
+
+
+async def _in_queue(run: Run, started: StartedJob, settings: Settings, submit: Submit, resolve: Resolve) -> Ticket:
+    """Put the job into the GPU's queue. Raises HearthError as `submit` and `resolve`, CallerGone where it was cancelled meanwhile."""
+    model = await resolve(run.job.model)
+    if run.cancelled:  # there was no item yet that could have been cancelled
+        raise CallerGone
+    return submit(item_of(run.job, started, model, settings))
 
 
 def backoff_s(attempts: int) -> float:

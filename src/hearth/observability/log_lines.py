@@ -19,11 +19,14 @@ from types import MappingProxyType
 from hearth.events import (
     AlertFailed,
     BackendWentDown,
+    BatchEnded,
     BudgetExhausted,
     BudgetThresholdReached,
     CloudWentDown,
     ConfigRejected,
     DiskRanLow,
+    EmbeddingsFlushed,
+    EmbeddingsParted,
     EmulatorStarted,
     Event,
     GpuLost,
@@ -32,6 +35,7 @@ from hearth.events import (
     ItemDispatched,
     ItemDiverged,
     ItemEnded,
+    ItemLost,
     ItemPromoted,
     ItemProtected,
     ItemQueued,
@@ -48,6 +52,7 @@ from hearth.events import (
     StorageFailed,
     SwapCompleted,
     SwapFailed,
+    TelemetryFailed,
     WebhookFailed,
     name_of,
 )
@@ -84,10 +89,12 @@ _WARNINGS = (
     CloudWentDown,
     ConfigRejected,
     DiskRanLow,
+    EmbeddingsParted,
     EmulatorStarted,
     GpuLost,
     GpuOverheated,
     ItemDiverged,
+    ItemLost,
     ItemProtected,
     ItemResent,
     JobRequeued,
@@ -97,10 +104,11 @@ _WARNINGS = (
     ResidencyDrifted,
     StorageFailed,
     SwapFailed,
+    TelemetryFailed,
     WebhookFailed,
 )
 
-_STEPS = (ItemQueued, ItemPromoted, ItemDispatched, ItemStreaming, JobQueued, JobStarted)
+_STEPS = (EmbeddingsFlushed, ItemQueued, ItemPromoted, ItemDispatched, ItemStreaming, JobQueued, JobStarted)
 
 _LEVELS: Mapping[type[Event], int] = MappingProxyType(
     {**dict.fromkeys(_WARNINGS, logging.WARNING), **dict.fromkeys(_STEPS, logging.DEBUG), InternalFault: logging.ERROR}
@@ -132,6 +140,8 @@ def level_of(event: Event) -> int:
     """ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for the steps of an item that its end sums up."""
     if isinstance(event, ItemEnded):
         return logging.WARNING if event.outcome in (Outcome.FAILED, Outcome.EXPIRED) else logging.INFO
+    if isinstance(event, BatchEnded):
+        return logging.WARNING if event.state in ("failed", "expired") else logging.INFO
     if isinstance(event, JobEnded):
         return logging.WARNING if event.state == "failed" else logging.INFO
     if isinstance(event, SwapCompleted):

@@ -17,6 +17,8 @@ class SwapReason(StrEnum):
     """An item has waited past `scheduling.max_swap_wait_s`."""
     EXPECTED = "expected"
     """Nothing else to do, and the last caller is likely to ask for it next."""
+    OWNER = "owner"
+    """The owner has ordered it, or ordered out what is unloaded."""
     HOME = "home"
     """Nothing else to do: back to the home model."""
     RELOAD = "reload"

@@ -67,13 +67,13 @@ class Scheduler:
         return self._armed(actions, now)
 
     def _place(self, now: float) -> list[Action]:
-        """What starts, stops and is swapped; where nothing waits or runs, what may be loaded meanwhile."""
+        """What starts, stops and is swapped; where the house is at rest, what may be loaded meanwhile."""
         state, started = self.state, list[Action]()
-        if state.entries:
+        if not state.at_rest:
             state.idle_since = None
             if (action := start_next_of_line(state, now)) is not None:
                 started.append(action)
-                if state.residency.saturated(state.waiting.lines_of):
+                if not state.orders.wanted and state.residency.saturated(state.waiting.lines_of):
                     return started
             return started + Placement(state, now).run()
         placement = Placement(state, now)

@@ -18,6 +18,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, SwapReason
 from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.inputs import Fault, Input
+from hearth.scheduling.ordered import ORDER_FOLDS
 from hearth.scheduling.packing import first_byte_may_open
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, resumable
@@ -164,7 +165,15 @@ def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
 
 
 def _cancelled(state: State, fact: inputs.Cancelled, _now: float) -> list[Action]:
-    entry = state.entries.get(fact.sequence)
+    return _drop(state, fact.sequence)
+
+
+def _cancelled_together(state: State, fact: inputs.CancelledTogether, _now: float) -> list[Action]:
+    return [action for sequence in fact.sequences for action in _drop(state, sequence)]
+
+
+def _drop(state: State, sequence: Sequence) -> list[Action]:
+    entry = state.entries.get(sequence)
     if entry is None or entry.cancelled:
         return []
     if entry.place is Place.WAITING:
@@ -174,7 +183,7 @@ def _cancelled(state: State, fact: inputs.Cancelled, _now: float) -> list[Action
     entry.cancelled = True
     was_running = entry.place is Place.RUNNING
     entry.place = Place.STOPPING
-    return [Abort(sequence=fact.sequence, attempt=entry.attempts)] if was_running else []
+    return [Abort(sequence=sequence, attempt=entry.attempts)] if was_running else []
 
 
 def _loaded(state: State, fact: inputs.Loaded, now: float) -> list[Action]:
@@ -185,6 +194,9 @@ def _loaded(state: State, fact: inputs.Loaded, now: float) -> list[Action]:
         state.estimates.learn_swap(origin, model, now - swap.started_at + swap.cleared_s)
         state.failures.pop(model, None)
         state.home_failures = 0
+        state.orders.settle(model)
+        if swap.why is SwapReason.OWNER:
+            state.idle_since = None
     return []
 
 
@@ -202,6 +214,7 @@ def _load_failed(state: State, fact: inputs.LoadFailed, now: float) -> list[Acti
         state.not_before[model] = now + LOAD_RETRY_S
         return []
     state.failures.pop(model)
+    state.orders.settle(model)
     stranded = state.waiting.entries(model)
     if model == state.home and not state.residency.residents:
         stranded += state.waiting.entries(None)
@@ -286,6 +299,7 @@ FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] 
         inputs.Failed: _failed,
         inputs.Stopped: _stopped,
         inputs.Cancelled: _cancelled,
+        inputs.CancelledTogether: _cancelled_together,
         inputs.Loaded: _loaded,
         inputs.LoadFailed: _load_failed,
         inputs.Unloaded: _unloaded,
@@ -299,5 +313,6 @@ FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] 
         inputs.PolicyChanged: _reconfigured,
         inputs.DrainRequested: _drain_requested,
         inputs.TimerFired: _timer_fired,
+        **ORDER_FOLDS,
     }
 )

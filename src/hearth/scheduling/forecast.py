@@ -20,7 +20,7 @@ from hearth.scheduling.packing import budget_tokens
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
-from hearth.types import QueueItem, Sequence, Usage
+from hearth.types import Lane, QueueItem, Sequence, Usage
 
 HORIZON_ITEMS = 100
 """So many waiting items are run forward (about 3 ms); what stands behind them is reckoned from their mean pace."""
@@ -64,6 +64,7 @@ class _Shadow:
     def _fill(self, state: State, waiting: list[Entry]) -> None:
         mine = self._brain.state
         mine.active, mine.interruptions = state.active, state.interruptions
+        mine.orders = replace(state.orders)
         mine.announced, mine.not_before = dict(state.announced), dict(state.not_before)
         mine.rounds = dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
@@ -143,9 +144,14 @@ class _Shadow:
         heapq.heappush(self._events, (at, next(self._order), fact))
 
 
+def is_paused(state: State, lane: Lane) -> bool:
+    """Does the work of this lane wait until the owner says otherwise?"""
+    return state.orders.paused and lane is Lane.EXTERNAL
+
+
 def slot_is_free(state: State, item: QueueItem) -> bool:
     """Would this item be started at once, with nobody before it?"""
-    if len(state.waiting) or item.model is None or state.down_since is not None or state.draining:
+    if len(state.waiting) or item.model is None or state.down_since is not None or state.draining or is_paused(state, item.lane):
         return False
     resident = state.residency.ready(item.model)
     if resident is None or (resident.running and budget_tokens(state.settings.scheduling.packing) is not None):

@@ -1,4 +1,4 @@
-"""Back to the home model when nobody needs another one.
+"""Back to the home model, or the one that the owner has pinned, when nobody needs another one.
 
 A restore is a decision like any other, taken when the house has been idle for `restore_home_delay_s`: never a task beside the
 scheduler, so an arrival at any instant simply changes the next decision. A failed restore is tried again ever later, then left alone
@@ -15,10 +15,12 @@ MAX_RESTORES = 5
 
 
 def restore(state: State, placement: Placement, now: float) -> None:
-    """With nothing waiting or running, start restoring the home model if its time has come; else ask to be woken when it has."""
+    """With the house at rest, start restoring the model to come back to if its time has come; else ask to be woken when it has."""
     if state.idle_since is None:
         state.idle_since = now
-    home = state.home
+    home = state.comes_back
+    if state.orders.wanted:
+        return
     if home is None or home in state.residency.residents or state.residency.swap is not None or state.residency.never_fits(home):
         return
     if state.home_failures >= MAX_RESTORES:

@@ -91,6 +91,13 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CancelledTogether:
+    """Several items were cancelled at once: one decision for them all, so that none is made room for in between."""
+
+    sequences: tuple[Sequence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """The model is verified resident: by our load, or found so. `vram_mib` is what it occupies, None where unknown."""
 
@@ -159,6 +166,34 @@ class PreemptRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalPaused:
+    """The owner wants external work to wait (`paused`), or to go on."""
+
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPinned:
+    """The owner named the model to come back to, which no external item's swap may evict; None: there is none any more."""
+
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOrdered:
+    """The owner wants a model in memory."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadOrdered:
+    """The owner wants a model out of memory."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChanged:
     """New settings are in force."""
 
@@ -184,6 +219,7 @@ Input = (
     | Failed
     | Stopped
     | Cancelled
+    | CancelledTogether
     | Loaded
     | LoadFailed
     | Unloaded
@@ -194,6 +230,10 @@ Input = (
     | Scheduled
     | ModeChanged
     | PreemptRequested
+    | ExternalPaused
+    | ModelPinned
+    | LoadOrdered
+    | UnloadOrdered
     | PolicyChanged
     | DrainRequested
     | TimerFired

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import inf
 
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Unload
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, SwapReason, Unload
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import resumable
@@ -92,6 +92,7 @@ class DecisionChecker:
         for action in actions:
             self._judge(action)
         self._no_external_start_past_waiting_internal(actions)
+        self._no_external_start_while_paused(actions)
         self._never_idle_beside_ready_work(now)
         return actions
 
@@ -108,8 +109,9 @@ class DecisionChecker:
                 self._judge_stop(action, state.entries[sequence])
             case Load(model=model):
                 self._judge_load(model)
-            case Unload(model=model):
+            case Unload(model=model, why=why):
                 _require(not state.residency.residents[model].running, f"{model} is unloaded under running work")
+                self._judge_eviction_of_pinned(model, why)
             case Fail(sequence=sequence) | Expire(sequence=sequence):
                 _require(sequence not in self._over, f"item {sequence} ends twice")
                 self._over.add(sequence)
@@ -126,6 +128,12 @@ class DecisionChecker:
             _require(entry.external and entry.forwarded, f"item {action.sequence} is cut though it could be put back")
         if not isinstance(action, Abort):
             _require(entry.interrupts < self.state.settings.queue.max_interrupt_count, f"protected item {action.sequence} is preempted")
+
+    def _judge_eviction_of_pinned(self, model: str, why: SwapReason) -> None:
+        state = self.state
+        if model == state.orders.pinned and why is not SwapReason.RELOAD:
+            needs_room = any(entry.band <= Band.BACKGROUND and entry.item.model != model for entry in state.waiting.all_entries())
+            _require(needs_room, f"{model} is unloaded though it is pinned and no internal work needs its room")
 
     def _judge_load(self, model: str) -> None:
         residency = self.state.residency
@@ -146,13 +154,35 @@ class DecisionChecker:
                 ahead = self.state.waiting.up_to(Band.BACKGROUND, entry.model) + self.state.waiting.up_to(Band.BACKGROUND, None)
                 _require(not ahead, f"external item {entry.item.sequence} starts on {entry.model} past internal work for it")
 
+    def _no_external_start_while_paused(self, actions: list[Action]) -> None:
+        if self.state.orders.paused:
+            for action in actions:
+                paused = isinstance(action, Dispatch) and self.state.entries[action.sequence].external
+                _require(not paused, "an external item starts though the owner has paused them")
+
     def _never_idle_beside_ready_work(self, now: float) -> None:
         """If nothing runs, nothing moves and something waits, then there must be a named reason."""
         state = self.state
-        if not len(state.waiting) or state.draining or state.down_since is not None or state.residency.swap is not None:
+        able = {entry.item.model for entry in state.waiting.all_entries() if not (state.orders.paused and entry.external)}
+        if not able or state.draining or state.down_since is not None or state.residency.swap is not None:
             return
         if any(resident.running for resident in state.residency.residents.values()):
             return
-        held = bool(state.not_before) or state.held_until is not None or any(due > now for due in state.announced.values())
-        homeless = state.home is None and state.waiting.models() == (None,)
+        held = (
+            self._only_the_pin_holds()
+            or bool(state.not_before)
+            or state.held_until is not None
+            or any(due > now for due in state.announced.values())
+        )
+        homeless = state.home is None and able == {None}
         _require(held or homeless, f"the GPU idles at {now} while {len(state.waiting)} items wait")
+
+    def _only_the_pin_holds(self) -> bool:
+        """Everything that waits is external, and the first of each line could only have its model in place of the pinned one."""
+        state, pinned = self.state, self.state.orders.pinned
+        if pinned not in state.residency.residents or state.waiting.count(Lane.INTERNAL):
+            return False
+        heads = (*state.waiting.heads(Band.INTERRUPTED), *state.waiting.heads(Band.EXTERNAL))
+        needed = {(entry.item.model or state.home or "", entry.item.task_type) for entry in heads}
+        room = [state.residency.eviction_for(model, (pinned,), task) for model, task in needed]
+        return all(evict is None for evict in room)

@@ -9,6 +9,8 @@
 4. A model that was just loaded serves a waiter before a swap of equal or lower rank may take it away.
 5. A waiting item that is older than `max_swap_wait_s` may force a swap, but only once the resident model has served
    `residency_factor` times what the swap costs: a bare age limit would turn overload into nothing but swapping.
+6. The pinned model is reserved before any external band; while the owner has external work paused, these bands are left out. The owner's
+   own loads and unloads come last.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from hearth.types import Band
 
 WAITED_FOR = frozenset({SwapReason.WAITING, SwapReason.OVERDUE})
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
-_READY, _UNLOADING, _WAITING = Phase.READY, Phase.UNLOADING, SwapReason.WAITING
+_READY, _UNLOADING, _WAITING, _INTERRUPTED = Phase.READY, Phase.UNLOADING, SwapReason.WAITING, Band.INTERRUPTED
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
@@ -50,18 +52,42 @@ class Placement:
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
         state, suspicious = self._state, False
-        if state.cleared_for is not None and not state.waiting.wants(state.cleared_for[0]):
+        if state.cleared_for is not None and not state.waits_for(state.cleared_for[0]):
             state.cleared_for = None
         for resident in state.residency.residents.values():
             suspicious |= resident.suspect
             if not resident.settled:
                 self._unsettled.append(resident)
-        for band, lines in zip(BANDS, state.waiting.lines, strict=True):
-            if lines:
-                self._serve_band(band, lines)
+        self._serve_bands()
         if suspicious:
             self._unload_suspects()
+        if state.orders.wanted or state.orders.unwanted:
+            self._obey()
         return self._actions
+
+    def _serve_bands(self) -> None:
+        orders = self._state.orders
+        for band, lines in zip(BANDS, self._state.waiting.lines, strict=True):
+            if band is _INTERRUPTED and orders.pinned is not None:
+                self._claimed.add(orders.pinned)
+            if lines and not (orders.paused and band in EXTERNAL_BANDS):
+                self._serve_band(band, lines)
+
+    def _obey(self) -> None:
+        """Do what the owner has ordered, as far as nothing that waits is in its way."""
+        state, orders = self._state, self._state.orders
+        for model in orders.unwanted:
+            if model not in state.residency.residents or state.is_asked_for(model):
+                orders.settle(model)
+        idle = tuple(model for model in orders.unwanted if state.is_there(model) and not self._left_alone(model))
+        if idle and state.residency.swap is None and state.cleared_for is None:
+            self._begin(idle[0], idle, SwapReason.OWNER)
+            for model in idle:
+                orders.settle(model)
+        for model in orders.wanted:
+            beside = state.cleared_for is None and state.residency.eviction_for(model, ()) == ()
+            if model not in state.residency.residents and (beside or state.at_rest):
+                self.make_room(model, SwapReason.OWNER)
 
     def make_room(self, model: str, why: SwapReason, waiter: Entry | None = None) -> None:
         """Bring a model in, or get closer to it: nothing happens while another swap is under way or its turn has not come."""

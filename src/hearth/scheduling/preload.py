@@ -23,7 +23,9 @@ SURE = 0.8
 
 def preload(state: State, placement: Placement, now: float) -> None:
     """Begin loading what is likely to be asked for next, or ask to be woken when that is due."""
-    idle_since = state.idle_since
+    idle_since, orders = state.idle_since, state.orders
+    if orders.paused or orders.wanted or orders.pinned is not None:
+        return
     if not POLICIES[state.settings.scheduling.policy].preloads or idle_since is None or state.preloaded_at == idle_since:
         return
     target = _expected(state, now)

@@ -35,6 +35,7 @@ def start_next_of_line(state: State, now: float) -> Dispatch | None:
 
     `placement` would say the same, at three times the cost: that is all there is to this. So whatever is out of the ordinary is left to
     it (None): urgent work, work for any model, several models or slots, an announced task, a swap, an item that is old enough to force one.
+    While external work is paused, only urgent work brings a decision here.
     """
     resident = _only_model(state)
     if resident is None or state.announced or state.held_until is not None or state.cleared_for is not None:

@@ -9,9 +9,10 @@ from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.aging import Aging
 from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.estimates import Estimates
-from hearth.scheduling.residency import Residency
-from hearth.scheduling.waiting import Entry, Place, WaitingRoom
-from hearth.types import Band, Sequence
+from hearth.scheduling.orders import Orders
+from hearth.scheduling.residency import Phase, Residency
+from hearth.scheduling.waiting import BANDS, Entry, Place, WaitingRoom
+from hearth.types import Band, Lane, Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +23,7 @@ class State:
         entries: every accepted item that has not left, by sequence.
         active: within active hours, when internal work may interrupt.
         down_since: the backend has not answered since then; None while it does.
+        orders: what the owner has ordered.
         announced: instants of announced internal tasks, by task type.
         interruptions: numbers the interruptions, so that the latest goes first.
         failures: consecutive load or unload failures by model.
@@ -46,6 +48,7 @@ class State:
     active: bool = True
     draining: bool = False
     down_since: float | None = None
+    orders: Orders = field(default_factory=Orders)
     announced: dict[str, float] = field(default_factory=dict)
     interruptions: int = 0
     failures: dict[str, int] = field(default_factory=dict)
@@ -79,6 +82,30 @@ class State:
     def home(self) -> str | None:
         """The home model, None where there is none."""
         return self.settings.gpu.home_model or None
+
+    @property
+    def comes_back(self) -> str | None:
+        """The model that is loaded when there is nothing else to do: the pinned one, else the home model."""
+        return self.orders.pinned or self.home
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing runs, and nothing waits that may start."""
+        return len(self.entries) == (self.waiting.count(Lane.EXTERNAL) if self.orders.paused else 0)
+
+    def is_there(self, model: str) -> bool:
+        """Is this model in memory, and not on its way out?"""
+        resident = self.residency.residents.get(model)
+        return resident is not None and resident.phase is Phase.READY
+
+    def waits_for(self, model: str) -> int:
+        """How many wait for exactly this model that may start."""
+        return self.waiting.up_to(Band.BACKGROUND if self.orders.paused else BANDS[-1], model)
+
+    def is_asked_for(self, model: str) -> bool:
+        """Does anything run on this model, or wait for exactly it that may start?"""
+        resident = self.residency.residents.get(model)
+        return self.waits_for(model) > 0 or (resident is not None and bool(resident.running))
 
     def is_idle(self, model: str) -> bool:
         """Does nothing wait for exactly this model, and nothing run on it?"""

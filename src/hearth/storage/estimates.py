@@ -9,6 +9,7 @@ import json
 import sqlite3
 from collections.abc import Mapping
 
+from hearth import failpoints
 from hearth.clock import Clock
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
@@ -30,7 +31,7 @@ class Estimates:
     def save(self, name: str, document: Mapping[str, object]) -> None:
         """Keep a document of plain JSON values some time soon. Raises TypeError or ValueError for anything else."""
         row = (name, json.dumps(document, allow_nan=False), self._clock.wall())
-        self._writer.post(lambda connection: connection.execute(_SAVE, row).rowcount)
+        self._writer.post(failpoints.before_commit("estimates", lambda connection: connection.execute(_SAVE, row).rowcount))
 
     async def load(self, name: str) -> dict[str, object] | None:
         """The document last saved, None where there is none that can be read. Raises StorageUnavailable."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
+from hearth import failpoints
 from hearth.clock import Clock
 from hearth.events import Event, ItemEnded
 from hearth.storage.reader import Reader
@@ -46,7 +47,7 @@ class InvocationLog:
         """Note an item that has ended; every other event is ignored."""
         if isinstance(event, ItemEnded):
             row = self._row(event)
-            self._writer.post(lambda connection: connection.execute(_INSERT, row).rowcount)
+            self._writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
         """As `SelectiveSink` says."""

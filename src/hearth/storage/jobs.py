@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import (
@@ -26,6 +27,7 @@ from hearth.job_types import (
     Webhook,
 )
 from hearth.storage.job_rows import RECORD_COLUMNS, delivery_of, record_of, row_of, waiting_of
+from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
 
@@ -44,7 +46,6 @@ _SAME_KEY = (
     "SELECT id, number, accepted_wall_s FROM jobs "
     "WHERE caller = ? AND task_type = ? AND job_key = ? AND state IN ('queued', 'running') ORDER BY number LIMIT 1"
 )
-_QUEUED = "SELECT COUNT(*) FROM jobs WHERE state = 'queued'"
 _BYTES = "SELECT COALESCE(SUM(bytes), 0) FROM jobs"
 _START = "UPDATE jobs SET state = 'running', attempts = attempts + 1, epoch = ?, started_wall_s = ? WHERE number = ? AND state = 'queued'"
 _END = (
@@ -73,7 +74,8 @@ _WAITING = (
 _FIND = f"SELECT {RECORD_COLUMNS}, result FROM jobs WHERE id = ?"  # noqa: S608 - our names
 _LIST = (
     f"SELECT {RECORD_COLUMNS}, NULL AS result FROM jobs WHERE (:caller IS NULL OR caller = :caller) "  # noqa: S608 - our names
-    "AND (:state IS NULL OR state = :state) AND (:task_type IS NULL OR task_type = :task_type) ORDER BY number DESC LIMIT :limit"
+    "AND (:state IS NULL OR state = :state) AND (NOT :unended OR state IN ('queued', 'running')) "
+    "AND (:task_type IS NULL OR task_type = :task_type) ORDER BY number DESC LIMIT :limit"
 )
 _FORGET = (
     "DELETE FROM jobs WHERE number IN (SELECT number FROM jobs WHERE ended_wall_s < ? AND webhook <> 'waiting' "
@@ -105,11 +107,11 @@ class JobTable:
             KeyReused: its idempotency key stands for another request.
             QueueFull: as many jobs wait, or as much is kept, as `limits` allow.
         """
-        return await self._write(partial(_add, new, limits, self._clock.wall()))
+        return await self._write("jobs.accept", partial(_add, new, limits, self._clock.wall()))
 
     async def start(self, number: int) -> StartedJob | None:
         """Note that a waiting job starts; None where it does not wait any more."""
-        return await self._write(partial(_start, number, self._epoch, self._clock.wall()))
+        return await self._write("jobs.start", partial(_start, number, self._epoch, self._clock.wall()))
 
     async def end(self, number: int, end: JobEnd) -> bool:
         """Record result and end of a job that runs here; False where it has ended otherwise, which changes nothing."""
@@ -125,12 +127,12 @@ class JobTable:
             "number": number,
             "epoch": self._epoch,
         }
-        return await self._write(lambda connection: connection.execute(_END, values).rowcount == 1)
+        return await self._write("jobs.end", lambda connection: connection.execute(_END, values).rowcount == 1)
 
     async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool:
         """Have a job that runs here wait again; not `counted`, it was as if it had never started. False as for `end`."""
         values = {"uncounted": int(not counted), "not_before": not_before_wall_s, "number": number, "epoch": self._epoch}
-        return await self._write(lambda connection: connection.execute(_PUT_BACK, values).rowcount == 1)
+        return await self._write("jobs.put_back", lambda connection: connection.execute(_PUT_BACK, values).rowcount == 1)
 
     async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered:
         """Settle what earlier processes left running, and list what waits. Doing it again changes nothing.
@@ -138,12 +140,12 @@ class JobTable:
         Args:
             requeue: have such jobs run again, unless they were started `max_attempts` times; else they have failed.
         """
-        return await self._write(partial(_recover, self._epoch, self._clock.wall(), requeue, max_attempts))
+        return await self._write("jobs.recover", partial(_recover, self._epoch, self._clock.wall(), requeue, max_attempts))
 
     async def cancel(self, job_id: str) -> bool:
         """End a job that waits or runs as cancelled; False where it has ended, or never was."""
         values = {"id": job_id, "now": self._clock.wall()}
-        return await self._write(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
+        return await self._write("jobs.cancel", lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
 
     async def find(self, job_id: str) -> JobRecord | None:
         """One job with its result."""
@@ -154,6 +156,7 @@ class JobTable:
         values = {
             "caller": wanted.caller,
             "state": None if wanted.state is None else wanted.state.value,
+            "unended": wanted.unended,
             "task_type": wanted.task_type,
             "limit": max(0, wanted.limit),
         }
@@ -161,7 +164,8 @@ class JobTable:
 
     async def forget(self, before_wall_s: float) -> int:
         """Delete some of the jobs that ended before an instant; how many (0: none are left). Who is still to be told of one keeps it."""
-        return await self._write(lambda connection: connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount)
+        aged = (before_wall_s, ROWS_PER_STEP)
+        return await self._write("jobs.forget", lambda connection: connection.execute(_FORGET, aged).rowcount)
 
     async def kept_bytes(self) -> int:
         """Bytes of all requests and results."""
@@ -174,19 +178,22 @@ class JobTable:
     async def told(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
         """Note what came of an attempt; WAITING has another one at `due_wall_s`. False where nothing was to be delivered."""
         values = (webhook.value, attempts, due_wall_s, webhook.value, job_id)
-        return await self._write(lambda connection: connection.execute(_TOLD, values).rowcount == 1)
+        return await self._write("jobs.webhook", lambda connection: connection.execute(_TOLD, values).rowcount == 1)
 
-    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._writer.submit(run)
+    async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
+        written = await self._writer.submit(failpoints.before_commit(name, run))
+        failpoints.reach(f"{name}.after_commit")
+        return written
 
 
 def _add(new: NewJob, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Acceptance:
     known = _repeated(new, now, connection) or _same_key(new, connection)
     if known is not None:
         return known
-    if connection.execute(_QUEUED).fetchone()[0] >= limits.max_queued:
+    queued, kept_bytes = totals(connection)
+    if queued >= limits.max_queued:
         raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
-    if connection.execute(_BYTES).fetchone()[0] + len(new.request) > limits.max_bytes:
+    if kept_bytes + len(new.request) > limits.max_bytes:
         raise QueueFull("the store holds as much of requests and results as jobs.max_stored_mib allows")
     columns = row_of(new, now)
     names = ", ".join(columns)

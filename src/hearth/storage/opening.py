@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageRefused
 from hearth.storage.connections import Connect, defects, make_durable
@@ -52,8 +53,10 @@ def create(path: Path, connect: Connect, migrations: Sequence[Migration]) -> Non
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         migrate(connection, migrations)
+    failpoints.reach("storage.create.before_rename")
     draft.replace(path)
     sync_directory(path.parent)
+    failpoints.reach("storage.create.after_rename")
 
 
 def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
@@ -81,7 +84,9 @@ def begin_epoch(connection: sqlite3.Connection, clock: Clock) -> int:
     row = (clock.wall(), __version__)
     connection.execute("BEGIN IMMEDIATE")
     cursor = connection.execute("INSERT INTO process (started_wall_s, version) VALUES (?, ?)", row)
+    failpoints.reach("storage.epoch.before_commit")
     connection.execute("COMMIT")
+    failpoints.reach("storage.epoch.after_commit")
     return int(cursor.lastrowid or 0)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from hearth import failpoints
 from hearth.clock import Clock
 
 DAY_S = 86_400.0
@@ -49,14 +50,18 @@ class Retention:
 
 
 def _delete(connection: sqlite3.Connection, statement: str, parameters: dict[str, float]) -> bool:
-    return connection.execute(statement, parameters).rowcount > 0
+    failpoints.reach("storage.retention.before_delete")
+    deleted = connection.execute(statement, parameters).rowcount
+    if deleted:
+        failpoints.reach("storage.retention.after_delete")
+    return deleted > 0
 
 
 def _used_bytes(connection: sqlite3.Connection) -> int:
-    """What jobs keep has a limit of its own, and must not push out the log."""
+    """What jobs and files keep has a limit of its own, and must not push out the log."""
     pages = _number(connection, "page_count") - _number(connection, "freelist_count")
-    jobs = int(connection.execute("SELECT COALESCE(SUM(bytes), 0) FROM jobs").fetchone()[0])
-    return pages * _number(connection, "page_size") - jobs
+    kept = int(connection.execute("SELECT (SELECT TOTAL(bytes) FROM jobs) + (SELECT TOTAL(bytes) FROM files)").fetchone()[0])
+    return pages * _number(connection, "page_size") - kept
 
 
 def _give_back(connection: sqlite3.Connection) -> bool:

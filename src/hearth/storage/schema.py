@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 
+from hearth import failpoints
 from hearth.errors import StorageRefused
 from hearth.storage.faults import fault_of
 
@@ -48,6 +49,7 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
         sqlite3.Error: the disk, not the step, is at fault.
     """
     for step in migrations[version_of(connection) :]:
+        failpoints.reach("storage.migrate.before_step")
         try:
             connection.executescript(f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version = {step.number};\nCOMMIT;")
         except sqlite3.Error as error:
@@ -56,3 +58,4 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
             if fault_of(error) is not None:
                 raise
             raise StorageRefused(f"migration {step.name} failed: {error}. The database is unchanged; please report this.") from error
+        failpoints.reach("storage.migrate.after_step")

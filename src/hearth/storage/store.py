@@ -10,9 +10,12 @@ from hearth.clock import Clock
 from hearth.config.settings import StorageSettings
 from hearth.errors import StorageUnavailable
 from hearth.storage.backup import copy_into
+from hearth.storage.batch_lines import BatchLineTable
+from hearth.storage.batches import BatchTable
 from hearth.storage.connections import Connect, connect_writer
 from hearth.storage.database import BUSY_TIMEOUT_S, Database
 from hearth.storage.estimates import Estimates
+from hearth.storage.files import FileTable
 from hearth.storage.invocation_log import InvocationLog
 from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import Ledger
@@ -26,7 +29,7 @@ class Store:
     """An open store.
 
     Attributes:
-        invocations, swaps: event sinks with queries; ledger, jobs, estimates: see their modules.
+        invocations, swaps: event sinks with queries; ledger, jobs, files, batches, batch_lines, estimates: see their modules.
         epoch: number of this start of the process on this file.
     """
 
@@ -44,6 +47,9 @@ class Store:
         self.swaps = SwapLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.jobs = JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
+        self.files = FileTable(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
+        self.batches = BatchTable(writer=writer, reader=reader, clock=clock)
+        self.batch_lines = BatchLineTable(writer=writer, reader=reader, clock=clock)
         self.estimates = Estimates(writer=writer, reader=reader, clock=clock)
 
     @classmethod

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from math import inf
 
+from hearth import failpoints
 from hearth.clock import Clock
 from hearth.events import Event, SwapCompleted, SwapFailed
 from hearth.storage.reader import Reader
@@ -38,7 +39,7 @@ class SwapLog:
         if isinstance(event, SwapCompleted | SwapFailed):
             self._number += 1
             row = (self._epoch, self._number, self._clock.wall() - (self._clock.monotonic() - event.at), *_values(event))
-            self._writer.post(lambda connection: connection.execute(_INSERT, row).rowcount)
+            self._writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT, row).rowcount))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
         """As `SelectiveSink` says."""

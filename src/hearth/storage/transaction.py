@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hearth import failpoints
 from hearth.storage.faults import fault_of, unavailable
 
 Statement = Callable[[sqlite3.Connection], object]
@@ -36,7 +37,9 @@ def commit_together(connection: sqlite3.Connection, statements: Sequence[Stateme
     try:
         connection.execute("BEGIN IMMEDIATE")
         results = [_attempt(connection, statement) for statement in statements]
+        failpoints.reach("storage.group.before_commit")
         connection.execute("COMMIT")
+        failpoints.reach("storage.group.after_commit")
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")

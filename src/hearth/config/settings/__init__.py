@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hearth.config.settings.alerts import AlertSettings, AlertType
+from hearth.config.settings.batches import BatchSettings, BatchWindow
 from hearth.config.settings.callers import AuthSettings, BudgetSettings, CallerLimits, KeySettings, RateLimitSettings
 from hearth.config.settings.clients import BackgroundTasks, ClientSettings
 from hearth.config.settings.cloud import CloudPriceSettings, CloudSettings
+from hearth.config.settings.embeddings import EmbeddingSettings
 from hearth.config.settings.gpu import GpuAlertSettings, GpuSettings, ModelSettings
 from hearth.config.settings.jobs import JobSettings, OnRestart, WebhookSettings
 from hearth.config.settings.scheduling import (
@@ -36,6 +38,7 @@ from hearth.config.settings.scheduling import (
 )
 from hearth.config.settings.servers import BackendMode, BackendSettings, KeepaliveSettings, LogLevel, OllamaSettings, ServerSettings
 from hearth.config.settings.storage import StorageSettings
+from hearth.config.settings.telemetry import TelemetrySettings
 from hearth.types import LoadOptions, Priority, canonical_model
 
 __all__ = [
@@ -47,12 +50,15 @@ __all__ = [
     "BackendMode",
     "BackendSettings",
     "BackgroundTasks",
+    "BatchSettings",
+    "BatchWindow",
     "BudgetSettings",
     "CallerLimits",
     "ClientSettings",
     "CostAwareSettings",
     "CloudPriceSettings",
     "CloudSettings",
+    "EmbeddingSettings",
     "GpuAlertSettings",
     "GpuSettings",
     "JobSettings",
@@ -74,6 +80,7 @@ __all__ = [
     "Settings",
     "StartedStreams",
     "StorageSettings",
+    "TelemetrySettings",
     "TimeSliceSettings",
     "UnreplayableStreams",
     "WebhookSettings",
@@ -101,12 +108,15 @@ class Settings:
     ollama: OllamaSettings = field(default_factory=OllamaSettings)
     keepalive: KeepaliveSettings = field(default_factory=KeepaliveSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
+    embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     cloud: CloudSettings = field(default_factory=CloudSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     jobs: JobSettings = field(default_factory=JobSettings)
+    batches: BatchSettings = field(default_factory=BatchSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from hearth.observability.latency import Phase
 from hearth.observability.metrics.families import Distribution
 
 PHASE_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+INPUT_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -33,16 +35,12 @@ class Histogram:
 class ModelTally:
     """What the requests of one lane on one model came to."""
 
-    __slots__ = ("backend", "completed", "first_byte", "other_ends", "output_tokens", "prompt_tokens", "queue_wait", "swap_wait", "total")
+    __slots__ = ("completed", "other_ends", "output_tokens", "phases", "prompt_tokens")
 
     def __init__(self) -> None:
         self.completed = 0
         self.other_ends: dict[str, int] = {}
-        self.queue_wait = Histogram()
-        self.swap_wait = Histogram()
-        self.first_byte = Histogram()
-        self.backend = Histogram()
-        self.total = Histogram()
+        self.phases = tuple(Histogram() for _ in Phase)
         self.prompt_tokens = 0
         self.output_tokens = 0
 

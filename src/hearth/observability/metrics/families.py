@@ -70,8 +70,11 @@ BUILD_INFO = _gauge(
 UPTIME = _gauge("hearth_uptime_seconds", "Since the start.")
 READY = _gauge("hearth_ready", "1 while work can be taken and done.")
 ACTIVE_HOURS = _gauge("hearth_mode_active", "1 while internal work interrupts external work.")
-DRAINING = _gauge("hearth_draining", "1 while nothing new is started, before the end.")
+DRAINING = _gauge("hearth_draining", "1 while new work is refused: on the owner's order, or before the end.")
+PAUSED = _gauge("hearth_paused", "1 while the owner lets the work of a lane wait.", "lane")
+PINNED = _gauge("hearth_pinned", "1 for the model that the owner has pinned; absent where none is.", "model")
 LOOP_LAG = _histogram("hearth_loop_lag_seconds", "How late a timer of every 0.2 s came: while it is late, everything is.")
+LOOP_TASKS = _gauge("hearth_loop_tasks", "Tasks of the event loop; those of its own, and some for each request under way.")
 FAULTS = _counter("hearth_internal_faults_total", "Defects of Hearth that were caught where they could not spread.")
 
 # The queue.
@@ -88,6 +91,9 @@ ENDED = _counter("hearth_requests_total", "Requests that have ended.", "lane", "
 CALLER_ENDED = _counter("hearth_caller_requests_total", "Requests that have ended, by caller.", "lane", "caller", "outcome")
 FAILURES = _counter("hearth_request_failures_total", "Requests that did not complete, by the reason of the error.", "lane", "reason")
 REJECTED = _counter("hearth_requests_rejected_total", "Requests that were refused at the door.", "caller", "reason")
+UNDER_WAY = _gauge("hearth_requests_under_way", "Requests that have not ended, by the phase they are in; total is all of them.", "phase")
+UNDER_WAY_OLDEST = _gauge("hearth_requests_under_way_oldest_seconds", "How long the oldest of them has been in that phase.", "phase")
+LOST = _counter("hearth_requests_lost_total", "Requests that nobody works on and whose end was never told: defects of Hearth.")
 PROMOTIONS = _counter("hearth_promotions_total", "Requests that rose to a band by waiting.", "band")
 PACKING_ROUNDS = _counter("hearth_packing_rounds_total", "Rounds in which waiting requests were admitted together.", "model", "band")
 
@@ -101,6 +107,14 @@ TOTAL = _histogram("hearth_total_seconds", "Accepted to the end.", "lane", "mode
 TOKENS = _counter("hearth_tokens_total", "Tokens of prompts and answers.", "lane", "model", "kind")
 CALLER_TOKENS = _counter("hearth_caller_tokens_total", "Tokens of prompts and answers, by caller.", "lane", "caller", "kind")
 COST = _counter("hearth_cost_usd_total", "US dollars paid for Claude's answers.", "lane", "caller")
+
+# Embedding calls that can share one (docs/embeddings.md).
+
+EMBEDDING_INPUTS = _histogram("hearth_embedding_call_inputs", "Inputs of one call of the model server.", "model")
+EMBEDDING_CALLS = _counter("hearth_embedding_calls_total", "Calls for single inputs, by what sent them to the queue.", "why")
+EMBEDDING_PARTED = _counter(
+    "hearth_embedding_parted_total", "Calls for several that failed and were made again for each input by itself.", "reason"
+)
 
 # Interruptions.
 
@@ -156,6 +170,9 @@ JOBS_WAITING = _gauge("hearth_jobs_waiting", "Durable jobs that wait in the stor
 JOBS_RUNNING = _gauge("hearth_jobs_running", "Durable jobs that are in the queue or at the model server.")
 JOBS_ACCEPTED = _counter("hearth_jobs_accepted_total", "Durable jobs that are on the disk.", "caller")
 JOBS_ENDED = _counter("hearth_jobs_total", "Durable jobs that have ended.", "state")
+BATCHES_OPEN = _gauge("hearth_batches_open", "Batches that have not ended.")
+BATCH_REQUESTS_LEFT = _gauge("hearth_batch_requests_left", "Requests of batches in progress that are still to be done.")
+BATCHES_ENDED = _counter("hearth_batches_total", "Batches that have ended.", "state")
 WEBHOOKS = _counter("hearth_webhooks_total", "Messages about the end of a job: delivered, or failed.", "result")
 
 # What the owner is told and has decided; what is kept.

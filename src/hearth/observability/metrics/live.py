@@ -1,10 +1,11 @@
 """What the metrics say of this moment: read from the scheduler's state and from what the status page shows, at each scrape.
 
-Looks and never changes anything. What a part does not say (no card, no store, no Claude) is absent and not zero.
+Looks and never changes anything, on the event loop. What a part does not say (no card, no store, no Claude) is absent and not zero.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ class Live:
 
     Attributes:
         gpu: `GpuTracker.get_metrics`; health: `Gateway.health`.
-        parts: what else the status shows, by key: `alerts`, `storage`, `jobs`, `cloud`; a part that is missing is nowhere.
+        parts: what else the status shows, by key: `alerts`, `storage`, `jobs`, `cloud`, `latency`, `orders`; what is missing is nowhere.
     """
 
     now: float
@@ -50,25 +51,30 @@ class Live:
 def live_readings(live: Live, label_of: LabelOf) -> list[Reading]:
     """Every metric of this moment; `label_of` gives the bounded name of a model."""
     return [
-        *_gateway(live),
+        *_gateway(live, label_of),
         *_queue(live, label_of),
         *_residency(live, label_of),
         *_card(live),
         *_cloud(live),
         *_alerts(live),
         *_store(live),
+        *_latency(live),
     ]
 
 
-def _gateway(live: Live) -> list[Reading]:
+def _gateway(live: Live, label_of: LabelOf) -> list[Reading]:
+    pinned = live.state.orders.pinned
     backend, config = _part(live.health, "backend"), _part(live.health, "config")
     info = (_text(live.health, "version"), _text(backend, "mode"), _text(backend, "version"))
     return [
         Reading(family=families.BUILD_INFO, rows=[(info, 1.0)]),
         _one(families.UPTIME, _number(live.health, "uptime_s")),
+        _one(families.LOOP_TASKS, float(len(asyncio.all_tasks()))),
         _one(families.READY, float(live.health.get("status") == "ok")),
         _one(families.ACTIVE_HOURS, float(live.state.active)),
-        _one(families.DRAINING, float(live.state.draining)),
+        _one(families.DRAINING, float(live.state.draining or bool(_part(live.parts, "orders").get("draining")))),
+        Reading(family=families.PAUSED, rows=[((Lane.EXTERNAL.value,), float(live.state.orders.paused))]),
+        Reading(family=families.PINNED, rows=[((label_of(pinned),), 1.0)] if pinned is not None else []),
         _one(families.BACKEND_UP, _number(backend, "up")),
         _one(families.BACKEND_EMULATED, _number(backend, "emulator")),
         _one(families.CONFIG_OK, float(not config.get("problems"))),
@@ -162,13 +168,25 @@ def _alerts(live: Live) -> list[Reading]:
 
 
 def _store(live: Live) -> list[Reading]:
-    store, jobs = _part(live.parts, "storage"), _part(live.parts, "jobs")
+    store, jobs, batches = _part(live.parts, "storage"), _part(live.parts, "jobs"), _part(live.parts, "batches")
     return [
         _one(families.JOBS_WAITING, _number(jobs, "waiting")),
         _one(families.JOBS_RUNNING, _number(jobs, "running")),
+        _one(families.BATCHES_OPEN, _number(batches, "open")),
+        _one(families.BATCH_REQUESTS_LEFT, _number(batches, "requests_left")),
         _one(families.STORE_UP, float(_text(store, "state") == "ok") if store else None),
         _one(families.STORE_QUEUE, _number(store, "waiting_rows")),
         _one(families.STORE_DROPPED, _number(store, "dropped")),
+    ]
+
+
+def _latency(live: Live) -> list[Reading]:
+    latency = _part(live.parts, "latency")
+    phases = [((phase,), part) for phase, part in _part(latency, "under_way").items() if isinstance(part, dict)]
+    return [
+        Reading(family=families.UNDER_WAY, rows=[(labels, _number(part, "requests") or 0.0) for labels, part in phases]),
+        Reading(family=families.UNDER_WAY_OLDEST, rows=[(labels, _number(part, "oldest_s") or 0.0) for labels, part in phases]),
+        _one(families.LOST, _number(latency, "lost")),
     ]
 
 

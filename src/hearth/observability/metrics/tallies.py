@@ -14,11 +14,14 @@ from hearth.events import (
     AlertSent,
     BackendCameUp,
     BackendWentDown,
+    BatchEnded,
     BudgetExhausted,
     ConfigRejected,
     ConfigReloaded,
     DiskRanLow,
     DiskSpaceReturned,
+    EmbeddingsFlushed,
+    EmbeddingsParted,
     Event,
     InternalFault,
     ItemDiverged,
@@ -37,19 +40,20 @@ from hearth.events import (
     WebhookDelivered,
     WebhookFailed,
 )
+from hearth.observability.latency import ANY_MODEL, seconds_of
 from hearth.observability.metrics import families
-from hearth.observability.metrics.counting import LAG_BOUNDS_S, CallerTally, Histogram, ModelTally
+from hearth.observability.metrics.counting import INPUT_BOUNDS, LAG_BOUNDS_S, CallerTally, Histogram, ModelTally
 from hearth.observability.metrics.families import Family, Reading, Row
 from hearth.observability.metrics.labels import CALLERS, DIRECTIONS, MODELS, OTHER, REASONS, LabelCap
 from hearth.observability.metrics.live import Live, live_readings
 from hearth.types import Lane, Outcome
 
-ANY_MODEL = "any"
-"""For a request that names no model and was given none."""
 NOBODY = "unknown"
 """For a refusal before anybody knew who asks."""
 NONE = "none"
 _COMPLETED = Outcome.COMPLETED.value
+_PHASES = (families.QUEUE_WAIT, families.SWAP_WAIT, families.FIRST_BYTE, families.BACKEND, families.TOTAL)
+"""In the order of `latency.Phase`."""
 
 
 class _Counts:
@@ -114,10 +118,14 @@ class MetricTallies:
         self._budget_refusals = _Counts(families.BUDGET_REFUSALS)
         self._jobs_accepted = _Counts(families.JOBS_ACCEPTED)
         self._jobs_ended = _Counts(families.JOBS_ENDED)
+        self._batches_ended = _Counts(families.BATCHES_ENDED)
         self._webhooks = _Counts(families.WEBHOOKS, ("delivered",), ("failed",))
         self._alerts_sent = _Counts(families.ALERTS_SENT)
         self._alerts_failed = _Counts(families.ALERTS_FAILED)
         self._reloads = _Counts(families.CONFIG_RELOADS, ("accepted",), ("rejected",))
+        self._embedded: dict[str, Histogram] = {}
+        self._embed_calls = _Counts(families.EMBEDDING_CALLS)
+        self._embed_parted = _Counts(families.EMBEDDING_PARTED)
         self._handlers: Mapping[type[Event], Callable[[Any], None]] = self._table()
 
     def _table(self) -> Mapping[type[Event], Callable[[Any], None]]:
@@ -138,6 +146,7 @@ class MetricTallies:
             BudgetExhausted: lambda it: self._budget_refusals.add((self._caller_cap.of(it.caller or NOBODY),)),
             JobQueued: lambda it: self._jobs_accepted.add((self._caller_cap.of(it.caller),)),
             JobEnded: lambda it: self._jobs_ended.add((it.state,)),
+            BatchEnded: lambda it: self._batches_ended.add((it.state,)),
             WebhookDelivered: lambda _: self._webhooks.add(("delivered",)),
             WebhookFailed: lambda _: self._webhooks.add(("failed",)),
             AlertSent: lambda it: self._alerts_sent.add((it.target,), it.alerts),
@@ -146,6 +155,8 @@ class MetricTallies:
             ConfigRejected: lambda _: self._reloads.add(("rejected",)),
             DiskRanLow: self._on_disk,
             DiskSpaceReturned: self._on_disk,
+            EmbeddingsFlushed: self._on_embeddings,
+            EmbeddingsParted: lambda it: self._embed_parted.add((self._reason_cap.of(it.reason),)),
             InternalFault: self._on_fault,
         }
 
@@ -174,13 +185,9 @@ class MetricTallies:
             caller.completed += 1
         else:
             self._count_failure(event, model, caller)
-        model.queue_wait.add(event.queue_s)
-        model.total.add(event.total_s)
-        if event.backend_s is not None:
-            model.swap_wait.add(event.swap_s)
-            model.backend.add(event.backend_s)
-        if event.first_byte_s is not None:
-            model.first_byte.add(event.first_byte_s)
+        for histogram, seconds in zip(model.phases, seconds_of(event), strict=True):
+            if seconds is not None:
+                histogram.add(seconds)
         if event.prompt_tokens is not None:
             model.prompt_tokens += event.prompt_tokens
             caller.prompt_tokens += event.prompt_tokens
@@ -238,6 +245,11 @@ class MetricTallies:
     def _on_disk(self, event: DiskRanLow | DiskSpaceReturned) -> None:
         self._plain.disk_low = isinstance(event, DiskRanLow)
 
+    def _on_embeddings(self, event: EmbeddingsFlushed) -> None:
+        self._embed_calls.add((event.why,))
+        model = self._model_cap.of(event.model or ANY_MODEL)
+        self._embedded.setdefault(model, Histogram(INPUT_BOUNDS)).add(event.inputs)
+
     def _on_fault(self, _event: InternalFault) -> None:
         self._plain.faults += 1
 
@@ -260,24 +272,30 @@ class MetricTallies:
             self._budget_refusals,
             self._jobs_accepted,
             self._jobs_ended,
+            self._batches_ended,
             self._webhooks,
             self._alerts_sent,
             self._alerts_failed,
             self._reloads,
+            self._embed_calls,
+            self._embed_parted,
         )
-        return [*self._model_readings(), *self._caller_readings(), *(counts.reading() for counts in by_label), *self._plain_readings()]
+        kinds = (*self._model_readings(), *self._caller_readings(), self._embedding_reading())
+        return [*kinds, *(counts.reading() for counts in by_label), *self._plain_readings()]
 
     def _model_readings(self) -> list[Reading]:
         found = [((lane.value, name), tally) for lane, known in self._models.items() for name, tally in known.items()]
         return [
             Reading(family=families.ENDED, rows=[row for key, tally in found for row in _ends(key, tally)]),
-            Reading(family=families.QUEUE_WAIT, rows=[(key, tally.queue_wait.distribution()) for key, tally in found]),
-            Reading(family=families.SWAP_WAIT, rows=[(key, tally.swap_wait.distribution()) for key, tally in found]),
-            Reading(family=families.FIRST_BYTE, rows=[(key, tally.first_byte.distribution()) for key, tally in found]),
-            Reading(family=families.BACKEND, rows=[(key, tally.backend.distribution()) for key, tally in found]),
-            Reading(family=families.TOTAL, rows=[(key, tally.total.distribution()) for key, tally in found]),
+            *(
+                Reading(family=family, rows=[(key, tally.phases[place].distribution()) for key, tally in found])
+                for place, family in enumerate(_PHASES)
+            ),
             Reading(family=families.TOKENS, rows=[row for key, tally in found for row in _tokens(key, tally)]),
         ]
+
+    def _embedding_reading(self) -> Reading:
+        return Reading(family=families.EMBEDDING_INPUTS, rows=[((model,), seen.distribution()) for model, seen in self._embedded.items()])
 
     def _caller_readings(self) -> list[Reading]:
         found = [((lane.value, name), tally) for lane, known in self._callers.items() for name, tally in known.items()]

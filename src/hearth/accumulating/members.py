@@ -1,0 +1,126 @@
+"""A caller's own request within a call for several: an item with a number, events and an end like any other, without a place in the queue.
+
+What happens to the call happens to each of them. Tells; never decides. Called by `batch` and `accumulator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from hearth.dialects.embedding import SingleInput
+from hearth.errors import HearthError
+from hearth.events import Event, ItemDispatched, ItemEnded, ItemInterrupted, ItemPromoted, ItemProtected, ItemQueued, ItemResent
+from hearth.intake import NewItem
+from hearth.register import Register
+from hearth.reply import ReplyHead
+from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.work import Work
+
+
+class _Identity(TypedDict):
+    sequence: Sequence
+    request_id: RequestId
+    lane: Lane
+    caller: str
+    model: str | None
+    task_type: str | None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Member:
+    """One caller's request.
+
+    Attributes:
+        new: as it was submitted; one: what it asks for.
+    """
+
+    work: Work
+    new: NewItem
+    one: SingleInput
+
+
+class Roll:
+    """The members that are alive, and what is said of them."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self.register = Register()
+
+    def enter(self, member: Member, position: int) -> None:
+        """It was accepted, with `position` items ahead of the call that it will be in."""
+        self.register.add(member.work)
+        self._emit(ItemQueued(at=member.work.item.arrived_at, position=position, **_identity(member.work)))
+
+    def tell(self, member: Member, event: Event) -> None:
+        """Something has happened to the call that it is in."""
+        work = member.work
+        if isinstance(event, ItemDispatched):
+            work.begin_attempt(event.attempt, event.model or "", event.at)
+            self._emit(replace(event, waited_s=event.at - work.item.arrived_at, **_identity(work)))
+        elif isinstance(event, ItemInterrupted):
+            work.interrupts = event.interrupt_count
+            work.back_in_line()
+            self._emit(replace(event, **_identity(work)))
+        elif isinstance(event, ItemPromoted | ItemProtected | ItemResent):
+            self._emit(replace(event, **_identity(work)))
+
+    def answer(self, member: Member, head: ReplyHead, body: bytes) -> None:
+        """Hand over its answer."""
+        reply = member.work.reply
+        reply.start(head)
+        reply.push(body)
+        reply.finish()
+
+    def end(self, member: Member, ended: ItemEnded, *, called_at: float, prompt_tokens: int | None, error: HearthError | None) -> None:
+        """It has ended as the call has, which was submitted at `called_at`; an error is told to its caller."""
+        work = member.work
+        if not work.end(ended.outcome):
+            return
+        if error is not None:
+            work.reply.fail(error)
+        self.register.end(work)
+        held_s = called_at - work.item.arrived_at
+        own = replace(ended, queue_s=ended.queue_s + held_s, total_s=ended.total_s + held_s, **_identity(work))
+        self._emit(replace(own, prompt_tokens=prompt_tokens))
+
+    def leave(self, member: Member, outcome: Outcome, error: HearthError, at: float) -> bool:
+        """It has ended before its call has. False where it had ended already."""
+        work = member.work
+        if not work.end(outcome):
+            return False
+        work.reply.fail(error)
+        self.register.end(work)
+        began_at, arrived_at = work.dispatched_at, work.item.arrived_at
+        self._emit(
+            ItemEnded(
+                at=at,
+                outcome=outcome,
+                reason=error.reason,
+                attempts=work.attempt,
+                interrupt_count=work.interrupts,
+                queue_s=(at if began_at is None else began_at) - arrived_at,
+                swap_s=0.0,
+                first_byte_s=None,
+                backend_s=None if began_at is None else at - began_at,
+                total_s=at - arrived_at,
+                prompt_tokens=None,
+                output_tokens=None,
+                status=None,
+                **_identity(work),
+            )
+        )
+        return True
+
+
+def _identity(work: Work) -> _Identity:
+    item = work.item
+    return {
+        "sequence": item.sequence,
+        "request_id": item.request_id,
+        "lane": item.lane,
+        "caller": item.caller,
+        "model": work.model or item.model,
+        "task_type": item.task_type,
+    }

@@ -1,0 +1,158 @@
+"""One step of one batch that has been validated: its next requests become jobs, what has ended is written, and at last it ends.
+
+Only a few requests of a batch are jobs at one time, so that a long one neither fills the store nor memory, nor keeps others from their
+turn. Nothing is remembered here between two steps. Built and called by `desk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hearth.batch_types import PART_BYTES, Admission, BatchLine, BatchRecord, BatchStatus
+from hearth.batches.lines import request_in
+from hearth.batches.outcomes import outcome_of, undone
+from hearth.batches.ports import BatchLines, BatchProgress, FileRecords
+from hearth.clock import new_batch_request_id
+from hearth.config.settings import BatchWindow
+from hearth.errors import QueueFull
+from hearth.job_types import NewJob, StoreLimits
+from hearth.jobs.desk import Jobs
+from hearth.jobs.feeder import House
+from hearth.jobs.running import MIB
+
+JOBS_AT_ONCE = 64
+"""Requests of one batch that are jobs at one time: enough for two runs on one model."""
+PORTION_BYTES = 4 * MIB
+UNDONE_TOGETHER = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The store as batches see it."""
+
+    files: FileRecords
+    progress: BatchProgress
+    lines: BatchLines
+
+
+class Runner:
+    """Batches in progress, and those that are about to end. `held`: the store had no room for the next request at the last step."""
+
+    def __init__(self, shelf: Shelf, jobs: Jobs, house: House) -> None:
+        self._shelf = shelf
+        self._jobs = jobs
+        self._house = house
+        self._fed: set[int] = set()
+        self.held = False
+
+    async def step(self, batch: BatchRecord) -> bool:
+        """Take a batch further; True where there is more to be done at once. Raises StorageUnavailable: do it again."""
+        if batch.ending is None and self._house.clock.wall() >= batch.expires_wall_s:
+            return await self._shelf.progress.begin_end(batch.number, BatchStatus.EXPIRED)
+        if await self._collect(batch):
+            return True
+        if batch.ending is not None:
+            return await self._wind_up(batch, batch.ending)
+        if batch.completed + batch.failed >= batch.total:
+            return await self._shelf.progress.begin_end(batch.number, BatchStatus.COMPLETED)
+        await self._feed(batch)
+        return False
+
+    def forget(self, open_numbers: set[int]) -> None:
+        """Only these are open."""
+        self._fed &= open_numbers
+
+    def doubt(self) -> None:
+        """What was written last may or may not be there: the jobs of all batches are looked for in the store."""
+        self._fed.clear()
+
+    async def _collect(self, batch: BatchRecord) -> bool:
+        """Write what came of requests that have ended; False where there were none."""
+        ended = await self._shelf.lines.ended(batch.number)
+        if not ended:
+            return False
+        outcomes = await asyncio.to_thread(lambda: [outcome_of(each, batch) for each in ended])
+        await self._shelf.lines.record(batch.number, outcomes)
+        return True
+
+    async def _wind_up(self, batch: BatchRecord, ending: BatchStatus) -> bool:
+        """Have what has not ended end as undone; True while there was something."""
+        for job, _ in await self._shelf.lines.running(batch.number):
+            record = await self._jobs.records.find(job.job_id)
+            if record is not None:
+                await self._jobs.cancel(record)
+        lines = await self._shelf.lines.waiting(batch.number, UNDONE_TOGETHER) if batch.output_file is not None else ()
+        if lines:
+            outcomes = [undone(line, ending, new_batch_request_id()) for line in lines]
+            await self._shelf.lines.record(batch.number, outcomes)
+        return bool(lines) or bool(await self._shelf.lines.ended(batch.number))
+
+    async def _feed(self, batch: BatchRecord) -> None:
+        await self._take_in_again(batch)
+        lines = _portion(await self._shelf.lines.waiting(batch.number, JOBS_AT_ONCE))
+        if not lines:
+            return
+        text = await self._text(batch, lines)
+        admissions = await asyncio.to_thread(self._admissions, batch, lines, text)
+        jobs = self._house.config().settings.jobs
+        limits = StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
+        try:
+            taken = await self._shelf.lines.admit(batch.number, admissions, limits)
+        except QueueFull:
+            self.held = True
+            return
+        for job in taken:
+            self._jobs.take_in(job)
+
+    async def _take_in_again(self, batch: BatchRecord) -> None:
+        """Once after the start, and after every doubt: a job that is on the disk and nowhere else would wait for ever."""
+        if batch.number in self._fed:
+            return
+        for job, on_its_way in await self._shelf.lines.running(batch.number):
+            if not on_its_way:
+                self._jobs.take_in_again(job)
+        self._fed.add(batch.number)
+
+    async def _text(self, batch: BatchRecord, lines: Sequence[BatchLine]) -> bytes:
+        """The input file from the first of the lines to the end of the last."""
+        first, end = lines[0].start, lines[-1].start + lines[-1].length
+        place, found, size = first // PART_BYTES - 1, list[bytes](), 0
+        while size < end - (first // PART_BYTES) * PART_BYTES:
+            parts = await self._shelf.files.parts(batch.input_file, place)
+            if not parts:
+                break
+            found += [data for _, data in parts]
+            size += sum(len(data) for _, data in parts)
+            place = parts[-1][0]
+        skipped = first % PART_BYTES
+        return b"".join(found)[skipped : skipped + end - first]
+
+    def _admissions(self, batch: BatchRecord, lines: Sequence[BatchLine], text: bytes) -> list[Admission]:
+        off_peak = self._house.config().settings.batches.window is BatchWindow.OFF_PEAK
+        first = lines[0].start
+        return [
+            Admission(
+                line=line.line,
+                job=NewJob(
+                    job_id=new_batch_request_id(),
+                    caller=batch.caller,
+                    lane=batch.lane,
+                    priority=batch.priority,
+                    task_type=None,
+                    job_key=None,
+                    path=batch.endpoint,
+                    model=line.model,
+                    request=request_in(text[line.start - first : line.start - first + line.length], batch.endpoint),
+                    off_peak=off_peak,
+                ),
+            )
+            for line in lines
+        ]
+
+
+def _portion(lines: Sequence[BatchLine]) -> Sequence[BatchLine]:
+    """So many of them, at least one, that their part of the file is not long."""
+    kept = [line for line in lines if line.start + line.length - lines[0].start <= PORTION_BYTES]
+    return kept or lines[:1]

@@ -1,0 +1,49 @@
+"""Cancelling, wherever the work is: in the queue, in an embedding call for several callers, at Claude, or a durable job.
+
+Each part cancels what it owns, and whoever ends a piece of work first has ended it; here they are only asked in the right order. Whose
+work somebody may cancel is settled before. Called by `api.control`, and by programs that run a gateway in their own process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.gateway import Gateway
+from hearth.types import RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancellation:
+    """What was cancelled now: requests by their ids, in no order, and how many jobs. Nothing, the next time."""
+
+    requests: tuple[RequestId, ...]
+    jobs: int
+
+
+def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str | None) -> bool | None:
+    """Cancel what goes by this id, in whatever state it is. With a `caller`, only its own.
+
+    Returns:
+        True where it is cancelled now or was before, False where it had ended otherwise, None where there is no such request.
+    """
+    parts = (gateway.embeddings, gateway.worker, gateway.cloud)
+    said = [part.cancel_request(request_id, caller=caller) for part in parts if part is not None]
+    known = [cancelled for cancelled in said if cancelled is not None]
+    return any(known) if known else None
+
+
+async def cancel_caller(gateway: Gateway, caller: str) -> Cancellation:
+    """Cancel all that a caller has waiting or running. Its requests are cancelled when this first waits, for the disk to end its jobs.
+
+    Raises:
+        StorageUnavailable: jobs are left; ask again.
+    """
+    embeddings, cloud, jobs = gateway.embeddings, gateway.cloud, gateway.jobs
+    requests = [] if embeddings is None else embeddings.cancel_caller(caller)
+    # What carries a job, or the inputs of several callers, ends with those.
+    spare = {*(() if embeddings is None else embeddings.items()), *(() if jobs is None else jobs.items())}
+    requests += gateway.worker.cancel_caller(caller, spare=spare)
+    requests += [] if cloud is None else cloud.cancel_caller(caller)
+    if gateway.batches is not None:  # first, so that they bring no new jobs
+        await gateway.batches.cancel_caller(caller)
+    return Cancellation(requests=tuple(requests), jobs=0 if jobs is None else await jobs.cancel_caller(caller))

@@ -1,0 +1,152 @@
+"""`hearth install-service`: have systemd run the gateway, from the next boot on.
+
+Writes a unit and, where there is none, a configuration; starts nothing. Called by `hearth.cli`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from hearth.cli.exits import CommandFailed
+from hearth.cli.service_unit import UNIT_NAME, ServicePlaces, ServicePlan, hidden_from_the_system, places_of, unit_text, variables_in
+from hearth.config.loading import load_gateway_config
+from hearth.config.schema import schema_text
+from hearth.config.settings import BackendMode, Settings
+from hearth.config.shipped import CONFIG_NAME, SCHEMA_NAME, config_for_a_service
+
+SYSTEMD_RUNS = Path("/run/systemd/system")
+"""Exists exactly where systemd is the init of this boot (sd_booted(3))."""
+
+
+@click.command("install-service")
+@click.option("--system", is_flag=True, help="For the machine (needs root); without it, for the user who calls.")
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="Configuration; /etc/hearth or ~/.config/hearth unless said. Made if missing."
+)
+@click.option("--print", "only_print", is_flag=True, help="Print the unit and write nothing.")
+@click.option("--force", is_flag=True, help="Replace a unit that somebody has changed.")
+@click.option(
+    "--unit-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the unit goes, for packages and images; systemd need not run.",
+)
+def install_service(*, system: bool, file: Path | None, only_print: bool, force: bool, unit_dir: Path | None) -> None:
+    """Have systemd run the gateway."""
+    places = places_of(os.environ, system=system)
+    config = (file or places.config / CONFIG_NAME).absolute()
+    plan = _plan(places, config, _settings(config), unit_dir, system=system)
+    if only_print:
+        click.echo(unit_text(plan), nl=False)
+        return
+    if unit_dir is None:
+        _check_systemd(SYSTEMD_RUNS)
+    _check_visible(plan)
+    _install(plan, force=force)
+    if _settings(config).backend.mode is BackendMode.AUTO:
+        click.echo("note: with `backend: auto`, a boot that is faster than Ollama ends with the emulator; write `backend: ollama`")
+    click.echo(_next_steps(plan))
+
+
+def _settings(config: Path) -> Settings:
+    """What the service will run with; its environment file gives the values of `${NAME}`. Raises ConfigError."""
+    if not config.exists():
+        return Settings()
+    return load_gateway_config(config, {**os.environ, **variables_in(_environment_file(config))}).settings
+
+
+def _environment_file(config: Path) -> Path:
+    return config.with_name("environment")
+
+
+def _plan(places: ServicePlaces, config: Path, settings: Settings, unit_dir: Path | None, *, system: bool) -> ServicePlan:
+    return ServicePlan(
+        system=system,
+        executable=_executable(),
+        unit=(unit_dir or places.units).absolute() / UNIT_NAME,
+        config=config,
+        environment_file=_environment_file(config),
+        grace_s=settings.server.shutdown_grace_s,
+    )
+
+
+def _executable() -> Path:
+    """The `hearth` of this very installation, whatever PATH says."""
+    found = Path(sys.executable).with_name("hearth")
+    if not found.is_file():
+        raise CommandFailed(f"there is no {found}: install Hearth into the environment of {sys.executable}, for example with pip")
+    return found
+
+
+def _check_systemd(runs: Path) -> None:
+    if not runs.is_dir():
+        raise CommandFailed(
+            "systemd does not run here. Have whatever starts services here run `hearth serve` (docs/deploy.md has a container), "
+            "or see the unit with --print, or write it with --unit-dir"
+        )
+
+
+def _check_visible(plan: ServicePlan) -> None:
+    """Raises CommandFailed for what a system service could not read: its sandbox hides everybody's home."""
+    paths = (plan.executable, Path(sys.executable).resolve(), Path(__file__).resolve(), plan.config)
+    hidden = hidden_from_the_system(paths) if plan.system else ()
+    if hidden:
+        raise CommandFailed(
+            f"a system service cannot see {hidden[0]}, which is in somebody's home. Install Hearth elsewhere "
+            "(docs/deploy.md: /opt/hearth), or leave --system away"
+        )
+
+
+def _install(plan: ServicePlan, *, force: bool) -> None:
+    """Write what is missing. Raises CommandFailed where something may not be written."""
+    text = unit_text(plan)
+    try:
+        present = plan.unit.read_text(encoding="utf-8") if plan.unit.exists() else None
+        if present not in {None, text} and not force:
+            raise CommandFailed(
+                f"{plan.unit} is another one: changed by hand, or by another version. The same command with --print shows "
+                "what it would be, --force replaces it. Nothing was written"
+            )
+        for path, content in _missing_configuration(plan.config).items():
+            _write(path, content)
+        if present == text:
+            click.echo(f"{plan.unit} is as it should be")
+        else:
+            _write(plan.unit, text)
+    except OSError as error:
+        advice = " (run it with sudo)" if isinstance(error, PermissionError) and plan.system else ""
+        raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}{advice}") from error
+
+
+def _missing_configuration(config: Path) -> Mapping[Path, str]:
+    if config.exists():
+        return {}
+    return {config: config_for_a_service(), config.with_name(SCHEMA_NAME): schema_text()}
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing, readable for everybody: a unit and a configuration hold no key, only digests and names of variables."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(0o644)
+    fresh.replace(path)
+    click.echo(f"wrote {path}")
+
+
+def _next_steps(plan: ServicePlan) -> str:
+    systemctl, journal = ("sudo systemctl", "journalctl -u") if plan.system else ("systemctl --user", "journalctl --user -u")
+    lines = [
+        "next:",
+        f"  {systemctl} daemon-reload",
+        f"  {systemctl} enable --now hearth",
+        f"  {journal} hearth -f",
+    ]
+    if not plan.system:
+        lines.insert(3, "  loginctl enable-linger          # else it runs only while you are logged in")
+    lines.append(f"keys that the configuration names as ${{NAME}} go into {plan.environment_file} as NAME=value (mode 0600)")
+    return "\n".join(lines)

@@ -1,0 +1,118 @@
+"""Embedding calls with one input: how several of them become one call, and how its answer becomes their answers again.
+
+Vectors are cut out of the answer as the bytes they came as, never parsed and written anew. Ollama counts the tokens of all inputs
+together, so each caller's count is a share of it by the length of its input; everything else is what the model server said. Only the shape
+that Ollama writes is cut (no white space between elements); of any other answer nothing is known (None). `/api/embeddings` takes a single
+prompt only, and its numbers are not those of `/api/embed`, so it is none of this module's business. Called by `accumulating`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hearth.dialects.gojson import JsonObject, JsonValue, decode_document, encode, spellings, without
+from hearth.dialects.routes import Endpoint, Route
+
+MAX_BODY_BYTES = 64 * 1024
+"""A call that is larger takes so long by itself that there is nothing to gain from company."""
+
+_NATIVE_HEAD, _OPENAI_HEAD = b'"embeddings":[', b'"data":['
+_VECTOR = re.compile(rb"\[[-+0-9.eE,]*\]")
+_EMBEDDING = re.compile(rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),"index":(\d{1,9})\}')
+_COUNTS = re.compile(rb'("(?:prompt_eval_count|prompt_tokens|total_tokens)":)(\d{1,18})')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleInput:
+    """A call with one input. `fields` is its body; `options` is all of it but the input, equal for calls that want the same."""
+
+    text: str
+    fields: JsonObject
+    options: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One caller's answer; `prompt_tokens` None where the model server counted nothing."""
+
+    body: bytes
+    prompt_tokens: int | None
+
+
+def single_input(route: Route, body: bytes) -> SingleInput | None:
+    """What a body asks for that `read_envelope` has accepted, None where it cannot share a call with others."""
+    if route.path not in {Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS} or len(body) > MAX_BODY_BYTES:
+        return None
+    document = decode_document(body)
+    fields = document.value
+    if not document.exact or not isinstance(fields, dict) or spellings(fields, "input") != ["input"]:
+        return None
+    given: JsonValue = fields["input"]
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    if not isinstance(given, str) or not given:
+        return None
+    return SingleInput(text=given, fields=fields, options=encode(dict(sorted(without(fields, "input").items()))))
+
+
+def joined_body(inputs: Sequence[SingleInput]) -> bytes:
+    """One body for all inputs, in their order; they have the same options."""
+    texts: list[JsonValue] = [each.text for each in inputs]
+    return encode({**inputs[0].fields, "input": texts})
+
+
+def split_answer(route: Route, body: bytes, inputs: Sequence[SingleInput]) -> list[Part] | None:
+    """The answer for each of `inputs` from the one for all of them; None where it has another shape."""
+    native = route.path is Endpoint.EMBED
+    marker = _NATIVE_HEAD if native else _OPENAI_HEAD
+    start = body.find(marker) + len(marker)
+    if start < len(marker):
+        return None
+    elements = _elements(body, start, _VECTOR if native else _EMBEDDING, len(inputs))
+    if elements is None:
+        return None
+    if not native and [int(element[1]) for element in elements] != list(range(len(inputs))):
+        return None
+    head, tail = body[:start], body[elements[-1].end() :]
+    counted = _COUNTS.search(tail)
+    shares = [None] * len(inputs) if counted is None else shares_of(int(counted[2]), [len(each.text) for each in inputs])
+    return [
+        Part(body=head + _alone(element, native=native) + _with_count(tail, share), prompt_tokens=share)
+        for element, share in zip(elements, shares, strict=True)
+    ]
+
+
+def _elements(body: bytes, start: int, element: re.Pattern[bytes], count: int) -> list[re.Match[bytes]] | None:
+    """The elements of an array whose first one begins at `start`; None unless there are `count`."""
+    found: list[re.Match[bytes]] = []
+    at = start
+    for place in range(count):
+        match = element.match(body, at)
+        if match is None or body[match.end() : match.end() + 1] != (b"," if place + 1 < count else b"]"):
+            return None
+        found.append(match)
+        at = match.end() + 1
+    return found
+
+
+def _alone(element: re.Match[bytes], *, native: bool) -> bytes:
+    """The element as the first of its array."""
+    return element[0] if native else element[0][: element.start(1) - element.start()] + b"0}"
+
+
+def _with_count(tail: bytes, share: int | None) -> bytes:
+    return tail if share is None else _COUNTS.sub(rb"\g<1>%d" % share, tail)
+
+
+def shares_of(total: int, weights: Sequence[int]) -> list[int]:
+    """`total` by weight, in whole numbers that add up to it; at least 1 each where there is enough, since no input has no tokens."""
+    least = 1 if total >= len(weights) else 0
+    spread, whole = total - least * len(weights), sum(weights)
+    bounds, passed = [0], 0
+    for weight in weights:
+        passed += weight
+        bounds.append((2 * spread * passed + whole) // (2 * whole))
+    return [least + upper - lower for lower, upper in pairwise(bounds)]

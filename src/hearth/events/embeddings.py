@@ -1,0 +1,31 @@
+"""What happens to embedding calls with a single input, which can share a call of the model server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsFlushed(Event):
+    """A call for `inputs` callers went to the queue.
+
+    Attributes:
+        why: alone, full, timer, idle, other_model, apart or stopping.
+        held_s: how long its first input was held back.
+    """
+
+    model: str | None
+    inputs: int
+    why: str
+    held_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsParted(Event):
+    """A call for several callers failed in a way that one of its inputs can cause; each input is now asked for by itself."""
+
+    model: str | None
+    inputs: int
+    reason: str

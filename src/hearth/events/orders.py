@@ -1,0 +1,30 @@
+"""What the owner orders by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainStarted(Event):
+    """New work is refused from now on, on the owner's order; what waits and runs is finished."""
+
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainEnded(Event):
+    """New work is taken again."""
+
+    drained_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderGiven(Event):
+    """The owner ordered something else. `order`: pause, resume, pin, unpin, load or unload; `model`: which, where it is about one."""
+
+    order: str
+    model: str | None = None

@@ -1,0 +1,259 @@
+"""Follows every item through its events and hands over one trace at its end.
+
+Remembers live items and the last swaps, nothing else. One thread only: the event loop's. `bootstrap` subscribes it where the settings
+name a collector; `api.submission` tells it where an item came from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hearth.clock import Clock
+from hearth.events import (
+    Event,
+    ItemDispatched,
+    ItemDiverged,
+    ItemEnded,
+    ItemEvent,
+    ItemInterrupted,
+    ItemPromoted,
+    ItemProtected,
+    ItemQueued,
+    ItemResent,
+    ItemResumed,
+    ItemStreaming,
+    SwapCompleted,
+    SwapFailed,
+    SwapStarted,
+)
+from hearth.observability.tracing.naming import call_attributes, call_name, result_attributes, root_attributes, root_name
+from hearth.observability.tracing.spans import Attributes, Mark, Origin, Span, SpanKind, Trace
+from hearth.types import Outcome, Sequence
+
+SWAPS_KEPT = 256
+"""A wait is told of at most so many swaps of the house ago: hours, where they cost minutes."""
+CHILDREN_KEPT = 200
+"""Spans of one item; one that is interrupted for ever must not grow for ever."""
+
+_NOWHERE = Origin()
+_AT_FAULT = (Outcome.FAILED, Outcome.EXPIRED)
+
+
+@dataclass(slots=True)
+class _Call:
+    """An attempt that runs."""
+
+    model: str
+    attempt: int
+    began_at: float
+    first_byte_at: float | None = None
+    marks: list[Mark] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Item:
+    """What is known of a live item. It waits while `call` is None."""
+
+    began_at: float
+    waiting_since: float
+    position: int
+    origin: Origin = _NOWHERE
+    call: _Call | None = None
+    spans: list[Span] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+
+class TraceGathering:
+    """A `SelectiveSink`; `deliver` gets each trace and must not block."""
+
+    def __init__(self, *, clock: Clock, deliver: Callable[[Trace], None]) -> None:
+        self._clock = clock
+        self._deliver = deliver
+        self._items: dict[Sequence, _Item] = {}
+        self._swaps: deque[tuple[str, Span]] = deque(maxlen=SWAPS_KEPT)
+        self._swapping: SwapStarted | None = None
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            ItemQueued: self._on_queued,
+            ItemDispatched: self._on_dispatched,
+            ItemStreaming: self._on_streaming,
+            ItemInterrupted: self._on_interrupted,
+            ItemResent: self._on_resent,
+            ItemPromoted: self._on_promoted,
+            ItemProtected: self._on_protected,
+            ItemResumed: self._on_resumed,
+            ItemDiverged: self._on_diverged,
+            ItemEnded: self._on_ended,
+            SwapStarted: self._on_swap_started,
+            SwapCompleted: self._on_swap_completed,
+            SwapFailed: self._on_swap_failed,
+        }
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def emit(self, event: Event) -> None:
+        """Take note of an event; most kinds are ignored."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
+        """As `SelectiveSink` says."""
+        return self._handlers.get(kind)
+
+    def note(self, sequence: Sequence, origin: Origin) -> None:
+        """Say where an accepted item came from; one that has ended meanwhile is left as it is."""
+        item = self._items.get(sequence)
+        if item is not None:
+            item.origin = origin
+
+    def _on_queued(self, event: ItemQueued) -> None:
+        self._items[event.sequence] = _Item(event.at, event.at, event.position)
+
+    def _on_dispatched(self, event: ItemDispatched) -> None:
+        item = self._items.get(event.sequence)
+        if item is None:
+            return
+        self._end_wait(item, event.model, event.at)
+        item.call = _Call(event.model or "", event.attempt, event.at)
+
+    def _on_streaming(self, event: ItemStreaming) -> None:
+        item = self._items.get(event.sequence)
+        if item is not None and item.call is not None:
+            item.call.first_byte_at = event.at
+
+    def _on_interrupted(self, event: ItemInterrupted) -> None:
+        self._back_in_line(event, "", {"hearth.outcome": "interrupted"})
+
+    def _on_resent(self, event: ItemResent) -> None:
+        self._back_in_line(event, event.reason, {"hearth.outcome": "resent"})
+
+    def _on_promoted(self, event: ItemPromoted) -> None:
+        self._mark(event, "promoted", {"hearth.band": event.band})
+
+    def _on_protected(self, event: ItemProtected) -> None:
+        self._mark(event, "protected", {"hearth.interruptions": event.interrupt_count})
+
+    def _on_resumed(self, event: ItemResumed) -> None:
+        self._mark(event, "resumed", {"hearth.verified_chars": event.verified_chars})
+
+    def _on_diverged(self, event: ItemDiverged) -> None:
+        self._mark(event, "diverged", {})
+
+    def _on_swap_started(self, event: SwapStarted) -> None:
+        self._swapping = event
+
+    def _on_swap_completed(self, event: SwapCompleted) -> None:
+        self._swapping = None
+        self._swaps.append((event.to_model, _swap_span(event.from_models, event.to_model, event.at - event.swap_s, event.at)))
+
+    def _on_swap_failed(self, event: SwapFailed) -> None:
+        """One without a target is a model that would not leave: nobody's wait in particular."""
+        if event.to_model:
+            self._swapping = None
+            span = _swap_span(event.from_models, event.to_model, event.at - event.swap_s, event.at, error=event.reason)
+            self._swaps.append((event.to_model, span))
+
+    def _on_ended(self, event: ItemEnded) -> None:
+        item = self._items.pop(event.sequence, None)
+        if item is None:
+            return
+        error = event.reason if event.outcome in _AT_FAULT else ""
+        if item.call is None:
+            self._end_wait(item, event.model, event.at)
+        else:
+            if item.call.first_byte_at is None and event.first_byte_s is not None:
+                item.call.first_byte_at = item.call.began_at + event.first_byte_s
+            _end_call(item, item.call, event.at, error, result_attributes(event))
+        self._deliver(self._trace_of(item, event, error))
+
+    def _trace_of(self, item: _Item, event: ItemEnded, error: str) -> Trace:
+        root = Span(
+            name=root_name(item.origin),
+            kind=SpanKind.SERVER if item.origin.route else SpanKind.INTERNAL,
+            began_at=item.began_at,
+            ended_at=event.at,
+            attributes=root_attributes(event, item.origin),
+            error=error,
+            marks=tuple(item.marks),
+            children=tuple(item.spans),
+        )
+        return Trace(root=root, origin=item.origin, wall_less_at_s=self._clock.wall() - self._clock.monotonic())
+
+    def _back_in_line(self, event: ItemEvent, error: str, attributes: Attributes) -> None:
+        item = self._items.get(event.sequence)
+        if item is None or item.call is None:
+            return
+        _end_call(item, item.call, event.at, error, attributes)
+        item.call, item.waiting_since, item.position = None, event.at, 0
+
+    def _mark(self, event: ItemEvent, name: str, attributes: Attributes) -> None:
+        item = self._items.get(event.sequence)
+        if item is not None:
+            marks = item.marks if item.call is None else item.call.marks
+            marks.append(Mark(at=event.at, name=name, attributes=attributes))
+
+    def _end_wait(self, item: _Item, model: str | None, at: float) -> None:
+        span = Span(
+            name="queue",
+            began_at=item.waiting_since,
+            ended_at=at,
+            attributes={"hearth.position": item.position},
+            children=self._swaps_between(model, item.waiting_since, at),
+        )
+        _keep(item, span)
+
+    def _swaps_between(self, model: str | None, began_at: float, ended_at: float) -> tuple[Span, ...]:
+        """The swaps to a model during a wait, in order, cut to it; one that goes on is included."""
+        found = [_cut(span, began_at) for to_model, span in self._swaps if to_model == model and span.ended_at > began_at]
+        running = self._swapping
+        if running is not None and running.to_model == model and running.at < ended_at:
+            found.append(_swap_span(running.from_models, running.to_model, max(running.at, began_at), ended_at))
+        return tuple(found)
+
+
+def _end_call(item: _Item, call: _Call, at: float, error: str, attributes: Attributes) -> None:
+    carried = {**call_attributes(item.origin, call.model, call.attempt), **attributes}
+    children: tuple[Span, ...] = ()
+    if call.first_byte_at is not None:
+        carried["gen_ai.response.time_to_first_chunk"] = call.first_byte_at - call.began_at
+        children = (Span(name="first byte", began_at=call.began_at, ended_at=call.first_byte_at),)
+    if error:
+        carried["error.type"] = error
+    span = Span(
+        name=call_name(item.origin, call.model),
+        kind=SpanKind.CLIENT,
+        began_at=call.began_at,
+        ended_at=at,
+        attributes=carried,
+        error=error,
+        marks=tuple(call.marks),
+        children=children,
+    )
+    _keep(item, span)
+
+
+def _keep(item: _Item, span: Span) -> None:
+    """The first ones and the last one are worth the most."""
+    if len(item.spans) >= CHILDREN_KEPT:
+        item.spans.pop()
+    item.spans.append(span)
+
+
+def _swap_span(from_models: tuple[str, ...], to_model: str, began_at: float, ended_at: float, *, error: str = "") -> Span:
+    attributes: dict[str, str | int | float | bool] = {"hearth.to_model": to_model}
+    if from_models:
+        attributes["hearth.from_models"] = ", ".join(from_models)
+    if error:
+        attributes["error.type"] = error
+    return Span(name="swap", began_at=began_at, ended_at=ended_at, attributes=attributes, error=error)
+
+
+def _cut(span: Span, began_at: float) -> Span:
+    """The part of a span after an instant."""
+    if span.began_at >= began_at:
+        return span
+    return Span(name=span.name, began_at=began_at, ended_at=span.ended_at, attributes=span.attributes, error=span.error)

@@ -1,0 +1,259 @@
+"""Batches: where each of them is. Every change leaves one state by a guarded update, so that of two that would end a batch only one does.
+
+Implements `BatchRecords`, `BatchProgress` and `BatchUpkeep` of `batches.ports`; the requests of a batch are in `batch_lines`. What a batch
+writes goes into two files that are filled from its beginning and get their ids, and with them their callers' eyes, in the transaction that
+ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, TypeVar
+
+from hearth.batch_types import BatchLine, BatchRecord, BatchStatus, NewBatch, Page, Problem, Tokens
+from hearth.clock import Clock, new_file_id
+from hearth.errors import NotFound, QueueFull
+from hearth.storage.reader import Reader
+from hearth.storage.writer import Writer
+from hearth.types import Lane, Priority
+
+T = TypeVar("T")
+
+ROWS_PER_STEP = 1000
+_COLUMNS = (
+    "number, id, caller, lane, priority, models, endpoint, status, ending, window_text, output_life_s, metadata, input_file, "
+    "input_file_id, output_file, output_file_id, error_file, error_file_id, model, total, completed, failed, prompt_tokens, output_tokens, "
+    "problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s, cancelling_wall_s, ended_wall_s"
+)
+_OPEN = "SELECT COUNT(*) FROM batches WHERE ended_wall_s IS NULL"
+_INPUT = "SELECT number FROM files WHERE id = ? AND caller = ? AND state = 'ready' AND purpose = 'batch'"
+_ADD = (
+    "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, metadata, input_file, "
+    "input_file_id, created_wall_s, expires_wall_s) VALUES (:id, :caller, :lane, :priority, :models, :endpoint, 'validating', "
+    ":window_text, :output_life_s, :metadata, :input_file, :input_file_id, :now, :expires)"
+)
+_FIND = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"  # noqa: S608 - our names
+_FIND_NUMBER = f"SELECT {_COLUMNS} FROM batches WHERE number = ?"  # noqa: S608 - our names
+_LIST = f"SELECT {_COLUMNS} FROM batches WHERE caller = ? AND (? IS NULL OR number < ?) ORDER BY number DESC LIMIT ?"  # noqa: S608 - our names
+_PLACE = "SELECT number FROM batches WHERE id = ? AND caller = ?"
+_ALL_OPEN = f"SELECT {_COLUMNS} FROM batches WHERE ended_wall_s IS NULL ORDER BY number"  # noqa: S608 - our names
+_OPEN_OF = "SELECT id FROM batches WHERE ended_wall_s IS NULL AND status IN ('validating', 'in_progress') AND caller = ?"
+_CANCEL = (
+    "UPDATE batches SET status = 'cancelling', ending = 'cancelled', cancelling_wall_s = ? "
+    "WHERE id = ? AND status IN ('validating', 'in_progress')"
+)
+_IS_VALIDATING = "SELECT 1 FROM batches WHERE number = ? AND status = 'validating'"
+_FORGET_LINES = "DELETE FROM batch_lines WHERE batch = ?"
+_NOTE_LINE = "INSERT INTO batch_lines (batch, line, custom_id, model, start, length) VALUES (?, ?, ?, ?, ?, ?)"
+_FILE = (
+    "INSERT INTO files (caller, purpose, filename, state, created_wall_s) SELECT caller, 'batch_output', id || ?, 'filling', ? "
+    "FROM batches WHERE number = ? RETURNING number"
+)
+_RUN = (
+    "UPDATE batches SET status = 'in_progress', in_progress_wall_s = :now, total = :total, model = :model, output_file = :output, "
+    "error_file = :error WHERE number = :number"
+)
+_FAIL = "UPDATE batches SET status = 'failed', ended_wall_s = ?, problems = ? WHERE number = ? AND status = 'validating'"
+_SETTLE = (
+    "UPDATE batches SET status = 'finalizing', ending = ?, finalizing_wall_s = ? "
+    "WHERE number = ? AND status IN ('validating', 'in_progress')"
+)
+_SHOW_FILE = (
+    "UPDATE files SET id = :id, state = 'ready', created_wall_s = :now, expires_wall_s = :expires "
+    "WHERE number = :number AND state = 'filling' AND bytes > 0"
+)
+_DROP_FILE = "UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'filling'"
+_END = (
+    "UPDATE batches SET status = ending, ended_wall_s = :now, finalizing_wall_s = COALESCE(finalizing_wall_s, :now), "
+    "output_file_id = :output, error_file_id = :error WHERE number = :number AND ended_wall_s IS NULL"
+)
+_FORGET_ENDED_LINES = (
+    "DELETE FROM batch_lines WHERE (batch, line) IN (SELECT l.batch, l.line FROM batches b JOIN batch_lines l ON l.batch = b.number "
+    "WHERE b.ended_wall_s IS NOT NULL LIMIT ?)"
+)
+_FORGET = "DELETE FROM batches WHERE number IN (SELECT number FROM batches WHERE ended_wall_s < ? ORDER BY ended_wall_s LIMIT ?)"
+
+
+class BatchTable:
+    """Batches by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
+
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+
+    async def add(self, new: NewBatch, max_open: int) -> BatchRecord:
+        """Keep a batch.
+
+        Raises:
+            NotFound: its caller has no such file, or one that was not uploaded for batches.
+            QueueFull: `max_open` batches are open.
+        """
+        return await self._write(partial(_add, new, self._clock.wall(), max_open))
+
+    async def find(self, batch_id: str) -> BatchRecord | None:
+        """One batch."""
+        return await self._reader.read(lambda connection: _one(connection, _FIND, batch_id))
+
+    async def list_batches(self, page: Page) -> tuple[BatchRecord, ...] | None:
+        """A caller's batches, the latest first; None where it has none with the id `after`."""
+        return await self._reader.read(partial(_listed, page))
+
+    async def cancel(self, batch_id: str) -> bool:
+        """Have a batch end as cancelled; False where it has ended, or is about to."""
+        values = (self._clock.wall(), batch_id)
+        return await self._write(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
+
+    async def open_of(self, caller: str) -> tuple[str, ...]:
+        """The ids of a caller's batches that can be cancelled."""
+        return await self._reader.read(lambda connection: tuple(row[0] for row in connection.execute(_OPEN_OF, (caller,))))
+
+    async def open_batches(self) -> tuple[BatchRecord, ...]:
+        """All that have not ended, the oldest first."""
+        return await self._reader.read(lambda connection: _many(connection, _ALL_OPEN))
+
+    async def note_lines(self, number: int, lines: Sequence[BatchLine], *, first: bool) -> bool:
+        """Note requests of a batch that is being validated, `first` ones in place of all before; False where it is not, any more."""
+        return await self._write(partial(_note_lines, number, lines, first))
+
+    async def settle_validation(self, number: int, problems: Sequence[Problem], total: int, model: str | None) -> bool:
+        """A batch that was validated is in progress, or has failed for its problems; False as for `note_lines`."""
+        return await self._write(partial(_settle_validation, number, problems, total, model, self._clock.wall()))
+
+    async def begin_end(self, number: int, ending: BatchStatus) -> bool:
+        """No more requests of it start, and it will end as `ending`; False where that was decided otherwise before."""
+        values = (ending.value, self._clock.wall(), number)
+        return await self._write(lambda connection: connection.execute(_SETTLE, values).rowcount == 1)
+
+    async def end(self, number: int) -> BatchRecord | None:
+        """It ends as was decided, and its files can be seen; None where it had ended before."""
+        return await self._write(partial(_end, number, self._clock.wall()))
+
+    async def forget(self, before_wall_s: float) -> bool:
+        """Delete some of what ended batches do not need, and of those that ended before an instant; True while there is more."""
+        return await self._write(partial(_forget, before_wall_s))
+
+    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._writer.submit(run)
+
+
+def _add(new: NewBatch, now: float, max_open: int, connection: sqlite3.Connection) -> BatchRecord:
+    found = connection.execute(_INPUT, (new.input_file_id, new.caller)).fetchone()
+    if found is None:
+        raise NotFound(f"there is no file {new.input_file_id} of yours with the purpose batch")
+    if connection.execute(_OPEN).fetchone()[0] >= max_open:
+        raise QueueFull(f"{max_open} batches are open, and batches.max_open allows no more")
+    values = {
+        "id": new.batch_id,
+        "caller": new.caller,
+        "lane": new.lane.value,
+        "priority": int(new.priority),
+        "models": json.dumps(new.models),
+        "endpoint": new.endpoint,
+        "window_text": new.window_text,
+        "output_life_s": new.output_life_s,
+        "metadata": None if new.metadata is None else json.dumps(dict(new.metadata)),
+        "input_file": found[0],
+        "input_file_id": new.input_file_id,
+        "now": now,
+        "expires": now + new.window_s,
+    }
+    return _sure(connection, connection.execute(_ADD, values).lastrowid)
+
+
+def _listed(page: Page, connection: sqlite3.Connection) -> tuple[BatchRecord, ...] | None:
+    after = None
+    if page.after is not None:
+        row = connection.execute(_PLACE, (page.after, page.caller)).fetchone()
+        if row is None:
+            return None
+        after = row[0]
+    return _many(connection, _LIST, page.caller, after, after, page.limit)
+
+
+def _note_lines(number: int, lines: Sequence[BatchLine], first: bool, connection: sqlite3.Connection) -> bool:  # noqa: FBT001
+    if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
+        return False
+    if first:
+        connection.execute(_FORGET_LINES, (number,))
+    rows = ((number, each.line, each.custom_id, each.model, each.start, each.length) for each in lines)
+    connection.executemany(_NOTE_LINE, rows)
+    return True
+
+
+def _settle_validation(
+    number: int, problems: Sequence[Problem], total: int, model: str | None, now: float, connection: sqlite3.Connection
+) -> bool:
+    if problems:
+        said = json.dumps([asdict(problem) for problem in problems])
+        return connection.execute(_FAIL, (now, said, number)).rowcount == 1
+    if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
+        return False
+    output, error = (connection.execute(_FILE, (name, now, number)).fetchone()[0] for name in ("_output.jsonl", "_error.jsonl"))
+    connection.execute(_RUN, {"now": now, "total": total, "model": model, "output": output, "error": error, "number": number})
+    return True
+
+
+def _end(number: int, now: float, connection: sqlite3.Connection) -> BatchRecord | None:
+    batch = _sure(connection, number)
+    if batch.ended_wall_s is not None:
+        return None
+    output, error = (_shown(each, now, batch.output_life_s, connection) for each in (batch.output_file, batch.error_file))
+    connection.execute(_END, {"now": now, "output": output, "error": error, "number": number})
+    return _sure(connection, number)
+
+
+def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Connection) -> str | None:
+    """The id of a file that is complete now; None where nothing was written into it."""
+    if file is None:
+        return None
+    values = {"id": new_file_id(), "now": now, "expires": now + life_s, "number": file}
+    if connection.execute(_SHOW_FILE, values).rowcount:
+        return str(values["id"])
+    connection.execute(_DROP_FILE, (file,))
+    return None
+
+
+def _forget(before_wall_s: float, connection: sqlite3.Connection) -> bool:
+    lines = connection.execute(_FORGET_ENDED_LINES, (ROWS_PER_STEP,)).rowcount
+    return bool(lines or connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount)
+
+
+def _sure(connection: sqlite3.Connection, number: int | None) -> BatchRecord:
+    found = _one(connection, _FIND_NUMBER, number)
+    if found is None:
+        raise NotFound("there is no such batch")
+    return found
+
+
+def _one(connection: sqlite3.Connection, question: str, *values: object) -> BatchRecord | None:
+    return next(iter(_many(connection, question, *values)), None)
+
+
+def _many(connection: sqlite3.Connection, question: str, *values: object) -> tuple[BatchRecord, ...]:
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    return tuple(_record(dict(row)) for row in cursor.execute(question, values))
+
+
+def _record(values: dict[str, Any]) -> BatchRecord:
+    tokens = Tokens(prompt=values.pop("prompt_tokens"), output=values.pop("output_tokens"))
+    ending, metadata, batch_id = values["ending"], values["metadata"], values.pop("id")
+    return BatchRecord(
+        **{
+            **values,
+            "lane": Lane(values["lane"]),
+            "priority": Priority(values["priority"]),
+            "models": tuple(json.loads(values["models"])),
+            "status": BatchStatus(values["status"]),
+            "ending": None if ending is None else BatchStatus(ending),
+            "metadata": None if metadata is None else json.loads(metadata),
+            "problems": tuple(Problem(**each) for each in json.loads(values["problems"])),
+        },
+        batch_id=batch_id,
+        tokens=tokens,
+    )

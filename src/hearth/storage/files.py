@@ -1,0 +1,184 @@
+"""Files in pieces: an upload as it comes in, and what batches write. A file is seen by nobody until it is complete.
+
+Implements the file ports of `batches.ports`. What is deleted disappears at once; its pieces go a few at a time (`sweep`), so that no
+transaction meets a hundred thousand rows.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, StoredFile
+from hearth.clock import Clock
+from hearth.errors import BadRequest, QueueFull
+from hearth.storage.job_totals import totals
+from hearth.storage.reader import Reader
+from hearth.storage.writer import Writer
+
+T = TypeVar("T")
+
+PARTS_PER_STEP = 200
+READ_BYTES = 1 << 20
+"""At most about so much of a file is in memory at a time."""
+
+_COLUMNS = "number, id, caller, purpose, filename, bytes, created_wall_s, expires_wall_s"
+_BEGIN = (
+    "INSERT INTO files (caller, purpose, filename, state, epoch, created_wall_s) VALUES (?, 'batch', '', 'filling', ?, ?) RETURNING number"
+)
+_KEPT = "SELECT COALESCE(SUM(bytes), 0) FROM files"
+_GROW = "UPDATE files SET bytes = bytes + ? WHERE number = ? AND state = 'filling'"
+_PUT = "INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)"
+_SEAL = (
+    "UPDATE files SET id = :id, filename = :filename, state = 'ready', epoch = NULL, created_wall_s = :now, expires_wall_s = :expires "  # noqa: S608
+    f"WHERE number = :number AND state = 'filling' RETURNING {_COLUMNS}"
+)
+_DISCARD = "UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'filling'"
+_FIND = f"SELECT {_COLUMNS} FROM files WHERE id = ? AND state = 'ready'"  # noqa: S608 - our names
+_LIST = (
+    f"SELECT {_COLUMNS} FROM files WHERE caller = :caller AND state = 'ready' AND (:purpose IS NULL OR purpose = :purpose) "  # noqa: S608
+    "AND (:after IS NULL OR (CASE WHEN :ascending THEN number > :after ELSE number < :after END)) "
+    "ORDER BY CASE WHEN :ascending THEN number ELSE -number END LIMIT :limit"
+)
+_PLACE = "SELECT number FROM files WHERE id = ? AND caller = ?"
+_PARTS = "SELECT place, data FROM file_parts WHERE file = ? AND place > ? ORDER BY place"
+_USED_BY = "SELECT id FROM batches WHERE input_file = ? AND ended_wall_s IS NULL LIMIT 1"
+_REMOVE = "UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'ready'"
+_ABANDONED = (
+    "UPDATE files SET state = 'deleted' WHERE (state = 'filling' AND epoch IS NOT NULL AND epoch <> :epoch) OR (state = 'ready' "
+    "AND expires_wall_s <= :now AND number NOT IN (SELECT input_file FROM batches WHERE ended_wall_s IS NULL))"
+)
+_SOME_PARTS = (
+    "DELETE FROM file_parts WHERE rowid IN (SELECT p.rowid FROM file_parts p JOIN files f ON f.number = p.file "
+    "WHERE f.state = 'deleted' LIMIT ?)"
+)
+_EMPTY = "DELETE FROM files WHERE state = 'deleted' AND NOT EXISTS (SELECT 1 FROM file_parts WHERE file = files.number)"
+
+
+class FileTable:
+    """Files by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
+
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._epoch = epoch
+
+    async def begin(self, caller: str) -> int:
+        """A file that nobody sees yet; its number. It is forgotten when the process ends before `seal`."""
+        row = (caller, self._epoch, self._clock.wall())
+        return await self._write(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
+
+    async def append(self, number: int, place: int, data: bytes, max_bytes: int) -> None:
+        """Add to a file that was begun: pieces of `PART_BYTES` from a place on, the last of the file may be shorter.
+
+        Raises:
+            QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results.
+        """
+        await self._write(partial(_append, number, place, data, max_bytes))
+
+    async def seal(self, number: int, new: NewFile) -> StoredFile:
+        """The file is complete: from now on it is there. Raises BadRequest where it was given up meanwhile."""
+        now = self._clock.wall()
+        values = {"id": new.file_id, "filename": new.filename, "now": now, "expires": now + new.life_s, "number": number}
+        return await self._write(partial(_seal, values))
+
+    async def discard(self, number: int) -> None:
+        """Give up a file that was begun; nothing happens to one that is complete."""
+        await self._write(lambda connection: connection.execute(_DISCARD, (number,)).rowcount)
+
+    async def find(self, file_id: str) -> StoredFile | None:
+        """A file that is complete and not deleted."""
+        return await self._reader.read(lambda connection: next((file_of(row) for row in connection.execute(_FIND, (file_id,))), None))
+
+    async def list_files(self, page: Page) -> tuple[StoredFile, ...] | None:
+        """A caller's files; None where it has none with the id `after`."""
+        return await self._reader.read(partial(_listed, page))
+
+    async def parts(self, number: int, after: int) -> tuple[tuple[int, bytes], ...]:
+        """`(place, bytes)` of the next pieces after a place (-1: from the first), about `READ_BYTES` together; empty at the end."""
+        return await self._reader.read(partial(_some, number, after))
+
+    async def remove(self, number: int) -> bool:
+        """Delete a file; False where that was done before. Raises BadRequest while a batch reads it."""
+        return await self._write(partial(_remove, number))
+
+    async def sweep(self) -> bool:
+        """Delete some of what is abandoned, expired or deleted; True while there is more."""
+        return await self._write(partial(_sweep, {"epoch": self._epoch, "now": self._clock.wall()}))
+
+    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._writer.submit(run)
+
+
+def kept_bytes(connection: sqlite3.Connection) -> int:
+    """Bytes of all files, and of the requests and results of all jobs."""
+    return int(connection.execute(_KEPT).fetchone()[0]) + totals(connection)[1]
+
+
+def file_of(row: sqlite3.Row | tuple[object, ...]) -> StoredFile:
+    """A row of the columns above."""
+    number, file_id, caller, purpose, filename, size, created, expires = tuple(row)
+    return StoredFile(
+        number=number,
+        file_id=file_id,
+        caller=caller,
+        purpose=Purpose(purpose),
+        filename=filename,
+        size_bytes=size,
+        created_wall_s=created,
+        expires_wall_s=expires,
+    )
+
+
+def _append(number: int, place: int, data: bytes, max_bytes: int, connection: sqlite3.Connection) -> None:
+    if kept_bytes(connection) + len(data) > max_bytes:
+        raise QueueFull("the store holds as much as jobs.max_stored_mib allows; delete files that are not needed any more")
+    if connection.execute(_GROW, (len(data), number)).rowcount:
+        pieces = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
+        connection.executemany(_PUT, ((number, place + each, piece) for each, piece in enumerate(pieces)))
+
+
+def _seal(values: dict[str, object], connection: sqlite3.Connection) -> StoredFile:
+    row = connection.execute(_SEAL, values).fetchone()
+    if row is None:
+        raise BadRequest("the upload was given up")
+    return file_of(row)
+
+
+def _listed(page: Page, connection: sqlite3.Connection) -> tuple[StoredFile, ...] | None:
+    after = None
+    if page.after is not None:
+        row = connection.execute(_PLACE, (page.after, page.caller)).fetchone()
+        if row is None:
+            return None
+        after = row[0]
+    values = {"caller": page.caller, "purpose": page.purpose, "after": after, "ascending": page.ascending, "limit": page.limit}
+    return tuple(file_of(row) for row in connection.execute(_LIST, values))
+
+
+def _some(number: int, after: int, connection: sqlite3.Connection) -> tuple[tuple[int, bytes], ...]:
+    found, size = list[tuple[int, bytes]](), 0
+    for place, data in connection.execute(_PARTS, (number, after)):
+        found.append((place, data))
+        size += len(data)
+        if size >= READ_BYTES:
+            break
+    return tuple(found)
+
+
+def _remove(number: int, connection: sqlite3.Connection) -> bool:
+    used_by = connection.execute(_USED_BY, (number,)).fetchone()
+    if used_by is not None:
+        raise BadRequest(f"the file is being read by {used_by[0]}; cancel that batch first")
+    return connection.execute(_REMOVE, (number,)).rowcount == 1
+
+
+def _sweep(values: dict[str, object], connection: sqlite3.Connection) -> bool:
+    connection.execute(_ABANDONED, values)
+    if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
+        return True
+    connection.execute(_EMPTY)
+    return False

@@ -1,0 +1,1 @@
+"""Embedding calls that share a call of the model server."""

@@ -1,0 +1,85 @@
+"""A house whose embedding calls can go together, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from hearth.accumulating.accumulator import Accumulator
+from hearth.bootstrap.companions import join_embeddings
+from hearth.intake import NewItem, Ticket
+from hearth.types import BackendCall, Dialect, Lane, Priority, RequestId, WorkKind, canonical_model
+from tests.support.fake_ollama import FakeModel, FakeOllama, Service
+from tests.support.ollama_wire import vector_of
+from tests.worker.house import House, body_of, settings_with
+
+SERVICE_S = 0.2
+NATIVE, OPENAI = "/api/embed", "/v1/embeddings"
+
+
+def embedding(
+    text: str,
+    model: str = "emb",
+    *,
+    path: str = NATIVE,
+    lane: Lane = Lane.EXTERNAL,
+    priority: Priority = Priority.NORMAL,
+    caller: str = "test",
+    request_id: str | None = None,
+    task_type: str | None = None,
+    **fields: Any,
+) -> NewItem:
+    """An embedding call as a route would submit it."""
+    body = json.dumps({"model": canonical_model(model), "input": text, **fields}).encode()
+    return NewItem(
+        lane=lane,
+        priority=priority,
+        caller=caller,
+        model=canonical_model(model),
+        task_type=task_type,
+        kind=WorkKind.EMBED,
+        dialect=Dialect.OLLAMA if path == NATIVE else Dialect.OPENAI,
+        prompt_tokens=len(text),
+        request_id=RequestId(request_id or f"req_{text}"),
+        call=BackendCall(method="POST", path=path, headers=((b"user-agent", b"test"),), body=body),
+    )
+
+
+class EmbeddingHouse(House):
+    """Two embedding models, one in memory; a call takes `SERVICE_S`."""
+
+    def __init__(self, *, parallel: int = 1, ollama: type[FakeOllama] = FakeOllama, **keys: Any) -> None:
+        settings = settings_with(embeddings=keys, queue={"max_external_depth": 1000}, gpu={"parallel": parallel})
+        service = Service(service_s=SERVICE_S)
+        models = [FakeModel(name=name, parallel=parallel) for name in ("emb", "other")]
+        super().__init__(*models, resident=("emb",), settings=settings, service=lambda _: service, ollama=ollama)
+        join_embeddings(self.gateway)
+
+    @property
+    def accumulator(self) -> Accumulator:
+        assert self.gateway.embeddings is not None
+        return self.gateway.embeddings
+
+    def ask(self, text: str, model: str = "emb", **wanted: Any) -> Ticket:
+        """Submit an embedding call the way the routes do."""
+        new = embedding(text, model, **wanted)
+        return self.accumulator.take(new) or self.worker.submit(new)
+
+    def sent(self) -> list[list[str]]:
+        """The inputs of each call that the model server has got."""
+        given = [json.loads(call.body)["input"] for call in self.ollama.calls]
+        return [each if isinstance(each, list) else [each] for each in given]
+
+
+async def vector_in(ticket: Ticket) -> list[float]:
+    """The one vector of a native answer. Raises HearthError where there is none."""
+    (vector,) = json.loads(await body_of(ticket))["embeddings"]
+    found: list[float] = vector
+    return found
+
+
+async def check_all(tickets: dict[str, Ticket]) -> None:
+    """Each caller has got the vector of its own text."""
+    vectors = await asyncio.gather(*(vector_in(ticket) for ticket in tickets.values()))
+    assert vectors == [vector_of(text) for text in tickets]

@@ -1,0 +1,391 @@
+"""When calls go together, what becomes of each, and what one of them can do to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from hearth.accumulating.batch import SEVERAL
+from hearth.cancelling import cancel_caller
+from hearth.errors import BackendGone, BackendUnreachable, CallerGone, HearthError, QueueFull, ShuttingDown
+from hearth.events import EmbeddingsFlushed, EmbeddingsParted, InternalFault, ItemDispatched, ItemEnded, ItemInterrupted, ItemQueued
+from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId
+from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, vector_in
+from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
+from tests.support.fake_ollama import FakeOllama
+from tests.support.ollama_wire import vector_of
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import body_of, settings_with, settle
+
+
+@in_virtual_time
+async def test_a_lone_call_goes_at_once_and_as_it_was_sent():
+    async with EmbeddingHouse() as house:
+        ticket = house.ask("a")
+        assert await vector_in(ticket) == vector_of("a")
+        assert house.now == SERVICE_S
+        (call,) = house.ollama.calls
+        assert call.body == b'{"model": "emb:latest", "input": "a"}'
+        assert (b"user-agent", b"test") in call.headers
+        head = await ticket.reply.head()
+        assert b"x-hearth-merged" not in dict(head.headers)
+        assert [(event.inputs, event.why) for event in house.events.of(EmbeddingsFlushed)] == [(1, "alone")]
+
+
+@in_virtual_time
+async def test_calls_that_come_while_one_is_under_way_go_together_when_it_ends():
+    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+        tickets = {text: house.ask(text) for text in "abcd"}
+        await check_all(tickets)
+        assert house.sent() == [["a"], ["b", "c", "d"]]
+        assert house.now == pytest.approx(2 * SERVICE_S)
+        flushed = house.events.of(EmbeddingsFlushed)
+        assert [(event.inputs, event.why, event.held_s) for event in flushed] == [(1, "alone", 0.0), (3, "idle", pytest.approx(SERVICE_S))]
+
+
+@in_virtual_time
+async def test_a_full_call_goes_without_waiting():
+    async with EmbeddingHouse(max_inputs=3, max_wait_ms=1000.0) as house:
+        tickets = {text: house.ask(text) for text in "abcdefgh"}
+        await settle()
+        whys = [event.why for event in house.events.of(EmbeddingsFlushed)]
+        assert whys == ["alone", "full", "full"]
+        await check_all(tickets)
+        assert house.sent() == [["a"], ["b", "c", "d"], ["e", "f", "g"], ["h"]]
+
+
+@in_virtual_time
+async def test_nobody_is_held_back_longer_than_the_timer():
+    async with EmbeddingHouse() as house:
+        tickets = {"a": house.ask("a"), "b": house.ask("b")}
+        await sleep_until(0.03)
+        tickets["c"] = house.ask("c")
+        await sleep_until(0.06)
+        tickets["d"] = house.ask("d")
+        await check_all(tickets)
+        flushed = [(event.inputs, event.why, event.at) for event in house.events.of(EmbeddingsFlushed)]
+        assert flushed == [(1, "alone", 0.0), (2, "timer", 0.05), (1, "timer", pytest.approx(0.11))]
+
+
+@in_virtual_time
+async def test_a_call_for_another_model_sends_what_is_held_so_that_models_wait_in_order():
+    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+        tickets = {text: house.ask(text) for text in "ab"} | {"c": house.ask("c", "other")}
+        await settle()
+        assert [(event.model, event.why) for event in house.events.of(EmbeddingsFlushed)] == [
+            ("emb:latest", "alone"),
+            ("emb:latest", "other_model"),
+            ("other:latest", "alone"),
+        ]
+        await check_all(tickets)
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        {"dimensions": 8},
+        {"truncate": False},
+        {"path": OPENAI},
+        {"lane": Lane.INTERNAL},
+        {"task_type": "indexing"},
+    ],
+)
+def test_calls_that_differ_in_anything_but_the_input_do_not_mix(different):
+    @in_virtual_time
+    async def scenario() -> None:
+        async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+            tickets = [house.ask("a"), house.ask("b"), house.ask("c"), house.ask("d", **different), house.ask("e", **different)]
+            await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
+            assert {tuple(sent) for sent in house.sent()} == {("a",), ("b", "c"), ("d",), ("e",)}
+
+    scenario()
+
+
+@in_virtual_time
+async def test_internal_bands_do_not_mix_and_critical_work_waits_for_nobody():
+    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+        inside = {"lane": Lane.INTERNAL}
+        for text, priority in (("a", Priority.NORMAL), ("b", Priority.NORMAL), ("c", Priority.BACKGROUND), ("d", Priority.BACKGROUND)):
+            house.ask(text, priority=priority, **inside)
+        urgent = [house.ask(text, priority=Priority.CRITICAL, **inside) for text in "ef"]
+        await asyncio.gather(*(ticket.reply.head() for ticket in urgent))
+        await sleep_until(5.0)
+        assert house.sent() == [["a"], ["e"], ["f"], ["b"], ["c"], ["d"]]
+
+
+@in_virtual_time
+async def test_an_openai_caller_gets_an_answer_of_its_own():
+    async with EmbeddingHouse() as house:
+        tickets = {text: house.ask(text, path=OPENAI) for text in "abc"}
+        for text, ticket in tickets.items():
+            said = json.loads(await body_of(ticket))
+            assert said["data"] == [{"object": "embedding", "embedding": vector_of(text), "index": 0}]
+        head = await tickets["b"].reply.head()
+        assert dict(head.headers)[b"x-hearth-merged"] == b"2"
+        assert dict(head.headers)[b"content-length"] == b"%d" % len(json.dumps(said, separators=(",", ":")) + "\n")
+
+
+@in_virtual_time
+async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none():
+    async with EmbeddingHouse(max_wait_ms=100.0) as house:
+        house.ask("a")
+        await sleep_until(0.05)
+        tickets = [house.ask("bbb", caller="one", request_id="req_one"), house.ask("c", caller="two", request_id="req_two")]
+        await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
+        await settle()
+        ends = house.events.of(ItemEnded)[1:]
+        assert [(end.sequence, end.caller, end.request_id) for end in ends] == [
+            (tickets[0].sequence, "one", "req_one"),
+            (tickets[1].sequence, "two", "req_two"),
+        ]
+        assert [end.prompt_tokens for end in ends] == [7, 3]  # the fake counts 10 for any call
+        for end in ends:
+            assert end.outcome is Outcome.COMPLETED
+            assert end.queue_s == pytest.approx(SERVICE_S - 0.05)
+            assert end.total_s == pytest.approx(2 * SERVICE_S - 0.05)
+            assert end.backend_s == pytest.approx(SERVICE_S)
+        assert len(house.events.of(ItemQueued)) == len(house.events.of(ItemDispatched)) == 3
+        assert house.worker.tracker.get_metrics(house.now)
+
+
+@in_virtual_time
+async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_looked_up():
+    async with EmbeddingHouse(max_inputs=2) as house:
+        house.ask("a")
+        members = [house.ask("b", caller="one"), house.ask("c", caller="two")]
+        held = house.ask("d")
+        await settle()
+        queue = house.worker.get_status()["external_queue"]
+        assert isinstance(queue, dict)
+        (shown,) = queue["next_items"]
+        assert (shown["inputs"], shown["caller"], shown["prompt_tokens"]) == (2, SEVERAL, 2)
+        found = [house.accumulator.get_item(ticket.sequence) for ticket in (*members, held)]
+        assert [item["state"] for item in found if item] == ["waiting", "waiting", "held"]
+        assert [item["carried_by"] for item in found if item] == [shown["sequence"], shown["sequence"], None]
+        assert house.gateway.status_beside_queue()["embeddings"] == {"held": 1, "calls_under_way": 2}
+        await vector_in(members[0])
+        await settle()
+        ended = house.accumulator.get_item(members[0].sequence)
+        assert ended is not None
+        assert ended["state"] == "completed"
+
+
+@in_virtual_time
+async def test_who_leaves_before_the_call_is_sent_costs_nothing():
+    async with EmbeddingHouse(max_inputs=3) as house:
+        first = house.ask("a")
+        tickets = {text: house.ask(text) for text in "bcd"}
+        await settle()
+        tickets.pop("c").reply.abandon()
+        await check_all(tickets)
+        await vector_in(first)
+        assert house.sent() == [["a"], ["b", "d"]]
+        assert [event.outcome for event in house.events.of(ItemEnded)].count(Outcome.CANCELLED) == 1
+
+
+@in_virtual_time
+async def test_who_leaves_a_running_call_leaves_the_others_their_answers():
+    async with EmbeddingHouse(max_inputs=3) as house:
+        house.ask("a")
+        tickets = {text: house.ask(text) for text in "bcd"}
+        await sleep_until(1.5 * SERVICE_S)
+        assert house.accumulator.cancel_request(RequestId("req_b"), caller="test") is True
+        assert house.accumulator.cancel_request(RequestId("req_b"), caller="test") is True
+        assert house.accumulator.cancel_request(RequestId("req_c"), caller="somebody else") is None
+        with pytest.raises(CallerGone):
+            await tickets.pop("b").reply.head()
+        await check_all(tickets)
+        assert len(house.ollama.calls) == 2
+
+
+@pytest.mark.parametrize("at", [0.5 * SERVICE_S, 1.5 * SERVICE_S], ids=["waiting", "running"])
+def test_the_last_one_to_leave_ends_the_call(at):
+    @in_virtual_time
+    async def scenario() -> None:
+        async with EmbeddingHouse(max_inputs=2) as house:
+            house.ask("a")
+            tickets = [house.ask(text) for text in "bc"]
+            await sleep_until(at)
+            for ticket in tickets:
+                ticket.reply.abandon()
+            await settle()
+            assert not house.worker.scheduler.state.waiting
+            assert len(house.worker.scheduler.state.running) == (1 if at < SERVICE_S else 0)
+            await sleep_until(1.0)
+            assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
+
+    scenario()
+
+
+@in_virtual_time
+async def test_who_leaves_while_held_leaves_nothing_behind():
+    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+        first, second = house.ask("a"), house.ask("b")
+        second.reply.abandon()
+        await vector_in(first)
+        await settle()
+        assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
+        assert house.accumulator._groups == {}
+        assert house.accumulator._seats == {}
+
+
+@in_virtual_time
+async def test_all_of_a_caller_can_be_cancelled_and_the_rest_goes_on():
+    async with EmbeddingHouse(max_inputs=4) as house:
+        house.ask("a", caller="one")
+        mine = [house.ask(text, caller="one") for text in "bc"]
+        theirs = {text: house.ask(text, caller="two") for text in "de"}
+        await settle()
+        gone = await cancel_caller(house.gateway, "one")
+        assert sorted(gone.requests) == ["req_a", "req_b", "req_c"]
+        await check_all(theirs)
+        for ticket in mine:
+            with pytest.raises(CallerGone):
+                await ticket.reply.head()
+
+
+@in_virtual_time
+async def test_an_error_of_one_input_is_told_to_that_one_only():
+    async with EmbeddingHouse() as house:
+        house.ollama.next_calls(None, CallFault.SERVER_ERROR, None, CallFault.SERVER_ERROR)
+        tickets = {text: house.ask(text) for text in "abcd"}
+        bad = tickets.pop("c")
+        await check_all(tickets)
+        head = await bad.reply.head()
+        assert head.status == 500
+        assert json.loads(await bad.reply.body())["error"]
+        assert house.sent() == [["a"], ["b", "c", "d"], ["b"], ["c"], ["d"]]
+        assert [(event.inputs, event.reason) for event in house.events.of(EmbeddingsParted)] == [(3, "status_500")]
+        outcomes = {end.request_id: end.outcome for end in house.events.of(ItemEnded)}
+        assert outcomes == {
+            "req_a": Outcome.COMPLETED,
+            "req_b": Outcome.COMPLETED,
+            "req_c": Outcome.FAILED,
+            "req_d": Outcome.COMPLETED,
+        }
+
+
+@in_virtual_time
+async def test_an_input_that_kills_the_runner_takes_nobody_along():
+    async with EmbeddingHouse() as house:
+        gone = CallFault.GONE_BEFORE_HEAD
+        house.ollama.next_calls(None, gone, gone, None, gone, gone, None)
+        tickets = {text: house.ask(text) for text in "abcd"}
+        bad = tickets.pop("c")
+        await check_all(tickets)
+        with pytest.raises(BackendGone):
+            await bad.reply.head()
+        assert [event.reason for event in house.events.of(EmbeddingsParted)] == ["backend_gone"]
+
+
+@in_virtual_time
+async def test_a_model_server_that_is_away_is_everybodys_trouble_and_not_asked_again_for_each():
+    async with EmbeddingHouse() as house:
+        await vector_in(house.ask("a"))
+        house.ollama.go_down()
+        tickets = [house.ask(text) for text in "bcd"]
+        errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets), return_exceptions=True)
+        assert [type(error) for error in errors] == [BackendUnreachable] * 3
+        assert len(set(map(id, errors))) == 3
+        assert not house.events.of(EmbeddingsParted)
+
+
+class Forgetful(FakeOllama):
+    """Leaves the last vector out where there are several."""
+
+    def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
+        given = body.get("input")
+        return super()._exchange(call, {**body, "input": given[:-1]} if isinstance(given, list) else body, record, fault)
+
+
+@in_virtual_time
+async def test_an_answer_that_cannot_be_cut_is_asked_for_one_by_one():
+    async with EmbeddingHouse(ollama=Forgetful) as house:
+        tickets = {text: house.ask(text) for text in "abc"}
+        await check_all(tickets)
+        assert house.sent() == [["a"], ["b", "c"], ["b"], ["c"]]
+        assert [event.reason for event in house.events.of(EmbeddingsParted)] == ["unknown_answer"]
+
+
+@in_virtual_time
+async def test_an_interrupted_call_is_made_again_and_each_member_says_so():
+    async with EmbeddingHouse(max_inputs=2) as house:
+        house.ask("a")
+        tickets = {text: house.ask(text) for text in "bc"}
+        await sleep_until(1.5 * SERVICE_S)
+        urgent = house.ask("u", lane=Lane.INTERNAL, priority=Priority.CRITICAL)
+        await check_all(tickets)
+        assert house.sent() == [["a"], ["b", "c"], ["u"], ["b", "c"]]
+        assert [event.request_id for event in house.events.of(ItemInterrupted)] == ["req_b", "req_c"]
+        assert [end.interrupt_count for end in house.events.of(ItemEnded) if end.request_id in {"req_b", "req_c"}] == [1, 1]
+        assert await vector_in(urgent) == vector_of("u")
+
+
+@in_virtual_time
+async def test_a_full_queue_refuses_all_who_wait_for_the_call_each_with_an_error_of_its_own():
+    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+        house.ask("a")
+        tickets = [house.ask(text) for text in "bc"]
+        house.gateway.reload(
+            type(house.gateway.config)(settings=settings_with(queue={"max_external_depth": 0}, embeddings={"max_inputs": 3}))
+        )
+        tickets.append(house.ask("d"))
+        errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets), return_exceptions=True)
+        assert [type(error) for error in errors] == [QueueFull] * 3
+        assert len(set(map(id, errors))) == 3
+        assert all(isinstance(error, HearthError) and error.retry_after_s for error in errors)
+
+
+@in_virtual_time
+async def test_a_stop_sends_what_is_held_and_what_runs_gets_its_grace():
+    async with EmbeddingHouse(parallel=2, max_wait_ms=10_000.0) as house:
+        tickets = {text: house.ask(text) for text in "abc"}
+        stopping = asyncio.ensure_future(house.gateway.stop(1.0))
+        await settle()
+        assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone", "stopping"]
+        with pytest.raises(ShuttingDown):
+            house.ask("d")
+        await check_all(tickets)
+        await stopping
+
+
+@in_virtual_time
+async def test_a_stop_without_a_free_slot_tells_everybody_who_is_held():
+    async with EmbeddingHouse(max_wait_ms=10_000.0) as house:
+        tickets = {text: house.ask(text) for text in "abc"}
+        stopping = asyncio.ensure_future(house.gateway.stop(1.0))
+        await check_all({"a": tickets.pop("a")})
+        errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets.values()), return_exceptions=True)
+        assert [type(error) for error in errors] == [ShuttingDown, ShuttingDown]
+        await stopping
+
+
+@in_virtual_time
+async def test_every_setting_is_in_force_with_the_next_call():
+    async with EmbeddingHouse() as house:
+        tickets = {"a": house.ask("a"), "b": house.ask("b")}
+        config = type(house.gateway.config)
+        house.gateway.reload(config(settings=settings_with(embeddings={"max_inputs": 2, "max_wait_ms": 5.0})))
+        tickets |= {text: house.ask(text) for text in "cd"}
+        house.gateway.reload(config(settings=settings_with(embeddings={"accumulate": False})))
+        tickets |= {text: house.ask(text) for text in "ef"}
+        await check_all(tickets)
+        flushed = [(event.inputs, event.why, event.held_s) for event in house.events.of(EmbeddingsFlushed)]
+        assert flushed == [(1, "alone", 0.0), (2, "full", 0.0), (1, "timer", pytest.approx(0.005))]
+
+
+@in_virtual_time
+async def test_many_at_once_make_few_calls_and_everybody_gets_its_own():
+    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+
+        async def caller(number: int) -> None:
+            for turn in range(5):
+                text = f"{number} of turn {turn}"
+                assert await vector_in(house.ask(text, request_id=f"req_{number}_{turn}")) == vector_of(text)
+
+        await asyncio.gather(*(caller(number) for number in range(64)))
+        assert len(house.ollama.calls) <= 5 * 64 / 5
+        assert not house.events.of(InternalFault)

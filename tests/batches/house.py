@@ -1,0 +1,140 @@
+"""A house with files and batches in virtual time: the real desk, runner and SQL, over the store without threads of `tests.jobs.house`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+from hearth.batch_types import PART_BYTES, BatchRecord, NewBatch, NewFile
+from hearth.batches.desk import Batches
+from hearth.batches.running import Shelf
+from hearth.events import BatchEnded
+from hearth.jobs.feeder import House as Around
+from hearth.storage.batch_lines import BatchLineTable
+from hearth.storage.batches import BatchTable
+from hearth.storage.files import FileTable
+from hearth.storage.reader import Reader
+from hearth.storage.writer import Writer
+from hearth.types import Lane, Priority, canonical_model
+from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter
+from tests.support.virtual_time import LoopClock
+
+COMPLETIONS = "/v1/completions"
+HOUR_S = 3600.0
+
+
+def line(custom_id: str, model: str = "a", *, service_s: float = 1.0, **changed: Any) -> dict[str, Any]:
+    """A request that takes the fake model server `service_s`."""
+    body = {"model": canonical_model(model), "prompt": custom_id, "fake": {"service_s": service_s}}
+    return {"custom_id": custom_id, "method": "POST", "url": COMPLETIONS, "body": body, **changed}
+
+
+def lines(count: int, model: str = "a", *, service_s: float = 1.0) -> list[dict[str, Any]]:
+    return [line(f"r{number}", model, service_s=service_s) for number in range(1, count + 1)]
+
+
+def jsonl(*requests: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
+
+
+class BatchHouse(JobHouse):
+    """A gateway with batches, for the time of the block: one process's life with the disk."""
+
+    def __init__(self, *models: Any, disk: Disk | None = None, **more: Any) -> None:
+        super().__init__(*models, disk=disk, **more)
+        writer, reader, clock = cast("Writer", SteadyWriter(self.disk)), cast("Reader", SteadyReader(self.disk)), LoopClock()
+        self.files = FileTable(writer=writer, reader=reader, clock=clock, epoch=self.disk.epochs)
+        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock)
+        shelf = Shelf(files=self.files, progress=self.table_of_batches, lines=BatchLineTable(writer=writer, reader=reader, clock=clock))
+        around = Around(
+            worker=self.gateway.worker,
+            resolve=self.gateway.resolve,
+            ready=lambda: self.gateway.ready()[0],
+            config=lambda: self.gateway.config,
+            clock=self.gateway.clock,
+            events=self.gateway.events,
+            ended=lambda: None,
+        )
+        self.batches = Batches(
+            uploads=self.files,
+            records=self.table_of_batches,
+            upkeep=self.table_of_batches,
+            shelf=shelf,
+            jobs=self.jobs,
+            house=around,
+        )
+        self.gateway.batches = self.batches
+        self.gateway.events.subscribe(self.batches)
+        self.gateway.accompany("batches", self.batches.run)
+        self.gateway.accompany("forgotten files", self.batches.forget)
+
+    def judge(self) -> None:
+        """As for every house, except that the jobs of batches are gone from the disk once they are written."""
+        jobs = self.events.all
+        self.events.all = [event for event in jobs if not str(getattr(event, "job_id", "")).startswith("batch_req_")]
+        super().judge()
+        self.events.all = jobs
+
+    async def uploaded(self, content: bytes, *, file_id: str = "file-1", caller: str = "test", life_s: float = 720 * HOUR_S) -> str:
+        """A file that is complete."""
+        number = await self.files.begin(caller)
+        for start in range(0, len(content), 16 * PART_BYTES):
+            await self.files.append(number, start // PART_BYTES, content[start : start + 16 * PART_BYTES], 1 << 40)
+        await self.files.seal(number, NewFile(file_id=file_id, caller=caller, filename="in.jsonl", life_s=life_s))
+        return file_id
+
+    async def started(self, content: bytes, batch_id: str = "batch_1", *, window_s: float = 24 * HOUR_S, **changed: Any) -> BatchRecord:
+        """A batch of a file of its own."""
+        file_id = await self.uploaded(content, file_id=f"file-{batch_id}")
+        wanted: dict[str, Any] = {
+            "batch_id": batch_id,
+            "caller": "test",
+            "lane": Lane.INTERNAL,
+            "priority": Priority.BACKGROUND,
+            "models": (),
+            "endpoint": COMPLETIONS,
+            "input_file_id": file_id,
+            "window_text": "24h",
+            "window_s": window_s,
+            "output_life_s": 720 * HOUR_S,
+        }
+        return await self.batches.create(NewBatch(**wanted | changed))
+
+    async def batch(self, batch_id: str = "batch_1") -> BatchRecord:
+        found = await self.table_of_batches.find(batch_id)
+        assert found is not None
+        return found
+
+    async def ended_batch(self, batch_id: str = "batch_1") -> BatchRecord:
+        """The batch, once it has ended; told of once."""
+        await self.moves.until(lambda: any(event.batch_id == batch_id for event in self.events.of(BatchEnded)))
+        assert [event.batch_id for event in self.events.of(BatchEnded)].count(batch_id) == 1
+        return await self.batch(batch_id)
+
+    async def content(self, file_id: str | None) -> list[dict[str, Any]]:
+        """The lines of a file that can be seen; none where there is no file."""
+        if file_id is None:
+            return []
+        file = await self.files.find(file_id)
+        assert file is not None
+        whole, place = b"", -1
+        while parts := await self.files.parts(file.number, place):
+            whole += b"".join(data for _, data in parts)
+            place = parts[-1][0]
+        assert len(whole) == file.size_bytes
+        return [json.loads(each) for each in whole.splitlines()]
+
+    async def outcome(self, batch_id: str = "batch_1") -> tuple[list[str], dict[str, str]]:
+        """Of a batch that has ended: the ids with an answer in order, and the error codes of the others; each exactly once."""
+        batch = await self.ended_batch(batch_id)
+        output, errors = await self.content(batch.output_file_id), await self.content(batch.error_file_id)
+        done = [each["custom_id"] for each in output]
+        codes = {each["custom_id"]: each["error"]["code"] if each["error"] else str(each["response"]["status_code"]) for each in errors}
+        assert len({*done, *codes}) == len(output) + len(errors) == batch.completed + batch.failed
+        return done, codes
+
+
+async def soon(seconds: float = 1.0) -> None:
+    """Some virtual time."""
+    await asyncio.sleep(seconds)

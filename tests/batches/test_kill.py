@@ -1,0 +1,49 @@
+"""`kill -9` while a batch runs: no request of it is lost, and each is answered once. Real processes, as in `tests.jobs.test_kill`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.jobs.test_kill import WITHIN_S, Ledger, Process
+
+REQUESTS = 30
+
+
+def content() -> bytes:
+    bodies = ({"model": "nomic-embed-text", "input": f"text {number}"} for number in range(REQUESTS))
+    requests = [{"custom_id": f"r{n}", "method": "POST", "url": "/v1/embeddings", "body": body} for n, body in enumerate(bodies)]
+    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
+
+
+async def next_life(directory: Path, ledger: Ledger) -> tuple[Process, openai.AsyncOpenAI]:
+    process = await Process.start(directory, ledger)
+    return process, openai.AsyncOpenAI(base_url=f"{await process.url()}/v1", api_key="x", max_retries=0)
+
+
+@pytest.mark.timeout(120)
+async def test_a_batch_survives_kill_9_and_answers_every_request_once(tmp_path: Path) -> None:
+    ledger = Ledger()
+    process, client = await next_life(tmp_path, ledger)
+    file = await client.files.create(file=("x.jsonl", content()), purpose="batch")
+    batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+    async with asyncio.timeout(WITHIN_S):
+        while len(ledger.ends) < 3:
+            process.moved.clear()
+            await process.moved.wait()
+    await process.die()
+    await client.close()
+    process, client = await next_life(tmp_path, ledger)
+    async with asyncio.timeout(WITHIN_S):
+        while (batch := await client.batches.retrieve(batch.id)).status != "completed":
+            process.moved.clear()
+            await process.moved.wait()
+    assert batch.output_file_id is not None
+    rows = [json.loads(each) for each in (await client.files.content(batch.output_file_id)).text.splitlines()]
+    assert [each["custom_id"] for each in rows] == [f"r{number}" for number in range(REQUESTS)]
+    await client.close()
+    assert await process.stop() == 0

@@ -1,0 +1,180 @@
+"""Input files cut into lines, and what is wrong with each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hearth.batch_types import BatchLine, BatchRecord, BatchStatus, EndedLine, Problem, Tokens
+from hearth.batches.lines import RawLine, Splitter, Terms, check_line, request_in
+from hearth.batches.outcomes import outcome_of, undone
+from hearth.config.settings import Settings
+from hearth.job_types import JobEnd, JobState
+from hearth.types import Lane, Priority
+from tests.batches.house import COMPLETIONS, jsonl, line
+
+TERMS = Terms(endpoint=COMPLETIONS, models=(), settings=Settings())
+GOOD = line("x")
+
+
+def checked(text: bytes | None, terms: Terms = TERMS) -> BatchLine | Problem:
+    return check_line(RawLine(line=7, start=0, length=len(text or b""), text=text), terms)
+
+
+def split(content: bytes, sizes: list[int], limit_bytes: int = 1 << 20) -> list[RawLine]:
+    splitter, found = Splitter(limit_bytes), list[RawLine]()
+    for size in sizes:
+        found += splitter.feed(content[:size])
+        content = content[size:]
+    return [*found, *splitter.feed(content), *splitter.end()]
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda each: each.replace(b"\n", b"")), max_size=10), st.lists(st.integers(0, 30), max_size=10))
+def test_a_file_is_cut_into_the_same_lines_however_it_comes(texts, sizes):
+    content = b"\n".join(texts)
+    expected = [(number, text) for number, text in enumerate(texts, 1) if text.strip()]
+    found = split(content, sizes)
+    assert [(each.line, each.text) for each in found] == expected
+    assert all(content[each.start : each.start + each.length] == each.text for each in found)
+
+
+def test_a_line_that_is_too_long_is_not_kept_and_those_after_it_are_found():
+    found = split(b"a\n" + b"b" * 100 + b"\nc", [30, 30, 30], limit_bytes=50)
+    assert [(each.line, each.start, each.length, each.text) for each in found] == [(1, 0, 1, b"a"), (2, 2, 100, None), (3, 103, 1, b"c")]
+
+
+def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_streaming():
+    text = jsonl(GOOD).rstrip()
+    assert checked(text) == BatchLine(line=7, custom_id="x", model="a:latest", start=0, length=len(text))
+    assert json.loads(request_in(text, COMPLETIONS)) == {**GOOD["body"], "stream": False}
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "param"),
+    [
+        ({"custom_id": None}, "missing_required_parameter", "custom_id"),
+        ({"method": None}, "missing_required_parameter", "method"),
+        ({"url": None}, "missing_required_parameter", "url"),
+        ({"body": None}, "missing_required_parameter", "body"),
+        ({"custom_id": 7}, "invalid_custom_id", "custom_id"),
+        ({"custom_id": ""}, "invalid_custom_id", "custom_id"),
+        ({"custom_id": "x" * 513}, "invalid_custom_id", "custom_id"),
+        ({"custom_id": "a\nb"}, "invalid_custom_id", "custom_id"),
+        ({"custom_id": "\ud800"}, "invalid_custom_id", "custom_id"),
+        ({"method": "GET"}, "invalid_method", "method"),
+        ({"url": "/v1/embeddings"}, "invalid_url", "url"),
+        ({"url": 7}, "invalid_url", "url"),
+        ({"body": "text"}, "invalid_request", "body"),
+        ({"body": {"model": "a", "prompt": "x", "stream": True}}, "invalid_request", "body.stream"),
+        ({"body": {"prompt": "x"}}, "model_not_found", "body.model"),
+        ({"body": {"model": 7, "prompt": "x"}}, "invalid_request", "body"),
+        ({"body": {"model": "a", "prompt": "x", "max_tokens": "many"}}, "invalid_request", "body"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_said_with_its_line(changed, code, param):
+    problem = checked(jsonl({**GOOD, **changed}))
+    assert isinstance(problem, Problem)
+    assert (problem.code, problem.line, problem.param) == (code, 7, param)
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"7", b"\xff", b"[" * 100_000])
+def test_what_is_no_object_is_no_request(text):
+    problem = checked(text)
+    assert isinstance(problem, Problem)
+    assert problem.code == "invalid_json_line"
+
+
+def test_a_request_that_is_too_long_and_one_for_a_forbidden_model_are_refused():
+    too_long, forbidden = checked(None), checked(jsonl(GOOD), Terms(endpoint=COMPLETIONS, models=("b*",), settings=Settings()))
+    assert isinstance(too_long, Problem)
+    assert isinstance(forbidden, Problem)
+    assert (too_long.code, forbidden.code) == ("line_too_long", "model_not_allowed")
+
+
+def a_batch(ending: BatchStatus | None = None) -> BatchRecord:
+    return BatchRecord(
+        number=1,
+        batch_id="batch_1",
+        caller="test",
+        lane=Lane.EXTERNAL,
+        priority=Priority.BACKGROUND,
+        models=(),
+        endpoint=COMPLETIONS,
+        status=BatchStatus.IN_PROGRESS,
+        ending=ending,
+        window_text="24h",
+        output_life_s=1.0,
+        metadata=None,
+        input_file=1,
+        input_file_id="file-1",
+        output_file=2,
+        output_file_id=None,
+        error_file=3,
+        error_file_id=None,
+        model="a",
+        total=1,
+        completed=0,
+        failed=0,
+        tokens=Tokens(),
+        problems=(),
+        created_wall_s=0.0,
+        expires_wall_s=1.0,
+        in_progress_wall_s=0.0,
+        finalizing_wall_s=None,
+        cancelling_wall_s=None,
+        ended_wall_s=None,
+    )
+
+
+def written(end: JobEnd | None, ending: BatchStatus | None = None) -> tuple[bool, dict[str, object], Tokens]:
+    outcome = outcome_of(EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end), a_batch(ending))
+    assert outcome.text.endswith(b"\n")
+    assert outcome.text.count(b"\n") == 1
+    return outcome.completed, json.loads(outcome.text), outcome.tokens
+
+
+JSON = "application/json; charset=utf-8"
+
+
+def test_an_answer_stands_in_the_output_file_on_one_line_as_the_model_server_wrote_it():
+    result = b'{\n  "usage": {"prompt_tokens": 3,\r\n "completion_tokens": 4},\n "x": "\xc3\xa9\\n"\n}\n'
+    done, text, tokens = written(JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=result))
+    assert (done, tokens) == (True, Tokens(prompt=3, output=4))
+    response = {"status_code": 200, "request_id": "batch_req_1", "body": json.loads(result)}
+    assert text == {"id": "batch_req_1", "custom_id": '"x"', "response": response, "error": None}
+
+
+def test_a_refusal_of_the_model_server_stands_in_the_error_file_with_its_answer():
+    end = JobEnd(state=JobState.FAILED, reason="backend_status", status=400, content_type=JSON, result=b'{"error": {"message": "no"}}')
+    done, text, _ = written(end)
+    assert (done, text["error"]) == (False, None)
+    assert text["response"] == {"status_code": 400, "request_id": "batch_req_1", "body": {"error": {"message": "no"}}}
+
+
+@pytest.mark.parametrize(
+    ("end", "ending", "code"),
+    [
+        (None, None, "result_lost"),
+        (JobEnd(state=JobState.FAILED, reason="interrupted_by_restart", error="it died"), None, "interrupted_by_restart"),
+        (JobEnd(state=JobState.CANCELLED, reason="cancelled"), None, "request_cancelled"),
+        (JobEnd(state=JobState.CANCELLED, reason="cancelled"), BatchStatus.CANCELLED, "batch_cancelled"),
+        (JobEnd(state=JobState.CANCELLED, reason="cancelled"), BatchStatus.EXPIRED, "batch_expired"),
+        (JobEnd(state=JobState.COMPLETED, status=200, content_type="text/html", result=b"<p>"), None, "invalid_response"),
+        (JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=b"{"), None, "invalid_response"),
+        (JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result="{}".encode("utf-16")), None, "invalid_response"),
+    ],
+)
+def test_what_has_no_answer_stands_in_the_error_file_with_the_reason(end, ending, code):
+    done, text, tokens = written(end, ending)
+    assert (done, text["response"], tokens) == (False, None, Tokens())
+    assert isinstance(text["error"], dict)
+    assert text["error"]["code"] == code
+    assert text["error"]["message"]
+
+
+def test_a_request_that_never_ran_is_named_with_the_end_of_its_batch():
+    outcome = undone(BatchLine(line=1, custom_id="x", model="a", start=0, length=1), BatchStatus.EXPIRED, "batch_req_1")
+    assert json.loads(outcome.text)["error"]["code"] == "batch_expired"

@@ -1,0 +1,342 @@
+"""`/v1/files` and `/v1/batches` over HTTP: OpenAI's own client, keys, forms, limits, and a restart in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from hearth.api.app import HearthApp, build_app
+from hearth.api.server import HearthServer
+from hearth.bootstrap import build_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode, BatchSettings, CallerLimits, JobSettings, RateLimitSettings, Settings, StorageSettings
+from hearth.gateway import Gateway
+from tests.api.house import Got, ask
+from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, SLOW, house_settings, new_emulator
+from tests.jobs.house import Moves
+
+WITHIN_S = 40.0
+"""No test takes this long; it only ends one that waits for what never comes."""
+ENDS = ("completed", "failed", "expired", "cancelled")
+EMBED = {"model": EMBEDDER, "input": "the canary text"}
+
+
+def jsonl(url: str, *bodies: dict[str, Any]) -> bytes:
+    requests = [{"custom_id": f"r{number}", "method": "POST", "url": url, "body": body} for number, body in enumerate(bodies)]
+    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
+
+
+@dataclass
+class Life:
+    """One process's time with the file."""
+
+    app: HearthApp
+    gateway: Gateway
+    url: str
+    moves: Moves
+
+    def client(self, key: str = "x") -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    async def ask(self, method: str, path: str, body: Any = b"", key: str | None = None, **headers: str) -> Got:
+        return await ask(self.app, method, path, body, key=key, **{"content_type": "application/json"} | headers)
+
+    async def form(self, parts: dict[str, bytes], *, filename: str = "in.jsonl", key: str | None = None, **headers: str) -> Got:
+        lines = []
+        for name, value in parts.items():
+            named = f'; filename="{filename}"' if name == "file" else ""
+            lines += [b"--cut", f'Content-Disposition: form-data; name="{name}"{named}'.encode(), b"", value]
+        body = b"\r\n".join([*lines, b"--cut--", b""])
+        return await ask(self.app, "POST", "/v1/files", body, key=key, **{"content_type": "multipart/form-data; boundary=cut"} | headers)
+
+    async def ended(self, client: openai.AsyncOpenAI, batch_id: str) -> Any:
+        async with asyncio.timeout(WITHIN_S):
+            while (batch := await client.batches.retrieve(batch_id)).status not in ENDS:
+                self.moves.moved.clear()
+                await self.moves.moved.wait()
+        return batch
+
+
+Live = Callable[..., Any]
+
+
+@pytest.fixture
+async def ollama_url() -> AsyncIterator[str]:
+    emulator = new_emulator()
+    yield await emulator.start("127.0.0.1", 0)
+    await emulator.stop()
+
+
+@pytest.fixture
+def live(ollama_url: str, tmp_path: Path) -> Live:
+    @asynccontextmanager
+    async def run(*, keys: bool = False, store: bool = True, **changed: Any) -> AsyncIterator[Life]:
+        settings: Settings = replace(house_settings(), storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0), **changed)
+        if keys:
+            settings = replace(settings, auth=replace(settings.auth, keys=KEYS))
+        moves = Moves()
+        gateway = await build_gateway(
+            GatewayConfig(settings=settings), backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=store, sinks=(moves,)
+        )
+        app = build_app(gateway)
+        server = HearthServer(app, lambda: gateway.config.settings.server)
+        async with gateway:
+            yield Life(app, gateway, await server.start("127.0.0.1", 0), moves)
+            await gateway.stop(0.0)
+            await server.stop(0.1)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "answer"),
+    [
+        ("/v1/chat/completions", {"model": LLAMA, "messages": [{"role": "user", "content": "x"}], "max_tokens": 3}, "choices"),
+        ("/v1/completions", {"model": LLAMA, "prompt": "x", "max_tokens": 3}, "choices"),
+        ("/v1/responses", {"model": LLAMA, "input": "x", "max_output_tokens": 3}, "output"),
+        ("/v1/embeddings", EMBED, "data"),
+    ],
+)
+async def test_the_official_client_drives_a_batch_from_upload_to_answers(live, endpoint, body, answer):
+    async with live() as house, house.client() as client:
+        file = await client.files.create(file=("night.jsonl", jsonl(endpoint, *[body] * 3)), purpose="batch")
+        assert (file.filename, file.purpose, file.status, file.bytes) == ("night.jsonl", "batch", "processed", file.bytes)
+        batch = await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", metadata={"night": "7"})
+        assert (batch.status, batch.metadata, batch.expires_at - batch.created_at) == ("validating", {"night": "7"}, 86_400)
+        batch = await house.ended(client, batch.id)
+        assert (batch.status, batch.errors, batch.error_file_id) == ("completed", None, None)
+        assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (3, 3, 0)
+        assert batch.usage.total_tokens > 0
+        assert batch.created_at <= batch.in_progress_at <= batch.finalizing_at <= batch.completed_at
+        content = await client.files.content(batch.output_file_id)
+        rows = [json.loads(each) for each in content.text.splitlines()]
+        assert [each["custom_id"] for each in rows] == ["r0", "r1", "r2"]
+        assert all(each["response"]["body"][answer] and each["error"] is None for each in rows)
+        output = await client.files.retrieve(batch.output_file_id)
+        assert (output.purpose, output.bytes) == ("batch_output", len(content.content))
+
+
+async def test_files_are_listed_page_by_page_read_back_and_deleted(live):
+    async with live() as house, house.client() as client:
+        names = [(await client.files.create(file=(f"{n}.jsonl", b"x" * n), purpose="batch")).id for n in range(5)]
+        assert [each.id async for each in client.files.list(limit=2)] == names[::-1]
+        assert [each.id async for each in client.files.list(limit=2, order="asc")] == names
+        assert [each.id async for each in client.files.list(purpose="batch_output")] == []
+        page = await client.files.list(limit=2)
+        assert (page.first_id, page.last_id, page.has_more) == (names[4], names[3], True)
+        assert (await client.files.content(names[4])).content == b"xxxx"
+        deleted = await client.files.delete(names[4])
+        assert (deleted.id, deleted.deleted) == (names[4], True)
+        for gone in (client.files.retrieve(names[4]), client.files.content(names[4]), client.files.delete(names[4])):
+            with pytest.raises(openai.NotFoundError):
+                await gone
+        with pytest.raises(openai.NotFoundError):
+            await client.files.list(after=names[4] + "0")
+
+
+async def test_a_file_comes_back_as_it_was_uploaded_whatever_its_size(live):
+    content = bytes(range(256)) * 9000 + b"\r\n--cut"
+    async with live() as house, house.client() as client:
+        file = await client.files.create(
+            file=("x.jsonl", content), purpose="batch", expires_after={"anchor": "created_at", "seconds": 7200}
+        )
+        assert (file.bytes, file.expires_at - file.created_at) == (len(content), 7200)
+        got = await client.files.content(file.id)
+        assert got.content == content
+        assert got.response.headers["content-disposition"] == 'attachment; filename="x.jsonl"'
+
+
+async def test_files_and_batches_belong_to_their_key_and_do_not_exist_for_others_not_even_for_an_admin(live):
+    async with live(keys=True) as house, house.client(FRIEND_KEY) as friend:
+        file = await friend.files.create(file=("x.jsonl", jsonl("/v1/embeddings", EMBED)), purpose="batch")
+        batch = await friend.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        ended = await house.ended(friend, batch.id)
+        paths = [
+            ("GET", f"/v1/files/{file.id}"),
+            ("GET", f"/v1/files/{file.id}/content"),
+            ("DELETE", f"/v1/files/{file.id}"),
+            ("GET", f"/v1/files/{ended.output_file_id}/content"),
+            ("GET", f"/v1/batches/{batch.id}"),
+            ("POST", f"/v1/batches/{batch.id}/cancel"),
+            ("GET", f"/v1/files?after={file.id}"),
+            ("GET", f"/v1/batches?after={batch.id}"),
+        ]
+        for key in (HOUSE_KEY, ADMIN_KEY):
+            for method, path in paths:
+                got = await house.ask(method, path, key=key)
+                assert got.status == 404, (method, path)
+                missing = await house.ask(method, path.replace(file.id, "file-0").replace(batch.id, "batch_0"), key=key)
+                assert got.body == missing.body
+            for path in ("/v1/files", "/v1/batches"):
+                assert (await house.ask("GET", path, key=key)).json["data"] == []
+            wanted = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+            assert (await house.ask("POST", "/v1/batches", wanted, key=key)).status == 404
+        assert [each.id async for each in friend.batches.list()] == [batch.id]
+
+
+async def test_a_restart_in_the_middle_loses_no_request_and_answers_each_once(live):
+    async with live() as house, house.client() as client:
+        file = await client.files.create(file=("x.jsonl", jsonl("/v1/embeddings", *[EMBED] * 100)), purpose="batch")
+        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        async with asyncio.timeout(WITHIN_S):
+            while (await client.batches.retrieve(batch.id)).request_counts.completed == 0:
+                house.moves.moved.clear()
+                await house.moves.moved.wait()
+    async with live() as house, house.client() as client:
+        ended = await house.ended(client, batch.id)
+        assert (ended.status, ended.request_counts.completed) == ("completed", 100)
+        rows = (await client.files.content(ended.output_file_id)).text.splitlines()
+        assert [json.loads(each)["custom_id"] for each in rows] == [f"r{number}" for number in range(100)]
+
+
+async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_deleted_under_it(live):
+    body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
+    async with live() as house, house.client() as client:
+        file = await client.files.create(file=("x.jsonl", jsonl("/v1/completions", *[body] * 5)), purpose="batch")
+        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="90m")
+        with pytest.raises(openai.BadRequestError, match=batch.id):
+            await client.files.delete(file.id)
+        async with asyncio.timeout(WITHIN_S):
+            while not house.gateway.worker.scheduler.state.running:
+                house.moves.moved.clear()
+                await house.moves.moved.wait()
+        assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        ended = await house.ended(client, batch.id)
+        assert (ended.status, ended.output_file_id, ended.request_counts.failed) == ("cancelled", None, 5)
+        assert ended.cancelling_at <= ended.cancelled_at
+        assert (await client.batches.cancel(batch.id)) == ended
+        rows = (await client.files.content(ended.error_file_id)).text.splitlines()
+        assert {json.loads(each)["error"]["code"] for each in rows} == {"batch_cancelled"}
+        assert (await client.files.delete(file.id)).deleted
+
+
+async def test_a_file_that_is_not_in_order_is_told_of_line_by_line(live):
+    async with live(keys=True) as house, house.client(GUEST_KEY) as client:
+        bodies = [EMBED, {"model": "nowhere", "input": "x"}, {"model": SLOW, "input": "x"}]
+        file = await client.files.create(file=("x.jsonl", jsonl("/v1/embeddings", *bodies)), purpose="batch")
+        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        batch = await house.ended(client, batch.id)
+        assert (batch.status, batch.failed_at is not None) == ("failed", True)
+        assert [(each.line, each.code) for each in batch.errors.data] == [(2, "model_not_allowed"), (3, "model_not_allowed")]
+
+
+UNUSABLE: list[tuple[dict[str, Any], str]] = [
+    ({"endpoint": "/v1/moderations"}, "endpoint"),
+    ({"endpoint": "/api/chat"}, "endpoint"),
+    ({"completion_window": "1d"}, "completion_window"),
+    ({"completion_window": "0h"}, "completion_window"),
+    ({"completion_window": "721h"}, "completion_window"),
+    ({"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
+    ({"metadata": {"a": "x" * 513}}, "metadata"),
+    ({"metadata": {"a": 7}}, "metadata"),
+    ({"output_expires_after": {"anchor": "created_at", "seconds": 60}}, "output_expires_after"),
+    ({"priority": "high"}, "priority"),
+]
+
+
+async def test_a_batch_that_cannot_be_taken_is_refused_with_what_is_wrong(live):
+    async with live() as house:
+        for changed, says in UNUSABLE:
+            wanted = {"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"} | changed
+            got = await house.ask("POST", "/v1/batches", wanted)
+            assert (got.status, says in got.json["error"]["message"]) == (400, True), (changed, got.json)
+
+
+BAD_FORMS: list[tuple[dict[str, bytes], int, str]] = [
+    ({"file": b"x"}, 400, "purpose"),
+    ({"purpose": b"fine-tune", "file": b"x"}, 400, "purpose"),
+    ({"purpose": b"batch"}, 400, "file"),
+    ({"purpose": b"batch", "file": b"x", "expires_after[anchor]": b"created_at", "expires_after[seconds]": b"60"}, 400, "expires"),
+    ({"purpose": b"batch" * 1000, "file": b"x"}, 400, "too long"),
+    ({f"f{n}": b"x" for n in range(20)}, 400, "too many"),
+    ({"purpose": b"batch", "file": b"x" * 2_000_000}, 413, "max_file_mib"),
+]
+
+
+async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live):
+    async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
+        for parts, status, says in BAD_FORMS:
+            got = await house.form(parts)
+            assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
+        assert (await house.ask("GET", "/v1/files")).json["data"] == []
+
+
+async def test_the_fields_of_a_form_may_come_in_any_order_and_a_path_is_no_name(live):
+    async with live() as house:
+        got = await house.form({"file": b"x", "purpose": b"batch"}, filename="../../etc/pass\twd")
+        assert (got.status, got.json["filename"], got.json["bytes"]) == (200, "passwd", 1)
+
+
+MEDIA = [
+    ("application/json", 415),
+    ("text/plain", 415),
+    ("application/octet-stream", 415),
+    ("multipart/mixed; boundary=cut", 415),
+    ("multipart/form-data", 400),
+    ("multipart/form-data; boundary=other", 400),
+]
+
+
+async def test_only_a_form_is_taken_for_a_file(live):
+    async with live() as house:
+        for media, status in MEDIA:
+            assert (await house.form({"purpose": b"batch", "file": b"x"}, content_type=media)).status == status, media
+
+
+async def test_a_form_that_breaks_off_and_one_of_a_browser_are_refused(live):
+    async with live() as house:
+        body = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nxxx'
+        got = await house.ask("POST", "/v1/files", body, content_type="multipart/form-data; boundary=cut")
+        assert (got.status, "ends before" in got.json["error"]["message"]) == (400, True)
+        got = await house.form({"purpose": b"batch", "file": b"x"}, sec_fetch_site="same-origin")
+        assert got.status == 415
+        for path in ("/v1/batches", "/llm/jobs"):
+            got = await house.ask("POST", path, body, content_type="multipart/form-data; boundary=cut")
+            assert got.status == 415
+
+
+async def test_a_full_store_takes_no_file(live):
+    async with live(jobs=JobSettings(max_stored_mib=0.001)) as house:
+        got = await house.form({"purpose": b"batch", "file": b"x" * 2000})
+        assert (got.status, "jobs.max_stored_mib" in got.json["error"]["message"]) == (503, True)
+        assert (await house.form({"purpose": b"batch", "file": b"x" * 1000})).status == 200
+
+
+async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
+    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=1, requests_per_hour=100))
+    async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
+        file = await client.files.create(file=("x.jsonl", jsonl("/v1/embeddings", *[EMBED] * 5)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        batch = await client.batches.create(**wanted)
+        with pytest.raises(openai.RateLimitError):
+            await client.batches.create(**wanted)
+        assert (await house.ended(client, batch.id)).request_counts.completed == 5
+
+
+async def test_without_a_store_there_are_no_files_and_batches(live):
+    async with live(store=False) as house:
+        for method, path in (("GET", "/v1/files"), ("POST", "/v1/files"), ("GET", "/v1/batches"), ("GET", "/v1/files/x/content")):
+            got = await house.ask(method, path)
+            assert (got.status, "storage.enabled" in got.json["error"]["message"]) == (404, True)
+
+
+async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
+    body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
+    async with live(keys=True) as house, house.client(FRIEND_KEY) as client:
+        file = await client.files.create(file=("x.jsonl", jsonl("/v1/completions", *[body] * 200)), purpose="batch")
+        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        async with asyncio.timeout(WITHIN_S):
+            while not house.gateway.worker.scheduler.state.running:
+                house.moves.moved.clear()
+                await house.moves.moved.wait()
+        assert (await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)).status == 200
+        ended = await house.ended(client, batch.id)
+        assert (ended.status, ended.request_counts.completed) == ("cancelled", 0)

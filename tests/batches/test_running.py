@@ -1,0 +1,315 @@
+"""Batches on their way through a whole gateway, in virtual time: validated, run, written once, whatever breaks in between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from hearth.batch_types import BatchStatus
+from hearth.batches.running import JOBS_AT_ONCE
+from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
+from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown
+from hearth.events import BatchEnded, BatchStarted, JobStarted
+from tests.batches.house import BatchHouse, jsonl, line, lines
+from tests.jobs.house import Disk
+from tests.support.fake_exchange import CallFault
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import settings_with
+
+
+@in_virtual_time
+async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file():
+    async with BatchHouse("a", resident=("a",)) as house:
+        accepted = await house.started(jsonl(*lines(10)), metadata={"night": "7"})
+        assert (accepted.status, accepted.total) == (BatchStatus.VALIDATING, 0)
+        assert await house.outcome() == ([f"r{number}" for number in range(1, 11)], {})
+        batch = await house.batch()
+        assert (batch.status, batch.completed, batch.failed, batch.total, batch.model) == (BatchStatus.COMPLETED, 10, 0, 10, "a:latest")
+        assert (batch.error_file_id, batch.metadata) == (None, {"night": "7"})
+        (started,) = house.events.of(BatchStarted)
+        assert started.requests == 10
+        first = (await house.content(batch.output_file_id))[0]
+        assert first["response"]["status_code"] == 200
+        assert first["response"]["body"]["choices"][0]["text"] == " alpha beta gamma"
+        assert batch.tokens.output == 10 * first["response"]["body"]["usage"]["completion_tokens"] > 0
+        assert house.disk.rows("SELECT COUNT(*) FROM jobs") == house.disk.rows("SELECT COUNT(*) FROM batch_lines") == [(0,)]
+
+
+@in_virtual_time
+async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(300, service_s=0.1)))
+        most = 0
+        while not house.events.of(BatchEnded):
+            await asyncio.sleep(0.5)
+            most = max(most, house.disk.rows("SELECT COUNT(*) FROM jobs")[0][0])
+        assert most == JOBS_AT_ONCE
+        assert len((await house.outcome())[0]) == 300
+
+
+@in_virtual_time
+async def test_requests_for_one_model_go_together():
+    async with BatchHouse("a", "b", resident=("a",)) as house:
+        both = [line(f"r{number}", "ab"[number % 2]) for number in range(40)]
+        await house.started(jsonl(*both))
+        await house.outcome()
+        models = [event.model for event in house.events.of(JobStarted)]
+        assert sum(one != other for one, other in pairwise(models)) == 1
+        assert (await house.batch()).model is None
+
+
+@in_virtual_time
+async def test_what_the_model_server_cannot_do_is_in_the_error_file_with_its_answer_and_the_rest_goes_on():
+    async with BatchHouse("a", resident=("a",), settings=settings_with(jobs={"max_in_queue": 1, "max_attempts": 1})) as house:
+        house.ollama.next_calls(None, CallFault.SERVER_ERROR)
+        await house.started(jsonl(*lines(3)))
+        assert await house.outcome() == (["r1", "r3"], {"r2": "500"})
+        assert (await house.batch()).status is BatchStatus.COMPLETED
+
+
+@in_virtual_time
+async def test_a_file_that_is_not_in_order_fails_and_nothing_of_it_runs():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(line("x"), line("x"), line("y", "nowhere")) + b"nonsense\n")
+        batch = await house.ended_batch()
+        assert batch.status is BatchStatus.FAILED
+        assert [(each.line, each.code) for each in batch.problems] == [
+            (2, "duplicate_custom_id"),
+            (3, "model_not_found"),
+            (4, "invalid_json_line"),
+        ]
+        assert (house.ollama.calls, batch.output_file_id, batch.error_file_id) == ([], None, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n  \n"])
+def test_an_empty_file_fails(content):
+    @in_virtual_time
+    async def scenario() -> None:
+        async with BatchHouse("a") as house:
+            await house.started(content)
+            assert [each.code for each in (await house.ended_batch()).problems] == ["empty_file"]
+
+    scenario()
+
+
+@in_virtual_time
+async def test_more_requests_than_the_owner_allows_fail_and_no_more_than_a_hundred_problems_are_told():
+    async with BatchHouse("a", settings=replace(settings_with(), batches=BatchSettings(max_requests=150))) as house:
+        await house.started(jsonl(*lines(151)), "batch_1")
+        assert [each.code for each in (await house.ended_batch("batch_1")).problems] == ["too_many_requests"]
+        await house.started(b"x\n" * 140, "batch_2")
+        assert len((await house.ended_batch("batch_2")).problems) == 100
+
+
+@in_virtual_time
+async def test_a_key_for_few_models_cannot_have_others_run_in_a_batch():
+    async with BatchHouse("a", "b") as house:
+        await house.started(jsonl(line("x", "a"), line("y", "b")), models=("a*",))
+        assert [(each.line, each.code) for each in (await house.ended_batch()).problems] == [(2, "model_not_allowed")]
+
+
+@in_virtual_time
+async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_again_changes_nothing():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(200, service_s=10.0)))
+        await sleep_until(35.0)
+        await house.batches.cancel("batch_1")
+        assert (await house.batch()).status is BatchStatus.CANCELLING
+        await house.batches.cancel("batch_1")
+        done, codes = await house.outcome()
+        assert 1 <= len(done) <= 4
+        assert set(codes.values()) == {"batch_cancelled"}
+        assert len(done) + len(codes) == 200
+        before = await house.batch()
+        assert before.status is BatchStatus.CANCELLED
+        assert house.now < 40.0
+        await house.batches.cancel("batch_1")
+        await asyncio.sleep(20.0)
+        assert await house.batch() == before
+
+
+@in_virtual_time
+async def test_a_batch_that_is_cancelled_before_it_was_validated_ends_with_nothing():
+    async with BatchHouse("a") as house:
+        await house.started(jsonl(*lines(5)))
+        await house.batches.cancel("batch_1")
+        assert await house.outcome() == ([], {})
+        assert ((await house.batch()).status, house.ollama.calls) == (BatchStatus.CANCELLED, [])
+
+
+@in_virtual_time
+async def test_at_the_end_of_its_window_what_has_not_ended_is_named_in_the_error_file():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(700, service_s=10.0)), window_s=60.0)
+        done, codes = await house.outcome()
+        batch = await house.batch()
+        assert batch.status is BatchStatus.EXPIRED
+        assert 60.0 <= house.now < 65.0
+        assert 1 <= len(done) <= 6
+        assert (set(codes.values()), len(done) + len(codes)) == ({"batch_expired"}, 700)
+        assert batch.finalizing_wall_s is not None
+        assert 0.0 <= batch.finalizing_wall_s - batch.expires_wall_s < 1.0
+
+
+@in_virtual_time
+async def test_one_cancelled_request_is_named_and_the_others_are_done():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(8, service_s=5.0)))
+        await sleep_until(2.0)
+        ((job_id,),) = house.disk.rows("SELECT id FROM jobs WHERE state = 'queued' ORDER BY number DESC LIMIT 1")
+        assert await house.jobs.cancel(await house.record(job_id))
+        assert (await house.outcome())[1] == {"r8": "request_cancelled"}
+
+
+@in_virtual_time
+async def test_a_result_that_was_deleted_before_it_was_written_is_no_reason_to_wait_for_ever():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(2, service_s=20.0)))
+        await sleep_until(5.0)
+        house.disk.connection.execute("DELETE FROM jobs WHERE state = 'queued' OR number = 2")
+        done, codes = await house.outcome()
+        assert (len(done), list(codes.values())) == (1, ["result_lost"])
+
+
+@pytest.mark.parametrize("dies_at", [0.05, 0.3, 3.0, 17.5, 29.9, 60.0, 100.2])
+def test_a_batch_survives_the_death_of_its_process_and_writes_every_request_once(dies_at):
+    @in_virtual_time
+    async def scenario() -> None:
+        disk = Disk()
+        async with BatchHouse("a", "b", resident=("a",), disk=disk) as house:
+            await house.started(jsonl(*[line(f"r{number}", "ab"[number % 2], service_s=1.0) for number in range(100)]))
+            await sleep_until(dies_at)
+            left_behind = disk.copy()
+        async with BatchHouse("a", "b", resident=("a",), disk=left_behind) as house:
+            if (await house.batch()).status is not BatchStatus.COMPLETED:
+                await house.ended_batch()
+            batch = await house.batch()
+            assert (batch.status, batch.completed, batch.failed) == (BatchStatus.COMPLETED, 100, 0)
+            assert [each["custom_id"] for each in await house.content(batch.output_file_id)] == [f"r{number}" for number in range(100)]
+
+    scenario()
+
+
+@in_virtual_time
+async def test_an_orderly_stop_loses_nothing():
+    disk = Disk()
+    async with BatchHouse("a", resident=("a",), disk=disk) as house:
+        await house.started(jsonl(*lines(100)))
+        await sleep_until(20.0)
+    async with BatchHouse("a", resident=("a",), disk=disk) as house:
+        done, codes = await house.outcome()
+        assert (len(done), codes) == (100, {})
+
+
+@in_virtual_time
+async def test_while_the_disk_is_broken_a_batch_waits_and_then_goes_on():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(100)))
+        for broken_at in (0.1, 0.25, 10.0, 40.0):
+            await sleep_until(broken_at)
+            house.disk.broken = True
+            await asyncio.sleep(7.0)
+            house.disk.broken = False
+        done, codes = await house.outcome()
+        assert (len(done), codes) == (100, {})
+
+
+@in_virtual_time
+async def test_off_peak_batches_wait_for_the_end_of_active_hours():
+    day = Window(start_minute=0, end_minute=60)
+    settings = replace(settings_with(scheduling={"active_hours": day}), batches=BatchSettings(window=BatchWindow.OFF_PEAK))
+    async with BatchHouse("a", resident=("a",), settings=settings) as house:
+        await house.started(jsonl(*lines(3)))
+        await sleep_until(3590.0)
+        assert house.ollama.calls == []
+        assert len((await house.outcome())[0]) == 3
+        assert 3600.0 < house.now < 3620.0
+
+
+@in_virtual_time
+async def test_without_off_peak_hours_a_batch_that_would_wait_for_them_is_refused():
+    async with BatchHouse("a", settings=replace(settings_with(), batches=BatchSettings(window=BatchWindow.OFF_PEAK))) as house:
+        with pytest.raises(BadRequest, match="never comes"):
+            await house.started(jsonl(*lines(1)))
+
+
+@in_virtual_time
+async def test_a_full_store_holds_a_batch_up_until_there_is_room():
+    content = jsonl(*lines(4))
+    settings = replace(settings_with(), jobs=JobSettings(max_stored_mib=(len(content) + 200) / (1 << 20)))
+    async with BatchHouse("a", resident=("a",), settings=settings) as house:
+        await house.started(content)
+        await sleep_until(30.0)
+        assert (house.batches.status(), house.ollama.calls) == ({"open": 1, "requests_left": 4, "held": True}, [])
+        house.gateway.reload(replace(house.gateway.config, settings=replace(settings, jobs=JobSettings())))
+        assert len((await house.outcome())[0]) == 4
+        assert house.now < 50.0
+
+
+@in_virtual_time
+async def test_no_more_batches_are_open_than_the_owner_allows_and_none_is_taken_while_stopping():
+    async with BatchHouse("a", settings=replace(settings_with(), batches=BatchSettings(max_open=1))) as house:
+        await house.started(jsonl(*lines(1)), "batch_1")
+        with pytest.raises(QueueFull):
+            await house.started(jsonl(*lines(1)), "batch_2")
+        await house.ended_batch("batch_1")
+        with pytest.raises(NotFound):
+            await house.started(jsonl(*lines(1)), "batch_3", input_file_id="file-none")
+        with pytest.raises(NotFound):
+            await house.started(jsonl(*lines(1)), "batch_4", caller="somebody else")
+        await house.gateway.stop(0.0)
+        with pytest.raises(ShuttingDown):
+            await house.started(jsonl(*lines(1)), "batch_5")
+
+
+@in_virtual_time
+async def test_several_batches_share_the_gpu_instead_of_waiting_for_the_first_to_end():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(400)), "batch_1")
+        await sleep_until(20.0)
+        await house.started(jsonl(*lines(20)), "batch_2")
+        await house.ended_batch("batch_2")
+        assert (await house.batch("batch_1")).status is BatchStatus.IN_PROGRESS
+        await house.batches.cancel_caller("test")
+        assert (await house.ended_batch("batch_1")).status is BatchStatus.CANCELLED
+
+
+@in_virtual_time
+async def test_files_are_forgotten_at_their_time_but_not_while_a_batch_reads_them():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.uploaded(b"x" * 200_000, file_id="file-old", life_s=3600.0)
+        await house.started(jsonl(*lines(30, service_s=600.0)))
+        house.disk.connection.execute("UPDATE files SET expires_wall_s = 0 WHERE id = 'file-batch_1'")
+        with pytest.raises(BadRequest, match="batch_1"):
+            await house.batches.delete_file(house.disk.rows("SELECT number FROM files WHERE id = 'file-batch_1'")[0][0])
+        await sleep_until(7200.0)
+        assert (await house.files.find("file-old"), house.disk.rows("SELECT COUNT(*) FROM files WHERE id = 'file-old'")) == (None, [(0,)])
+        assert await house.files.find("file-batch_1") is not None
+        assert len((await house.outcome())[0]) == 30
+        await asyncio.sleep(1300.0)
+        assert await house.files.find("file-batch_1") is None
+
+
+@in_virtual_time
+async def test_an_upload_that_its_process_did_not_live_to_complete_leaves_nothing():
+    disk = Disk()
+    async with BatchHouse("a", disk=disk) as house:
+        number = await house.files.begin("test")
+        await house.files.append(number, 0, b"x" * 1000, 1 << 20)
+    async with BatchHouse("a", disk=disk) as house:
+        await asyncio.sleep(1.0)
+        assert disk.rows("SELECT COUNT(*) FROM files") == disk.rows("SELECT COUNT(*) FROM file_parts") == [(0,)]
+
+
+@in_virtual_time
+async def test_ended_batches_are_forgotten_after_a_while():
+    async with BatchHouse("a", resident=("a",), settings=replace(settings_with(), batches=BatchSettings(keep_files_days=0.1))) as house:
+        await house.started(jsonl(*lines(1)))
+        await house.ended_batch()
+        await sleep_until(2 * 3600.0)
+        assert (await house.batch()).status is BatchStatus.COMPLETED
+        await sleep_until(3 * 3600.0)
+        assert await house.table_of_batches.find("batch_1") is None

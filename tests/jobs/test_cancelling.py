@@ -1,0 +1,109 @@
+"""All jobs of a caller are cancelled: those that wait and those that run, each of them once, whatever the disk does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hearth.cancelling import Cancellation, cancel_caller
+from hearth.errors import StorageUnavailable
+from hearth.events import JobEnded
+from hearth.intake import NewItem, Ticket
+from hearth.job_types import JobEnd, JobState, StartedJob, WaitingJob
+from hearth.jobs import desk
+from hearth.jobs.running import Run, run_once
+from hearth.types import Outcome, RequestId
+from tests.jobs.house import Disk, JobHouse, job, with_jobs
+from tests.support.virtual_time import in_virtual_time, sleep_until
+
+NOTHING = Cancellation(requests=(), jobs=0)
+
+
+def ends(house: JobHouse) -> dict[str, str]:
+    return {event.job_id: event.state for event in house.events.of(JobEnded)}
+
+
+@in_virtual_time
+async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
+        for number, caller in enumerate(["me", "them", "me", "me"]):
+            await house.accept(job(f"job_{number}", caller=caller, service_s=5.0))
+        mine = house.submit("a", caller="me", request_id="req_mine")
+        await sleep_until(1.0)
+        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(RequestId("req_mine"),), jobs=3)
+        assert await cancel_caller(house.gateway, "me") == NOTHING
+        assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
+        assert house.ollama.calls[0].ended_at == 1.0
+        await house.ended("job_1")
+        assert house.now == 6.0
+        assert ends(house) == {"job_0": "cancelled", "job_2": "cancelled", "job_3": "cancelled", "job_1": "completed"}
+        assert len(house.ollama.calls) == 2
+
+
+@in_virtual_time
+async def test_more_jobs_than_are_read_at_a_time_are_all_cancelled():
+    count = 2 * desk.CANCELLED_TOGETHER + 5
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1, max_queued=count)) as house:
+        for number in range(count):
+            await house.accept(job(f"job_{number}", caller="me", service_s=5.0))
+        assert await house.jobs.cancel_caller("me") == count
+        assert house.jobs.status()["waiting"] == 0
+        assert set(ends(house).values()) == {"cancelled"}
+
+
+@in_virtual_time
+async def test_cancelling_all_races_with_every_moment_of_a_job_and_there_is_one_end():
+    for delay in range(40):
+        disk = Disk()
+        disk.latency_s = 0.1
+        async with JobHouse("a", resident=("a",), disk=disk) as house:
+            await house.accept(job(caller="me", service_s=0.5))
+            await asyncio.sleep(delay * 0.025)
+            cancelled = (await cancel_caller(house.gateway, "me")).jobs
+            (end,) = await house.ended("job_1")
+            assert end.state == ("cancelled" if cancelled else "completed")
+            assert await cancel_caller(house.gateway, "me") == NOTHING
+
+
+@in_virtual_time
+async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_time():
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job(caller="me", service_s=5.0))
+        mine = house.submit("a", caller="me")
+        await sleep_until(1.0)
+        house.disk.broken = True
+        with pytest.raises(StorageUnavailable):
+            await cancel_caller(house.gateway, "me")
+        assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
+        house.disk.broken = False
+        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1)
+        assert ends(house) == {"job_1": "cancelled"}
+
+
+@in_virtual_time
+async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reaches_the_queue():
+    new = job()
+    waiting = WaitingJob(
+        number=1,
+        job_id=new.job_id,
+        caller=new.caller,
+        lane=new.lane,
+        priority=new.priority,
+        task_type=None,
+        model=new.model,
+        accepted_wall_s=0.0,
+    )
+    run, submitted = Run(job=waiting), list[NewItem]()
+
+    async def resolve(model: str) -> str:
+        run.cancelled = True
+        return model
+
+    def submit(item: NewItem) -> Ticket:
+        submitted.append(item)
+        raise AssertionError
+
+    came = await run_once(run, StartedJob(path=new.path, request=new.request, attempt=1), with_jobs(), submit, resolve)
+    assert came == JobEnd(state=JobState.CANCELLED, reason="cancelled")
+    assert submitted == []

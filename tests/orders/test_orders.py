@@ -1,0 +1,223 @@
+"""The owner's orders in a running gateway, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hearth.config.settings import ModelSettings
+from hearth.errors import Draining, ModelNotFound, OrderRefused, ShuttingDown
+from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted
+from hearth.types import Lane
+from tests.jobs.house import JobHouse, job, with_jobs
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+
+A, B = "a:latest", "b:latest"
+
+
+def given(house: House) -> list[tuple[str, str | None]]:
+    return [(event.order, event.model) for event in house.events.of(OrderGiven)]
+
+
+@in_virtual_time
+async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken():
+    async with House("a", "b", resident=("a",)) as house:
+        running, waiting = house.submit("a", service_s=5.0), house.submit("b")
+        await sleep_until(1.0)
+        house.gateway.orders.drain()
+        for lane in Lane:
+            with pytest.raises(Draining) as refused:
+                house.submit("a", lane=lane)
+            assert refused.value.retryable
+            assert refused.value.retry_after_s == 30.0
+        with pytest.raises(Draining):
+            house.worker.enqueue_internal("?", "a")
+        assert house.gateway.ready() == (False, "draining")
+        assert text_of(await body_of(running)) == text_of(await body_of(waiting)) == FULL_TEXT
+        house.gateway.orders.resume()
+        assert house.gateway.ready() == (True, "")
+        await body_of(house.submit("a"))
+        (started,), (ended,) = house.events.of(DrainStarted), house.events.of(DrainEnded)
+        assert (started.running, started.waiting) == (1, 1)
+        assert ended.drained_s == pytest.approx(house.now - 1.0, abs=10.0)
+
+
+@in_virtual_time
+async def test_jobs_are_taken_during_a_drain_and_done_after_it():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        await house.accept(job("job_0", service_s=5.0))
+        await house.accept(job("job_1"))
+        await settle()
+        house.gateway.orders.drain()
+        await house.accept(job("job_2"))
+        await house.ended("job_0")
+        await sleep_until(100.0)
+        assert house.jobs.status() == {"waiting": 2, "running": 0}
+        house.gateway.orders.resume()
+        await house.ended("job_1", "job_2")
+        assert house.now < 105.0
+
+
+@in_virtual_time
+async def test_paused_jobs_keep_no_internal_job_from_the_queue():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        house.gateway.orders.pause()
+        await house.accept(job("theirs", lane=Lane.EXTERNAL))
+        await house.accept(job("ours", lane=Lane.INTERNAL))
+        await house.ended("ours")
+        assert house.jobs.status() == {"waiting": 1, "running": 0}
+        house.gateway.orders.resume()
+        await house.ended("theirs")
+        assert house.now < 5.0
+
+
+@in_virtual_time
+async def test_a_job_that_waits_in_the_queue_when_a_pause_begins_does_not_count_there():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
+        busy = house.submit("a", service_s=5.0)
+        for name in ("x", "y"):
+            await house.accept(job(name, lane=Lane.EXTERNAL))
+        await settle()
+        house.gateway.orders.pause()
+        await house.accept(job("ours", lane=Lane.INTERNAL))
+        await house.ended("ours")
+        house.gateway.orders.resume()
+        await body_of(busy)
+        await house.ended("x", "y")
+
+
+@in_virtual_time
+async def test_a_pause_lets_others_wait_and_the_house_goes_on():
+    async with House("a", resident=("a",)) as house:
+        house.gateway.orders.pause()
+        theirs = house.submit("a")
+        assert theirs.estimated_wait_s is None
+        assert text_of(await body_of(house.internal("a"))) == FULL_TEXT
+        assert house.state_of(theirs.sequence) == "waiting"
+        assert house.gateway.ready() == (True, "")
+        house.gateway.orders.resume()
+        assert text_of(await body_of(theirs)) == FULL_TEXT
+
+
+@in_virtual_time
+async def test_the_status_shows_the_orders_and_since_when():
+    async with House("a", resident=("a",)) as house:
+        wall_s = house.gateway.clock.wall()
+        await house.gateway.orders.pin("a")
+        house.gateway.orders.pause()
+        house.gateway.orders.drain()
+        assert house.worker.get_status()["orders"] == {
+            "draining": True,
+            "paused": ["external"],
+            "pinned": A,
+            "loads": [],
+            "unloads": [],
+            "since": {"pinned": wall_s, "paused": wall_s, "draining": wall_s},
+        }
+        house.gateway.orders.resume()
+        house.gateway.orders.unpin()
+        assert house.gateway.orders.shown()["since"] == {}
+
+
+@in_virtual_time
+async def test_an_order_that_is_given_twice_is_given_once():
+    async with House("a", "b", resident=("a",)) as house:
+        orders = house.gateway.orders
+        for _ in range(2):
+            orders.drain()
+            orders.pause()
+            await orders.pin("a")
+        for _ in range(2):
+            orders.resume()
+            orders.unpin()
+            await orders.load("b")
+        await settle()
+        await sleep_until(60.0)
+        for _ in range(2):
+            await orders.unload("b")
+            await settle()
+        await sleep_until(100.0)
+        assert given(house) == [("pause", None), ("pin", A), ("resume", None), ("unpin", A), ("load", B), ("unload", B)]
+        assert (len(house.events.of(DrainStarted)), len(house.events.of(DrainEnded))) == (1, 1)
+
+
+@in_virtual_time
+async def test_who_watches_the_status_sees_a_drain_begin_and_end():
+    async with House("a") as house:
+        for order in (house.gateway.orders.drain, house.gateway.orders.resume):
+            seen = house.worker.decisions()
+            order()
+            assert house.worker.decisions() > seen
+
+
+@in_virtual_time
+async def test_a_pinned_model_is_loaded_and_stays_against_external_work():
+    async with House("a", "b", resident=("a",)) as house:
+        await house.gateway.orders.pin("b")
+        await sleep_until(60.0)
+        assert [event.to_model for event in house.events.of(SwapCompleted)] == [B]
+        theirs = house.submit("a")
+        await sleep_until(600.0)
+        assert house.state_of(theirs.sequence) == "waiting"
+        await body_of(house.internal("a"))
+        await body_of(theirs)
+        await sleep_until(700.0)
+        assert [event.to_model for event in house.events.of(SwapCompleted)] == [B, A, B]
+
+
+@in_virtual_time
+async def test_a_model_that_is_not_installed_cannot_be_ordered():
+    async with House("a") as house:
+        orders = house.gateway.orders
+        for order in (orders.pin, orders.load, orders.unload):
+            with pytest.raises(ModelNotFound):
+                await order("nope")
+        assert given(house) == []
+
+
+@in_virtual_time
+async def test_what_could_never_be_is_refused_with_the_reason():
+    sizes = {A: ModelSettings(vram_gb=10.0), B: ModelSettings(vram_gb=20.0), "huge:latest": ModelSettings(vram_gb=99.0)}
+    settings = settings_with(gpu={"vram_gb": 24.0})
+    async with House("a", "b", "huge", resident=("a",), settings=replace(settings, models=sizes)) as house:
+        orders = house.gateway.orders
+        for order in (orders.pin, orders.load):
+            with pytest.raises(OrderRefused, match="needs more memory"):
+                await order("huge")
+        await orders.pin("a")
+        with pytest.raises(OrderRefused, match="a:latest is pinned and leaves no room for b:latest"):
+            await orders.load("b")
+        with pytest.raises(OrderRefused, match="pinned: unpin it first"):
+            await orders.unload("a")
+        await orders.load("a")
+        assert given(house) == [("pin", A)]
+
+
+@in_virtual_time
+async def test_a_model_that_is_used_or_asked_for_is_not_unloaded():
+    async with House("a", "b", resident=("a",)) as house:
+        orders = house.gateway.orders
+        running, waiting = house.submit("a", service_s=5.0), house.submit("b")
+        await settle()
+        with pytest.raises(OrderRefused, match="a:latest is in use: 1 request runs on it"):
+            await orders.unload("a")
+        with pytest.raises(OrderRefused, match="b:latest is in demand: 1 request waits for it"):
+            await orders.unload("b")
+        await body_of(running)
+        await body_of(waiting)
+        await orders.unload("b")
+        await sleep_until(60.0)
+        assert not house.worker.scheduler.state.residency.residents
+
+
+@in_virtual_time
+async def test_orders_do_not_outlive_the_gateway_and_none_is_taken_while_it_stops():
+    async with House("a", resident=("a",)) as house:
+        house.gateway.orders.check_open()
+        await house.gateway.stop()
+        with pytest.raises(ShuttingDown):
+            house.gateway.orders.check_open()
+    async with House("a", resident=("a",)) as house:
+        assert house.gateway.orders.shown()["since"] == {}
