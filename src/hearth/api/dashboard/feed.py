@@ -1,5 +1,5 @@
-"""What the dashboard shows as server-sent events: `state` once, then `patch` (RFC 7386) with what has changed, twice a second at most.
-Where a picture is dear, as with ten thousand who wait, it is made so seldom that it takes a hundredth of the time.
+"""What the dashboard shows as server-sent events: `state` once, then `patch` (RFC 7386) with what has changed, four times a second at most.
+Where a picture is dear, as with ten thousand who wait, it is made so seldom that it takes a fiftieth of the time.
 
 One picture is made for all listeners, and only while there are any. Every 5 s it is looked at without a reason, since some things change
 by time alone; where nothing has, nothing is sent but a comment every 15 s. Must never hold up a shutdown or the queue: nothing is kept for
@@ -13,16 +13,18 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 from hearth.admission.auth import Identity
+from hearth.api.dashboard.jobs import JobsPart
+from hearth.api.dashboard.news import News
 from hearth.api.dashboard.patch import bare, merge_patch
 from hearth.api.dashboard.view import View
 from hearth.errors import CapacityError
 from hearth.gateway import Gateway
 
-MIN_INTERVAL_S = 0.5
+MIN_INTERVAL_S = 0.25
 LOOK_EVERY_S = 5.0
 HEARTBEAT_S = 15.0
 MAX_SUBSCRIBERS = 64
-SHARE = 0.01
+SHARE = 0.02
 """Of the event loop's time, what pictures may take."""
 CLOCK_STEP_S = 5.0
 """When the calendar has moved by more than this against the monotonic clock, all instants are told anew."""
@@ -40,6 +42,8 @@ class DashboardFeed:
         self._ended = asyncio.Event()
         self._subscribers = 0
         self._view: View | None = None
+        self._news = News()
+        self._jobs = JobsPart(gateway)
         self._shift_s = 0.0
         self._picture: Picture = {}
         self._taken_at = float("-inf")
@@ -57,22 +61,18 @@ class DashboardFeed:
     async def frames(self, identity: Identity) -> AsyncGenerator[bytes]:
         """SSE frames for one listener: `{"now": ..., "state": {...}}`, then `{"now": ..., "patch": {...}}`; comments as heartbeats."""
         self._subscribers += 1
-        changes = aiter(self._gateway.worker.changes())
+        self._gateway.events.subscribe(self._news)
+        stirring = _Stirring(self._gateway.worker.changes(), self._news.changes.watch())
         ended = asyncio.ensure_future(self._ended.wait())
-        change = asyncio.ensure_future(_next(changes))
         try:
             shown = await self._shown_to(identity)
             yield self._frame("state", shown)
             spoke_at, outdated = self._taken_at, False
             while not ended.done():
                 await asyncio.wait({ended}, timeout=self._pause_s)
-                await asyncio.wait({ended, change}, timeout=0 if outdated else LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
-                if ended.done():
+                await asyncio.wait({ended, *stirring.signs}, timeout=0 if outdated else LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                if ended.done() or not stirring.goes_on():
                     return
-                if change.done():
-                    if not change.result():
-                        return
-                    change = asyncio.ensure_future(_next(changes))
                 asked_at = self._gateway.clock.monotonic()
                 fresh = await self._shown_to(identity)
                 outdated = self._taken_at < asked_at
@@ -86,7 +86,7 @@ class DashboardFeed:
                     spoke_at = self._taken_at
         finally:
             self._subscribers -= 1
-            change.cancel()
+            stirring.end()
             ended.cancel()
 
     def _frame(self, kind: str, content: Mapping[str, object]) -> bytes:
@@ -97,12 +97,14 @@ class DashboardFeed:
     async def _shown_to(self, identity: Identity) -> Picture:
         """The picture with what only concerns this listener; of ended items only its own, unless admin, as in the log."""
         picture = await self._current()
-        you = {"you": {"caller": identity.caller, "admin": identity.admin}}
+        began_at = self._gateway.clock.monotonic()
+        jobs = await self._jobs.shown_to(None if identity.admin else identity.caller, self._news.of_jobs)
+        self._pause_s = max(self._pause_s, (self._gateway.clock.monotonic() - began_at) / SHARE)
+        picture = picture | {"you": {"caller": identity.caller, "admin": identity.admin}} | ({} if jobs is None else {"jobs": jobs})
         recent = picture.get("recent")
         if identity.admin or not isinstance(recent, dict):
-            return picture | you
-        own = {number: item for number, item in recent.items() if item.get("caller") == identity.caller}
-        return picture | you | {"recent": own}
+            return picture
+        return picture | {"recent": {number: item for number, item in recent.items() if item.get("caller") == identity.caller}}
 
     async def _current(self) -> Picture:
         now = self._gateway.clock.monotonic()
@@ -110,7 +112,7 @@ class DashboardFeed:
             return self._picture
         self._taken_at = now
         built = await self._renewed_view(now).build(now)
-        self._picture = {key: value if key in _BARE_ALREADY else bare(value) for key, value in built.items()}
+        self._picture = {key: value if key in _BARE_ALREADY else bare(value) for key, value in built.items() if value is not None}
         self._pause_s = max(MIN_INTERVAL_S, (self._gateway.clock.monotonic() - now) / SHARE)
         return self._picture
 
@@ -119,6 +121,32 @@ class DashboardFeed:
         if self._view is None or abs(shift_s - self._shift_s) > CLOCK_STEP_S:
             self._shift_s, self._view = shift_s, View(self._gateway, shift_s)
         return self._view
+
+
+class _Stirring:
+    """Several streams of changes as one.
+
+    Attributes:
+        signs: one for each stream, done when it has something new; look at `goes_on` then.
+    """
+
+    def __init__(self, *streams: AsyncIterator[int]) -> None:
+        self._streams = streams
+        self.signs = [asyncio.ensure_future(_next(stream)) for stream in streams]
+
+    def goes_on(self) -> bool:
+        """Take note of what is new; False where a stream has ended."""
+        for index, sign in enumerate(self.signs):
+            if sign.done():
+                if not sign.result():
+                    return False
+                self.signs[index] = asyncio.ensure_future(_next(self._streams[index]))
+        return True
+
+    def end(self) -> None:
+        """Listen no more."""
+        for sign in self.signs:
+            sign.cancel()
 
 
 async def _next(changes: AsyncIterator[int]) -> bool:

@@ -1,7 +1,7 @@
 """What does a waiting item wait for? Read from the scheduler's state, never changing it; the page puts it into words.
 
-One reason each, the first that holds: nothing answers, a stop, an announced task, memory (a swap, a load under way, a model that is left
-alone after a failure), a slot, and last its turn.
+One reason each, the first that holds: nothing answers, a stop, a pause, an announced task, memory (a pinned model that leaves no room, a
+swap, a load under way, a model that is left alone after a failure), a slot, and last its turn.
 """
 
 from __future__ import annotations
@@ -20,18 +20,26 @@ def reason_of(state: State, entry: Entry, now: float) -> Reason:
     Returns:
         `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until` (monotonic), `task`, `busy` of `parallel` slots.
     """
+    return _held(state, entry) or _announced(state, entry, now) or _of_model(state, entry, now)
+
+
+def _held(state: State, entry: Entry) -> Reason | None:
+    """What holds everything, or all of a lane."""
     if state.down_since is not None:
         return {"kind": "backend_down", "since": state.down_since}
     if state.draining:
         return {"kind": "stopping"}
-    announced = _announced(state, entry, now)
-    if announced is not None:
-        return announced
+    return {"kind": "paused"} if state.orders.paused and entry.item.lane is Lane.EXTERNAL else None
+
+
+def _of_model(state: State, entry: Entry, now: float) -> Reason:
     model = entry.item.model
     if model is None:
         return _anywhere(state)
     resident = state.residency.residents.get(model)
-    return _absent(state, model, now) if resident is None else _present(state, resident)
+    if resident is not None:
+        return _present(state, resident)
+    return _kept_out(state, entry, model) or _absent(state, model, now)
 
 
 def _announced(state: State, entry: Entry, now: float) -> Reason | None:
@@ -59,6 +67,15 @@ def _anywhere(state: State) -> Reason:
         return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
     free = [resident for resident in ready if state.residency.free_slots(resident) > 0]
     return {"kind": "turn"} if free else _slot(state, ready[0])
+
+
+def _kept_out(state: State, entry: Entry, model: str) -> Reason | None:
+    """The pinned model, where an external item's model would have to take its place."""
+    pinned = state.orders.pinned
+    if pinned is None or entry.item.lane is not Lane.EXTERNAL or pinned not in state.residency.residents:
+        return None
+    fits = state.residency.eviction_for(model, (pinned,), entry.item.task_type) is not None
+    return None if fits else {"kind": "pinned", "model": pinned}
 
 
 def _absent(state: State, model: str, now: float) -> Reason:

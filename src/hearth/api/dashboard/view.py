@@ -50,6 +50,7 @@ class View:
             "waiting": self._waiting(now),
             "models": {str(model["name"]): model for model in await self._gateway.models()},
             "callers": self._callers(now),
+            "orders": self._gateway.status_beside_queue().get("orders"),
             "timeline": self._timeline(now),
             "recent": {str(ended.number): self._ended(ended) for ended in self._gateway.timeline.ended()},
         }

@@ -10,11 +10,11 @@ export class Orders {
     this._say = say;
   }
 
-  async post(path, body) {
+  async send(method, path, body) {
     const headers = { "content-type": "application/json", ...this._feed.headers };
     let response;
     try {
-      response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body ?? {}), cache: "no-store" });
+      response = await fetch(path, { method, headers, body: method === "POST" ? JSON.stringify(body) : undefined, cache: "no-store" });
     } catch {
       return { error: "Hearth does not answer" };
     }
@@ -26,8 +26,8 @@ export class Orders {
     }
   }
 
-  async run(path, body, done) {
-    const { answer, error } = await this.post(path, body);
+  async run(path, body, done, method = "POST") {
+    const { answer, error } = await this.send(method, path, body);
     this._say(error ? { bad: true, text: error } : { text: done(answer) });
   }
 
@@ -77,10 +77,84 @@ export class Orders {
     };
   }
 
-  load(name, embeds) {
-    const [path, body] = embeds
-      ? ["/api/embed", { model: name, input: "" }]
-      : ["/api/generate", { model: name, stream: false }];
+  cancelJob(id, job) {
+    return {
+      title: "Cancel this job?",
+      text: `${job.caller}'s job ${id} ends as cancelled and is not done again.`,
+      label: "Cancel the job",
+      bad: true,
+      run: () =>
+        this.run(`/llm/jobs/${encodeURIComponent(id)}`, null, (answer) => (answer.cancelled ? `${id} is cancelled.` : `${id} had ended: ${answer.state}.`), "DELETE"),
+    };
+  }
+
+  drain() {
+    return {
+      title: "Drain?",
+      text: "New requests are refused with 503 until you resume. What waits and runs is finished; jobs are taken and kept.",
+      label: "Drain",
+      bad: true,
+      run: () => this.run("/llm/admin/drain", {}, () => "Draining."),
+    };
+  }
+
+  pause() {
+    return {
+      title: "Pause other programs?",
+      text: "Their requests are taken and wait until you resume. The house's own work goes on.",
+      label: "Pause them",
+      run: () => this.run("/llm/admin/pause", {}, () => "Other programs are paused."),
+    };
+  }
+
+  resume() {
+    return {
+      title: "Resume?",
+      text: "A drain and a pause end; new requests are taken, and what waits may start.",
+      label: "Resume",
+      run: () => this.run("/llm/admin/resume", {}, () => "Work goes on."),
+    };
+  }
+
+  pin(name) {
+    return {
+      title: `Pin ${short(name)}?`,
+      text: "It is the model to come back to, and no other program's request takes it out of memory until it is unpinned. The house's own work may.",
+      label: "Pin",
+      run: () => this.run("/llm/admin/pin", { model: name }, () => `${short(name)} is pinned.`),
+    };
+  }
+
+  unpin(name) {
+    return {
+      title: `Unpin ${short(name)}?`,
+      text: "Requests of other programs may take it out of memory again.",
+      label: "Unpin",
+      run: () => this.run("/llm/admin/unpin", {}, () => `${short(name)} is not pinned any more.`),
+    };
+  }
+
+  unload(name) {
+    return {
+      title: `Unload ${short(name)}?`,
+      text: "It leaves the GPU's memory, unless something runs on it or waits for it.",
+      label: "Unload",
+      run: () => this.run("/llm/admin/unload", { model: name }, () => `${short(name)} leaves memory.`),
+    };
+  }
+
+  load(name) {
+    return {
+      title: `Load ${short(name)}?`,
+      text: "It comes in as soon as nothing more urgent prevents it; another model may have to leave for it.",
+      label: "Load",
+      run: () => this.run("/llm/admin/load", { model: name }, () => `${short(name)} is asked for.`),
+    };
+  }
+
+  // What any caller may do: ask for the model as a request without a prompt does.
+  request(name) {
+    const [path, body] = name.includes("embed") ? ["/api/embed", { model: name, input: "" }] : ["/api/generate", { model: name, stream: false }];
     return {
       title: `Load ${short(name)}?`,
       text: "It is asked for like any request: it waits its turn, and another model may have to leave for it.",
@@ -97,6 +171,10 @@ export class Orders {
 export class Question extends Component {
   componentDidMount() {
     this.dialog.showModal();
+  }
+
+  componentWillUnmount() {
+    this.dialog.close(); // Gives the focus back; merely taken out of the page it would not.
   }
 
   render({ question, close }) {

@@ -5,8 +5,12 @@ import { Orders, Question } from "./actions.js";
 import { Charts, recordedSince, summary } from "./charts.js";
 import { learnModels } from "./colours.js";
 import { Feed } from "./feed.js";
-import { alertText, clock, duration, short, whole } from "./format.js";
-import { House, Limits, Memory, Panel, Recent, Running, Tiles, Waiting } from "./panels.js";
+import { duration, whole } from "./format.js";
+import { Jobs } from "./jobs.js";
+import { Memory } from "./memory.js";
+import { Notices, standingOrders } from "./notices.js";
+import { House, Limits, Recent, Running, Tiles, Waiting } from "./panels.js";
+import { Panel } from "./parts.js";
 
 const TICK_MS = 1000;
 const SAID_MS = 8000;
@@ -27,8 +31,15 @@ class App extends Component {
     this.ticking = setInterval(() => document.hidden || this.setState({}), TICK_MS);
   }
 
+  componentDidUpdate() {
+    if (!this.received) return;
+    dispatchEvent(new CustomEvent("hearth-drawn", { detail: { received: this.received } })); // For whoever measures.
+    this.received = 0;
+  }
+
   changed() {
     this.version += 1;
+    this.received ||= this.feed.received;
     if (!document.hidden || this.feed.link.status !== "live") this.setState({});
   }
 
@@ -43,7 +54,7 @@ class App extends Component {
     const { question, said } = this.state;
     document.title = titleOf(feed);
     return html`<${Header} feed=${feed} />
-      <${Notices} feed=${feed} />
+      <${Notices} feed=${feed} orders=${this.orders} ask=${this.ask} />
       <main id="main">${this.body()}</main>
       <div role="status" class=${`said ${said ? "shown" : ""} ${said?.bad ? "bad" : ""}`}>
         ${said ? html`<span>${said.text}</span><button class="icon" aria-label="Close" onClick=${() => this.setState({ said: null })}>✕</button>` : null}
@@ -68,6 +79,7 @@ class App extends Component {
     return html`<${Tiles} ...${props} />
       <div class="columns">
         <div class="column main"><${Running} ...${props} />${this.hour(feed.state, now)}<${Waiting} ...${props} />
+          <${Jobs} ...${props} />
           <${Recent} ...${props} all=${this.state.all} toggle=${() => this.setState({ all: !this.state.all })} /></div>
         <div class="column side"><${Memory} ...${props} /><${Limits} ...${props} /><${House} ...${props} /></div>
       </div>`;
@@ -98,7 +110,8 @@ function titleOf({ state, link }) {
   if (link.status === "locked") return "Hearth: key needed";
   if (link.status !== "live" || !state) return "Hearth: no connection";
   const waiting = state.waiting.internal + state.waiting.external;
-  return `${Object.keys(state.running).length} running, ${waiting} waiting | Hearth`;
+  const ordered = standingOrders(state.orders).filter(([name]) => name !== "pinned").map(([name]) => `${name}, `).join("");
+  return `${ordered}${Object.keys(state.running).length} running, ${waiting} waiting | Hearth`;
 }
 
 function Header({ feed }) {
@@ -127,22 +140,6 @@ function switchTheme() {
     // Storage is off: the choice holds until the page is closed.
   }
   dispatchEvent(new Event("hearth-theme"));
-}
-
-// What must not be overlooked, most urgent first.
-function Notices({ feed }) {
-  const { state, link } = feed;
-  const notices = [];
-  if (link.status === "waiting" && state) notices.push(["bad", `${link.reason}. What is shown is as of ${clock(link.since / 1000)}; the page goes on trying.`]);
-  if (state?.house.backend.emulator) notices.push(["emulator", "THE EMULATOR IS ANSWERING: no model runs, every text is made up."]);
-  if (state?.house.reason) notices.push(["bad", `No work can be done: ${state.house.reason}.`]);
-  if (state?.house.draining) notices.push(["warn", "Hearth is stopping: nothing new is taken, running work may finish."]);
-  const problems = state?.house.config.problems.length ?? 0;
-  if (problems) notices.push(["bad", `The configuration file has ${problems === 1 ? "a mistake" : `${problems} mistakes`}; the old configuration stays in force.`]);
-  const alerts = (state?.house.alerts?.active ?? []).filter(({ type }) => type !== "config_rejected" && type !== "backend_down");
-  const told = alerts.map(({ type, subject }) => `${alertText(type)}${subject ? ` (${short(subject)})` : ""}`);
-  if (told.length) notices.push(["warn", told.join(" · ")]);
-  return html`<div class="notices" role="alert">${notices.map(([tone, text]) => html`<p key=${text} class=${`notice ${tone}`}>${text}</p>`)}</div>`;
 }
 
 class Lock extends Component {

@@ -8,6 +8,7 @@ export class Feed {
   constructor(changed) {
     this.state = null;
     this.link = { status: "connecting" };
+    this.received = 0; // When bytes last came, as performance.now() counts.
     this.key = readKey();
     this._changed = changed;
     this._failures = 0;
@@ -78,6 +79,7 @@ export class Feed {
         const { value, done } = await reader.read();
         if (done) return;
         this._bytes += value.length;
+        this.received = performance.now();
         buffered += value;
         const frames = buffered.split("\n\n");
         buffered = frames.pop();

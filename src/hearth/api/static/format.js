@@ -22,6 +22,13 @@ export function clock(at, withSeconds = true) {
   return new Date(at * 1000).toLocaleTimeString([], options);
 }
 
+// A time of today, or with its day.
+export function day(at, now) {
+  const then = new Date(at * 1000);
+  const today = then.toDateString() === new Date(now * 1000).toDateString();
+  return today ? clock(at, false) : `${then.toLocaleDateString([], { weekday: "short" })} ${clock(at, false)}`;
+}
+
 export function count(number) {
   return number == null ? "–" : number.toLocaleString("en");
 }
@@ -66,6 +73,10 @@ function reason(why, now) {
       return `${model}, which did not load; next try in ${whole(why.until - now)}`;
     case "backend_down":
       return "the model server to answer";
+    case "paused":
+      return "the pause to end";
+    case "pinned":
+      return `room: ${model} is pinned`;
     case "stopping":
       return "nothing: Hearth is stopping";
     default:

@@ -2,33 +2,10 @@
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeClass } from "./colours.js";
-import { clock, count, duration, gib, percent, short, startsIn, usd, waitsFor, whole } from "./format.js";
+import { clock, count, duration, percent, short, startsIn, usd, waitsFor, whole } from "./format.js";
+import { CancelButton, Empty, Lane, Meter, Model, Panel } from "./parts.js";
 
 const ROWS_SHOWN = 12;
-
-export function Panel({ title, note, tools, children, id, className = "" }) {
-  return html`<section class=${`panel ${className}`} aria-labelledby=${id}>
-    <header><h2 id=${id}>${title}</h2>${note ? html`<span class="note">${note}</span>` : null}<span class="tools">${tools}</span></header>
-    ${children}
-  </section>`;
-}
-
-function Empty({ children }) {
-  return html`<p class="empty">${children}</p>`;
-}
-
-export function Model({ name }) {
-  return html`<span class=${`model ${shadeClass(name)}`} title=${name ?? "any model that is in memory"}>${short(name)}</span>`;
-}
-
-// How far `value` has come towards `most`. A limit is used up when it is reached; a warning (`beyond`) is given when it is passed.
-function Meter({ label, value, most, beyond, text, className = "" }) {
-  const part = most > 0 ? Math.min(1, Math.max(0, value / most)) : 0;
-  const over = beyond ? value > most : value >= most;
-  const tone = over ? "over" : part >= 0.8 ? "near" : "";
-  return html`<span class=${`meter ${tone} ${className}`} role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax=${most}
-    aria-valuenow=${Math.min(value, most)} aria-valuetext=${text}><i style=${{ width: `${part * 100}%` }}></i></span>`;
-}
 
 // Tiles: the numbers that an eye looks for first.
 
@@ -141,22 +118,6 @@ function Run({ item, now, state, orders, ask }) {
   </li>`;
 }
 
-const BANDS = { critical: "house, critical", normal: "house", background: "house, background" };
-
-// Nothing for other programs' ordinary requests, which are the most.
-export function Lane({ item }) {
-  const internal = item.lane === "internal";
-  const text = internal ? (BANDS[item.band] ?? "house") : item.band === "interrupted" ? "interrupted" : null;
-  if (!text) return null;
-  return html`<span class=${`badge ${internal ? "internal" : "external"}`} title=${internal ? "the house's own work" : "another program"}>${text}</span>`;
-}
-
-function CancelButton({ item, state, orders, ask }) {
-  if (!state.you.admin && item.caller !== state.you.caller) return null;
-  return html`<button class="icon" aria-label=${`Cancel ${item.caller}'s request ${item.request_id}`} title="Cancel"
-    onClick=${() => ask(orders.cancel(item))}>✕</button>`;
-}
-
 // Who waits.
 
 export function Waiting({ state, now, orders, ask }) {
@@ -190,51 +151,6 @@ function Row({ item, index, now, state, orders, ask }) {
   </tr>`;
 }
 
-// What is in memory.
-
-export function Memory({ state, now, orders, ask }) {
-  const { gpu } = state;
-  const residents = Object.entries(state.residents);
-  const used = residents.reduce((sum, [, each]) => sum + (each.reserved_mib ?? 0), 0);
-  const foreign = gpu.foreign_mib ?? 0;
-  const capacity = gpu.capacity_mib ?? gpu.memory_total_mib;
-  const whole_ = Math.max(capacity ?? 0, used + foreign) || 1;
-  const free = capacity == null ? null : Math.max(0, capacity - used - foreign);
-  const others = Object.values(state.models).filter((model) => !state.residents[model.name]);
-  return html`<${Panel} title="Memory of the GPU" id="memory-title" note=${gpu.device ?? ""}>
-    <div class="vram" role="img" aria-label=${vramLabel(residents, foreign, capacity)}>
-      ${residents.map(([name, each]) => each.reserved_mib ? html`<i key=${name} class=${`${shadeClass(name)} ${each.phase}`}
-        style=${{ width: `${(each.reserved_mib / whole_) * 100}%` }} title=${`${name}: ${gib(each.reserved_mib)}`}></i>` : null)}
-      ${foreign > 0 ? html`<i class="foreign" style=${{ width: `${(foreign / whole_) * 100}%` }} title=${`other programs: ${gib(foreign)}`}></i>` : null}
-    </div>
-    <p class="vram-legend"><span>${gib(used)} reserved${foreign > 0 ? ` · ${gib(foreign)} other programs` : ""}</span>
-      <span>${capacity == null ? "size unknown: one model at a time" : `${gib(free)} free of ${gib(capacity)}`}</span></p>
-    ${residents.length ? html`<ul class="residents">${residents.map(([name, each]) => html`<${Resident} key=${name} name=${name} each=${each} now=${now} state=${state} />`)}</ul>`
-      : html`<${Empty}>No model is in memory.<//>`}
-    ${others.length ? html`<details class="others"><summary>${others.length} more installed</summary><ul class="residents">
-      ${others.map((model) => html`<li key=${model.name}><${Model} name=${model.name} />${model.home ? html`<span class="badge">home</span>` : null}
-        <span class="grow muted">${model.installed ? (model.waiting ? `${count(model.waiting)} wait for it` : "") : "not installed"}</span>
-        ${model.installed ? html`<button class="small" onClick=${() => ask(orders.load(model.name, model.name.includes("embed")))}>Load</button>` : null}</li>`)}
-    </ul></details>` : null}
-  <//>`;
-}
-
-function vramLabel(residents, foreign, capacity) {
-  const parts = residents.map(([name, each]) => `${short(name)} ${gib(each.reserved_mib)}`);
-  if (foreign > 0) parts.push(`other programs ${gib(foreign)}`);
-  return `${parts.join(", ") || "empty"}; ${capacity == null ? "size unknown" : `of ${gib(capacity)}`}`;
-}
-
-function Resident({ name, each, now, state }) {
-  const home = state.gpu.home_model === name;
-  const split = state.gpu.offloaded_models.includes(name);
-  const phase = each.phase === "ready" ? (each.running ? `${each.running} of ${each.parallel} busy` : `idle`) : each.phase;
-  return html`<li><${Model} name=${name} /><span class="grow"></span><span class="number">${each.reserved_mib == null ? "size unknown" : gib(each.reserved_mib)}</span>
-    <span class="below muted">${home ? html`<span class="badge">home</span>` : null}
-      ${split ? html`<span class="badge warn" title="a part of it runs on the CPU, which is slow">part on CPU</span>` : null}
-      ${phase}${each.waiting ? ` · ${count(each.waiting)} wait` : ""}${each.since ? ` · here for ${whole(now - each.since)}` : ""}</span></li>`;
-}
-
 // Limits and money.
 
 export function Limits({ state }) {
@@ -262,6 +178,8 @@ function Cloud({ cloud }) {
     ${cloud.state === "down" ? html`<span class="badge bad">down</span>` : null}
     <span class="grow"></span><span class="number">${usd(spent)}${limit == null ? "" : html`<span class="muted"> of ${usd(limit)} today</span>`}</span></p>
     ${limit == null ? null : html`<${Meter} label="Spent on Claude today" value=${spent} most=${limit} text=${usd(spent)} className="block" />`}
+    ${Object.entries(cloud.callers ?? {}).map(([name, used]) => html`<p key=${name} class="use"><span class="caller">${name}</span>
+      <span class="number">${usd(used.used_usd)}${used.limit_usd == null ? "" : html`<span class="muted"> of ${usd(used.limit_usd)}</span>`}</span></p>`)}
     <p class="muted small">${cloud.running ? `${cloud.running} running · ` : ""}${usd(cloud.reserved_usd)} set aside · house ${usd(cloud.internal_spent_today_usd)}</p></div>`;
 }
 
@@ -289,6 +207,8 @@ export function House({ state, now, orders, ask }) {
     ${you.admin ? html`<div class="buttons left">
       <button onClick=${() => ask(orders.reload())}>Reload configuration</button>
       <button onClick=${() => ask(orders.preempt())}>Make room</button>
+      ${state.orders?.paused?.length ? null : html`<button onClick=${() => ask(orders.pause())}>Pause others</button>`}
+      ${state.orders?.draining ? null : html`<button onClick=${() => ask(orders.drain())}>Drain</button>`}
       ${targets.length ? html`<button onClick=${() => ask(orders.testAlerts())}>Test alerts</button>` : null}
     </div>` : null}
   <//>`;

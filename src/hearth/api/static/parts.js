@@ -1,0 +1,45 @@
+// What several panels are made of. Text is always a text node.
+
+import { html } from "./vendor/htm-preact-3.1.1.module.js";
+import { shadeClass } from "./colours.js";
+import { short } from "./format.js";
+
+export function Panel({ title, note, tools, children, id, className = "" }) {
+  return html`<section class=${`panel ${className}`} aria-labelledby=${id}>
+    <header><h2 id=${id}>${title}</h2>${note ? html`<span class="note">${note}</span>` : null}<span class="tools">${tools}</span></header>
+    ${children}
+  </section>`;
+}
+
+export function Empty({ children }) {
+  return html`<p class="empty">${children}</p>`;
+}
+
+export function Model({ name }) {
+  return html`<span class=${`model ${shadeClass(name)}`} title=${name ?? "any model that is in memory"}>${short(name)}</span>`;
+}
+
+// How far `value` has come towards `most`. A limit is used up when it is reached; a warning (`beyond`) is given when it is passed.
+export function Meter({ label, value, most, beyond, text, className = "" }) {
+  const part = most > 0 ? Math.min(1, Math.max(0, value / most)) : 0;
+  const over = beyond ? value > most : value >= most;
+  const tone = over ? "over" : part >= 0.8 ? "near" : "";
+  return html`<span class=${`meter ${tone} ${className}`} role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax=${most}
+    aria-valuenow=${Math.min(value, most)} aria-valuetext=${text}><i style=${{ width: `${part * 100}%` }}></i></span>`;
+}
+
+const BANDS = { critical: "house, critical", normal: "house", background: "house, background" };
+
+// Nothing for other programs' ordinary requests, which are the most.
+export function Lane({ item }) {
+  const internal = item.lane === "internal";
+  const text = internal ? (BANDS[item.band] ?? "house") : item.band === "interrupted" ? "interrupted" : null;
+  if (!text) return null;
+  return html`<span class=${`badge ${internal ? "internal" : "external"}`} title=${internal ? "the house's own work" : "another program"}>${text}</span>`;
+}
+
+export function CancelButton({ item, state, orders, ask }) {
+  if (!state.you.admin && item.caller !== state.you.caller) return null;
+  return html`<button class="icon" aria-label=${`Cancel ${item.caller}'s request ${item.request_id}`} title="Cancel"
+    onClick=${() => ask(orders.cancel(item))}>✕</button>`;
+}

@@ -1,0 +1,217 @@
+"""The page in a real browser, in front of a real gateway: over a fake Ollama, or over the emulator with a store, jobs and orders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.async_api import Browser, Locator, Page, expect
+
+from hearth.admission.auth import digest_of
+from hearth.api.app import build_app
+from hearth.api.server import HearthServer
+from hearth.bootstrap import build_gateway
+from hearth.clock import SystemClock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import (
+    AlertSettings,
+    AuthSettings,
+    BackendMode,
+    GpuSettings,
+    JobSettings,
+    KeySettings,
+    QueueSettings,
+    Settings,
+    StorageSettings,
+)
+from hearth.gateway import BackendIdentity, Gateway
+from hearth.observability.fanout import EventFanout
+from hearth.types import BackendCall
+from tests.api.house import Caller
+from tests.clients.home import house_settings, new_emulator
+from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WITHIN_MS = 30_000
+"""Long enough for a browser on a machine that has much else to do; nothing waits for so long where all is well."""
+
+LONG = {"service_s": 60.0, "first_byte_s": 0.01, "chunks": 300}
+EVIL = "<img src=x onerror=alert(1)>"
+KEYS = (
+    KeySettings(name="owner", sha256=digest_of("hearth_owner"), admin=True),
+    KeySettings(name="friend", sha256=digest_of("hearth_friend")),
+)
+
+
+def quickly(call: BackendCall) -> Service:
+    return service_asked_for(call) if b'"fake"' in call.body else Service(service_s=0.02, first_byte_s=0.01)
+
+
+@dataclass
+class House:
+    """A gateway with its server, and the callers that have asked it for something."""
+
+    gateway: Gateway
+    url: str = ""
+    server: HearthServer | None = None
+    callers: list[Caller] = field(default_factory=list)
+
+    async def serve(self, port: int = 0) -> None:
+        self.server = HearthServer(build_app(self.gateway), lambda: self.gateway.config.settings.server)
+        self.url = await self.server.start("127.0.0.1", port)
+
+    async def stop_serving(self) -> None:
+        assert self.server is not None
+        await self.server.stop(0.0)
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    async def post(self, path: str, body: object, *, key: str = "", name: str = "") -> Caller:
+        """Ask for something on a connection that stays until the house is left."""
+        caller = await Caller.to(self.url)
+        extra = [b"X-Request-Id: %s" % name.encode()] if name else []
+        extra += [b"Authorization: Bearer %s" % key.encode()] if key else []
+        await caller.post(path, json.dumps(body).encode(), *extra)
+        self.callers.append(caller)
+        return caller
+
+    async def ask(self, model: str, name: str, *, key: str = "", long: bool = True) -> Caller:
+        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "fake": LONG if long else {"service_s": 0.02}}
+        caller = await self.post("/api/chat", body, key=key, name=name)
+        async with asyncio.timeout(WITHIN_MS / 1000):
+            while self.gateway.worker.get_item(len(self.callers)) is None:  # noqa: ASYNC110 - no event tells a caller that it was accepted
+                await asyncio.sleep(0.01)
+        return caller
+
+
+@dataclass
+class FakeHouse(House):
+    """Over a fake Ollama, which is as quick or slow as a request asks."""
+
+    ollama: FakeOllama = field(default_factory=FakeOllama)
+
+
+@asynccontextmanager
+async def serving(house: House, port: int = 0) -> AsyncIterator[None]:
+    await house.serve(port)
+    try:
+        yield
+    finally:
+        for caller in house.callers:
+            caller.leave()
+        await house.stop_serving()
+
+
+@asynccontextmanager
+async def house_with(
+    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, port: int = 0
+) -> AsyncIterator[FakeHouse]:
+    ollama = FakeOllama(*(FakeModel(name=name, load_s=0.01) for name in models), service=quickly)
+    settings = Settings(auth=AuthSettings(keys=keys), gpu=GpuSettings(home_model=""), queue=QueueSettings(max_external_depth=depth))
+    gateway = Gateway(
+        config=GatewayConfig(settings=settings),
+        backend=ollama,
+        control=ollama,
+        identity=BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator),
+        clock=SystemClock(),
+        events=EventFanout(()),
+    )
+    async with gateway:
+        house = FakeHouse(gateway, ollama=ollama)
+        async with serving(house, port):
+            yield house
+
+
+@asynccontextmanager
+async def whole_house(
+    folder: Path, *, keys: tuple[KeySettings, ...] = (), alerts: AlertSettings | None = None, source: Path | None = None
+) -> AsyncIterator[House]:
+    """As `hearth serve` wires it: a store, jobs, orders; over an emulated Ollama."""
+    ollama = new_emulator()
+    settings = replace(
+        house_settings(),
+        storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0),
+        jobs=JobSettings(max_in_queue=1),
+        auth=AuthSettings(keys=keys),
+        alerts=alerts or AlertSettings(),
+    )
+    ollama_url = await ollama.start("127.0.0.1", 0)
+    try:
+        config = GatewayConfig(settings=settings, source=source)
+        gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=True)
+        async with gateway:
+            house = House(gateway)
+            async with serving(house):
+                yield house
+            await gateway.stop(0.0)
+    finally:
+        await ollama.stop()
+
+
+@dataclass
+class Watched:
+    """A page, and everything in it that should not have happened."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+    def listen(self) -> None:
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda message: self.complaints.append(message.text) if message.type in {"error", "warning"} else None)
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        self.page.on("websocket", lambda socket: self.hosts.add(urlsplit(socket.url).netloc))
+
+    async def broken_policies(self) -> list[str]:
+        """What the browser has reported against the Content-Security-Policy."""
+        found: list[str] = await self.page.evaluate("brokenPolicies")
+        return found
+
+    async def order(self, button: str | Locator, answer: str) -> None:
+        """Press a button and answer the question that it asks."""
+        found = self.page.get_by_role("button", name=button, exact=True) if isinstance(button, str) else button
+        await found.click()
+        await self.page.get_by_role("dialog").get_by_role("button", name=answer, exact=True).click()
+
+    async def is_told(self, text: str) -> None:
+        """Wait until the page says this in answer to an order."""
+        await expect(self.page.locator(".said")).to_contain_text(text)
+
+
+_REPORTING = (
+    "globalThis.brokenPolicies = []; addEventListener('securitypolicyviolation', (event) => brokenPolicies.push(event.violatedDirective));"
+)
+
+
+async def opened(
+    browser: Browser,
+    house: House,
+    *,
+    path: str = "/",
+    width: int = 1440,
+    scheme: str = "dark",
+    key: str = "",
+    script: str = "",
+    stream: str = "",
+) -> Watched:
+    """A page that has begun to load; `stream`: what it is told in place of the house's own stream."""
+    page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light" if scheme == "light" else "dark")
+    page.set_default_timeout(WITHIN_MS)
+    await page.add_init_script(_REPORTING + script)
+    if key:
+        await page.add_init_script(f"sessionStorage.setItem('hearth.key', '{key}')")
+    if stream:
+        await page.route("**/llm/dashboard/stream", lambda route: route.fulfill(body=stream, content_type="text/event-stream"))
+    watched = Watched(page)
+    watched.listen()
+    await page.goto(house.url + path)
+    return watched
