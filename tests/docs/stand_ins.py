@@ -1,0 +1,91 @@
+"""The programs that the documentation's commands call, as the tests run them: `python stand_ins.py NAME ARGS...`.
+
+`hearth` is the real one; of commands that would go on for ever or change the machine, only the arguments are checked. `curl` sends the
+request to the gateway of the test, whatever machine the address names, and fails on a refusal. `sqlite3` is Python's. `make` looks
+whether the target exists. What belongs to the machine (systemctl, git and the like) does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import sqlite3
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+ENDLESS = ("serve", "demo", "emulate", "top")
+OF_THE_MACHINE = ("docker", "git", "journalctl", "loginctl", "pip", "podman", "sudo", "systemctl", "systemd-analyze")
+
+
+def hearth(arguments: list[str]) -> int:
+    """The command itself, or a check of its arguments."""
+    from hearth.cli import main  # noqa: PLC0415 - the other stand-ins need not wait for it
+
+    if arguments[0] in ENDLESS or "--watch" in arguments or (arguments[0] == "install-service" and "--print" not in arguments):
+        check_arguments(main, arguments)
+        return 0
+    result = main.main(arguments, prog_name="hearth", standalone_mode=False)
+    return result if isinstance(result, int) and arguments[:2] != ["config", "diff"] else 0
+
+
+def check_arguments(command: click.Command, arguments: list[str]) -> None:
+    """Raises click.UsageError for what the command would not take."""
+    context = click.Context(command, info_name="hearth")
+    while isinstance(command, click.Group):
+        name, found, arguments = command.resolve_command(context, arguments)
+        assert found is not None
+        command, context = found, click.Context(found, info_name=name, parent=context)
+    command.make_context(context.info_name, arguments, parent=context.parent)
+
+
+def curl(arguments: list[str]) -> int:
+    """One request to the gateway of the test."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("-X", dest="method")
+    parser.add_argument("-H", dest="headers", action="append", default=[])
+    parser.add_argument("-d", dest="data")
+    parser.add_argument("-F", dest="form", action="append")
+    parser.add_argument("-s", "-N", "-f", dest="_", action="store_true")
+    asked = parser.parse_args(arguments)
+    address = urlsplit(asked.url if "://" in asked.url else f"http://{asked.url}")
+    headers = {} if asked.data is None else {"Content-Type": "application/x-www-form-urlencoded"}
+    headers |= dict(line.split(": ", 1) for line in asked.headers)
+    connection = http.client.HTTPConnection(urlsplit(os.environ["HEARTH_URL"]).netloc, timeout=40)
+    connection.request(asked.method or ("GET" if asked.data is None else "POST"), address.path or "/", asked.data, headers)
+    answer = connection.getresponse()
+    print(answer.status, answer.read().decode())  # noqa: T201
+    return 0 if answer.status < 400 else 22
+
+
+def sqlite(arguments: list[str]) -> int:
+    """One statement on a file that is opened read-only."""
+    option, file, statement = arguments
+    assert option == "-readonly"
+    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    print(connection.execute(statement).fetchall())  # noqa: T201
+    connection.close()
+    return 0
+
+
+def make(arguments: list[str]) -> int:
+    """Whether every target is one of the Makefile's."""
+    rules = (Path(__file__).parents[2] / "Makefile").read_text("utf-8").splitlines()
+    targets = [each for each in arguments if "=" not in each]
+    return 0 if targets and all(any(line.startswith(f"{target}:") for line in rules) for target in targets) else 2
+
+
+def nothing(arguments: list[str]) -> int:
+    """What belongs to the machine."""
+    print("something")  # noqa: T201
+    return 0
+
+
+PROGRAMS = {"hearth": hearth, "curl": curl, "sqlite3": sqlite, "make": make} | dict.fromkeys(OF_THE_MACHINE, nothing)
+
+if __name__ == "__main__":
+    sys.exit(PROGRAMS[sys.argv[1]](sys.argv[2:]))

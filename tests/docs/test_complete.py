@@ -1,0 +1,97 @@
+"""Every setting and every address is documented, and what is said of who may use an address is true.
+
+Events and metrics have such tests beside their own: `observability/test_events_doc.py` and `observability/test_metrics.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from typing import Any
+
+from fastapi.routing import APIRoute
+
+from docs_build.http_page import Address, groups
+from docs_build.settings_page import sections
+from hearth.config.settings import Settings, Window
+from hearth.config.shapes import field_types, item_type, without_none
+from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
+from tests.docs.pages import PAGES
+
+WRITTEN = "\n".join(page.read_text("utf-8") for page in PAGES)
+SETTINGS = [setting for section in sections() for setting in section.settings]
+
+
+def settings_of(cls: Any = Settings, path: str = "") -> Iterator[str]:
+    """The way to every field that holds a value, from the classes."""
+    for name, annotation in field_types(cls).items():
+        place = f"{path}.{name}".lstrip(".")
+        inner, items = without_none(annotation), item_type(annotation)
+        if is_dataclass(inner) and inner is not Window:
+            yield from settings_of(inner, place)
+            continue
+        yield place
+        if is_dataclass(items):
+            yield from settings_of(items, f"{place}[]" if "tuple" in str(annotation) else f"{place}.NAME")
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    assert {setting.path for setting in SETTINGS} - {"auth.keys[].key"} == set(settings_of())
+
+
+def test_the_reference_says_what_a_setting_does_and_when_an_edit_counts() -> None:
+    silent = [each.path for each in SETTINGS if len(each.text) < 15 or not each.mode.startswith(("hot", "restart"))]
+    assert silent == []
+
+
+async def addresses(gateway: FakeGateway) -> list[Address]:
+    """The reference, made from the description that this gateway serves."""
+    described = json.loads((await ask(gateway.app(), "GET", "/openapi.json")).body)
+    return [address for group in groups(described) for address in group.addresses]
+
+
+def served(gateway: FakeGateway) -> Iterator[tuple[str, str]]:
+    """Every method and path that the gateway answers, from its tables."""
+    app: Any = gateway.app()
+    book = app._addresses
+    for path, address in [*book._exact.items(), *book._prefixed.items()]:
+        yield from ((method, path) for method in address.handlers)
+    for route in app._control._app.routes:
+        if isinstance(route, APIRoute):
+            yield from ((method, route.path) for method in route.methods or ())
+
+
+def matches(path: str, documented: str) -> bool:
+    """Whether a path of the tables is the documented one; a table's prefix stands for what follows."""
+    if path.startswith("/static/"):
+        return documented == "/static/{file}"
+    return re.sub(r"\{[^}]*\}", "", documented) == re.sub(r"\{[^}]*\}", "", path)
+
+
+async def test_every_address_is_in_the_reference(gateway: FakeGateway) -> None:
+    listed = await addresses(gateway)
+    for method, path in served(gateway):
+        known = [each for each in listed if each.method == method and matches(path, each.path)]
+        assert known or (method == "HEAD" and path.startswith("/static/")) or (method, path) == ("HEAD", "/openapi.json"), (method, path)
+
+
+async def test_every_address_is_in_a_page_that_somebody_wrote(gateway: FakeGateway) -> None:
+    written = re.sub(r"\{[^}`]*\}|…|\.\.\.", "{}", WRITTEN)
+    for address in await addresses(gateway):
+        path = re.sub(r"\{[^}]*\}", "{}", address.path)
+        assert re.search(rf"{re.escape(path)}(?![\w/{{])", written), address.path
+
+
+async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGateway) -> None:
+    app = FakeGateway(keys=KEYS).app()
+    for address in await addresses(gateway):
+        path = re.sub(r"\{[^}]*\}", "1", address.path).replace("/static/1", "/static/app.css")
+        if path.endswith("/stream"):
+            continue
+        nobody = (await ask(app, address.method, path, {})).status
+        assert (nobody != 401) == (address.who == "everybody"), address
+        low = (await ask(app, address.method, path, {}, key=LOW_KEY)).status
+        assert (low == 403) == (address.who in ("admins", "admin keys")), address
+        assert (await ask(app, address.method, path, {}, key=ADMIN_KEY)).status not in (401, 403, 405), address
