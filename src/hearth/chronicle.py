@@ -6,10 +6,10 @@ Called by the queue worker alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
 
 from hearth.errors import HearthError
 from hearth.events import (
+    Event,
     InternalFault,
     ItemDispatched,
     ItemDiverged,
@@ -28,7 +28,7 @@ from hearth.events import (
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink
 from hearth.scheduling.actions import Load
-from hearth.types import Band, Lane, Outcome, RequestId, Sequence
+from hearth.types import Band, Outcome
 from hearth.work import Work
 
 
@@ -37,15 +37,6 @@ class _Swap:
     from_models: tuple[str, ...]
     to_model: str
     began_at: float
-
-
-class _Identity(TypedDict):
-    sequence: Sequence
-    request_id: RequestId
-    lane: Lane
-    caller: str
-    model: str | None
-    task_type: str | None
 
 
 class Chronicle:
@@ -61,52 +52,53 @@ class Chronicle:
         self._swap: _Swap | None = None
         self._last_swap: dict[str, tuple[float, float]] = {}
 
+    def _tell(self, work: Work, event: Event) -> None:
+        (work.told or self._emit)(event)
+
     def queued(self, work: Work, position: int, at: float) -> None:
         """The item was accepted with `position` items ahead of it."""
-        (work.told or self._emit)(ItemQueued(at=at, position=position, **_identity(work)))
+        self._tell(work, ItemQueued(at=at, position=position, **work.identity))
 
     def dispatched(self, work: Work, at: float) -> None:
         """An attempt starts. The item's share of the last swap to its model is settled here."""
         began_at, ended_at = self._last_swap.get(work.model or "", (at, at))
         work.swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
         self._tracker.record_loaded(work.model or "", at)
-        (work.told or self._emit)(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **_identity(work)))
+        self._tell(work, ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
 
     def first_byte(self, work: Work, at: float) -> None:
         """The backend has begun to answer."""
         since = work.dispatched_at if work.dispatched_at is not None else at
-        (work.told or self._emit)(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **_identity(work)))
+        self._tell(work, ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **work.identity))
 
     def resumed(self, work: Work, at: float) -> None:
         """A replay has caught up with what its caller had."""
         since = work.dispatched_at if work.dispatched_at is not None else at
         verified = work.verified_chars or 0
-        (work.told or self._emit)(
-            ItemResumed(at=at, attempt=work.attempt, verified_chars=verified, catch_up_s=at - since, **_identity(work))
-        )
+        self._tell(work, ItemResumed(at=at, attempt=work.attempt, verified_chars=verified, catch_up_s=at - since, **work.identity))
 
     def diverged(self, work: Work, at: float) -> None:
         """A replay gave another answer."""
-        (work.told or self._emit)(ItemDiverged(at=at, attempt=work.attempt, **_identity(work)))
+        self._tell(work, ItemDiverged(at=at, attempt=work.attempt, **work.identity))
 
     def interrupted(self, work: Work, at: float, *, protected: bool) -> None:
         """The attempt was stopped for more urgent work."""
         ran_s = self._ran(work, at)
         count = work.interrupts
-        (work.told or self._emit)(ItemInterrupted(at=at, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **_identity(work)))
+        self._tell(work, ItemInterrupted(at=at, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **work.identity))
         if protected:
-            (work.told or self._emit)(ItemProtected(at=at, interrupt_count=count, **_identity(work)))
+            self._tell(work, ItemProtected(at=at, interrupt_count=count, **work.identity))
 
     def promoted(self, work: Work, band: Band, at: float) -> None:
         """The item has waited long enough for the next band."""
         waited_s = at - work.item.arrived_at
-        (work.told or self._emit)(ItemPromoted(at=at, band=band.name.lower(), waited_s=waited_s, **_identity(work)))
+        self._tell(work, ItemPromoted(at=at, band=band.name.lower(), waited_s=waited_s, **work.identity))
 
     def resent(self, work: Work, at: float) -> None:
         """The attempt failed unseen; there will be another."""
         self._ran(work, at)
         reason = work.error.reason if work.error is not None else ""
-        (work.told or self._emit)(ItemResent(at=at, attempt=work.attempt, reason=reason, **_identity(work)))
+        self._tell(work, ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
 
     def _ran(self, work: Work, at: float) -> float:
         """Seconds of an attempt that is over, noted as time that the GPU was busy."""
@@ -117,7 +109,8 @@ class Chronicle:
     def ended(self, work: Work, at: float) -> None:
         """The one terminal event of the item; its outcome is set."""
         run_s = None if work.dispatched_at is None else self._ran(work, at)
-        (work.told or self._emit)(
+        self._tell(
+            work,
             ItemEnded(
                 at=at,
                 outcome=work.outcome or Outcome.FAILED,
@@ -132,8 +125,8 @@ class Chronicle:
                 prompt_tokens=work.usage.prompt_tokens,
                 output_tokens=work.usage.output_tokens,
                 status=work.status,
-                **_identity(work),
-            )
+                **work.identity,
+            ),
         )
 
     def unload_begins(self, model: str, at: float) -> None:
@@ -213,18 +206,6 @@ class Chronicle:
     def fault(self, where: str, error: BaseException, at: float) -> None:
         """A defect of ours was caught; types and places only, never texts that may quote a prompt."""
         self._events.emit(InternalFault(at=at, where=where, detail=type(error).__name__))
-
-
-def _identity(work: Work) -> _Identity:
-    item = work.item
-    return {
-        "sequence": item.sequence,
-        "request_id": item.request_id,
-        "lane": item.lane,
-        "caller": item.caller,
-        "model": work.model or item.model,
-        "task_type": item.task_type,
-    }
 
 
 def _reason(work: Work) -> str:

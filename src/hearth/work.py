@@ -7,13 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from hearth.dialects.replay import Sent
 from hearth.errors import HearthError
 from hearth.events import Event
 from hearth.reply import Reply
-from hearth.types import NO_USAGE, BackendCall, Outcome, QueueItem, Usage
+from hearth.types import NO_USAGE, BackendCall, Lane, Outcome, QueueItem, RequestId, Sequence, Usage
+
+
+class Identity(TypedDict):
+    """Whose event it is: what every event of an item begins with."""
+
+    sequence: Sequence
+    request_id: RequestId
+    lane: Lane
+    caller: str
+    model: str | None
+    task_type: str | None
 
 
 class Ended(NamedTuple):
@@ -65,6 +76,19 @@ class Work:
     usage: Usage = NO_USAGE
     error: HearthError | None = None
     outcome: Outcome | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """For its events."""
+        item = self.item
+        return {
+            "sequence": item.sequence,
+            "request_id": item.request_id,
+            "lane": item.lane,
+            "caller": item.caller,
+            "model": self.model or item.model,
+            "task_type": item.task_type,
+        }
 
     @property
     def resumable(self) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from hearth.dialects.embedding import SingleInput
 from hearth.errors import HearthError
@@ -15,17 +14,8 @@ from hearth.events import Event, ItemDispatched, ItemEnded, ItemInterrupted, Ite
 from hearth.intake import NewItem
 from hearth.register import Register
 from hearth.reply import ReplyHead
-from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.types import Outcome
 from hearth.work import Work
-
-
-class _Identity(TypedDict):
-    sequence: Sequence
-    request_id: RequestId
-    lane: Lane
-    caller: str
-    model: str | None
-    task_type: str | None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -51,20 +41,20 @@ class Roll:
     def enter(self, member: Member, position: int) -> None:
         """It was accepted, with `position` items ahead of the call that it will be in."""
         self.register.add(member.work)
-        self._emit(ItemQueued(at=member.work.item.arrived_at, position=position, **_identity(member.work)))
+        self._emit(ItemQueued(at=member.work.item.arrived_at, position=position, **member.work.identity))
 
     def tell(self, member: Member, event: Event) -> None:
         """Something has happened to the call that it is in."""
         work = member.work
         if isinstance(event, ItemDispatched):
             work.begin_attempt(event.attempt, event.model or "", event.at)
-            self._emit(replace(event, waited_s=event.at - work.item.arrived_at, **_identity(work)))
+            self._emit(replace(event, waited_s=event.at - work.item.arrived_at, **work.identity))
         elif isinstance(event, ItemInterrupted):
             work.interrupts = event.interrupt_count
             work.back_in_line()
-            self._emit(replace(event, **_identity(work)))
+            self._emit(replace(event, **work.identity))
         elif isinstance(event, ItemPromoted | ItemProtected | ItemResent):
-            self._emit(replace(event, **_identity(work)))
+            self._emit(replace(event, **work.identity))
 
     def answer(self, member: Member, head: ReplyHead, body: bytes) -> None:
         """Hand over its answer."""
@@ -82,7 +72,7 @@ class Roll:
             work.reply.fail(error)
         self.register.end(work)
         held_s = called_at - work.item.arrived_at
-        own = replace(ended, queue_s=ended.queue_s + held_s, total_s=ended.total_s + held_s, **_identity(work))
+        own = replace(ended, queue_s=ended.queue_s + held_s, total_s=ended.total_s + held_s, **work.identity)
         self._emit(replace(own, prompt_tokens=prompt_tokens))
 
     def leave(self, member: Member, outcome: Outcome, error: HearthError, at: float) -> bool:
@@ -108,19 +98,7 @@ class Roll:
                 prompt_tokens=None,
                 output_tokens=None,
                 status=None,
-                **_identity(work),
+                **work.identity,
             )
         )
         return True
-
-
-def _identity(work: Work) -> _Identity:
-    item = work.item
-    return {
-        "sequence": item.sequence,
-        "request_id": item.request_id,
-        "lane": item.lane,
-        "caller": item.caller,
-        "model": work.model or item.model,
-        "task_type": item.task_type,
-    }

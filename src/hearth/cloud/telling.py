@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
 from hearth.ports import EventSink
-from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.types import Outcome
 from hearth.work import Work
-
-
-class _Identity(TypedDict):
-    sequence: Sequence
-    request_id: RequestId
-    lane: Lane
-    caller: str
-    model: str | None
-    task_type: str | None
 
 
 class Telling:
@@ -27,21 +16,21 @@ class Telling:
 
     def queued(self, work: Work) -> None:
         """The item was accepted; nothing is ahead of it."""
-        self._events.emit(ItemQueued(at=work.item.arrived_at, position=0, **_identity(work)))
+        self._events.emit(ItemQueued(at=work.item.arrived_at, position=0, **work.identity))
 
     def dispatched(self, work: Work, at: float) -> None:
         """An attempt starts."""
-        self._events.emit(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **_identity(work)))
+        self._events.emit(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
 
     def first_byte(self, work: Work, at: float) -> None:
         """Claude has begun to answer."""
         since = at if work.dispatched_at is None else work.dispatched_at
-        self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **_identity(work)))
+        self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **work.identity))
 
     def resent(self, work: Work, at: float) -> None:
         """The attempt was refused unseen; there will be another."""
         reason = "" if work.error is None else work.error.reason
-        self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **_identity(work)))
+        self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
 
     def ended(self, work: Work, at: float, cost_usd: float | None) -> None:
         """The one terminal event of the item; its outcome is set."""
@@ -63,18 +52,6 @@ class Telling:
                 output_tokens=work.usage.output_tokens,
                 status=work.status,
                 cost_usd=cost_usd,
-                **_identity(work),
+                **work.identity,
             )
         )
-
-
-def _identity(work: Work) -> _Identity:
-    item = work.item
-    return {
-        "sequence": item.sequence,
-        "request_id": item.request_id,
-        "lane": item.lane,
-        "caller": item.caller,
-        "model": work.model or item.model,
-        "task_type": item.task_type,
-    }
