@@ -60,6 +60,7 @@ CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
         ([waiting(1), waiting(2, not_before_wall_s=NOW + 1), waiting(3, not_before_wall_s=NOW)], [1, 3]),
         ([waiting(1, off_peak=True), waiting(2)], [2]),
         ([waiting(3), waiting(1), waiting(4, suspect=True), waiting(2)], [4, 1, 2, 3]),
+        ([waiting(1), waiting(2, task_type="t"), waiting(3, task_type="t", suspect=True)], [2, 3, 1]),
     ],
     ids=[
         "in order of acceptance",
@@ -72,6 +73,7 @@ CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
         "not before their time",
         "off-peak only then",
         "first what was running when a process died",
+        "but never past an older job of its type, which that process had put back",
     ],
 )
 def test_the_order(jobs, expected):

@@ -143,6 +143,7 @@ class House:
         installed = [replace(model, name=canonical_model(model.name)) for model in given]
         self.ollama = ollama(*installed, capacity_mib=capacity_mib, service=service)
         self.events = Recorder()
+        self.clock = LoopClock()
         self.closed: list[str] = []
         self._resident = tuple(map(canonical_model, resident))
         self._expect_faults = expect_faults
@@ -152,7 +153,7 @@ class House:
             backend=self.ollama,
             control=self.ollama,
             identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
-            clock=LoopClock(),
+            clock=self.clock,
             events=EventFanout((self.events,)),
             on_stop=(self._close,),
         )

@@ -121,6 +121,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._phase = Reading.BODY
         if [name for name, _ in self.headers].count(b"host") != 1:
             raise httptools.HttpParserError("send exactly one Host header")
+        if not self.url.startswith(b"/") or b"#" in self.url:  # `http://another/host` would go past the check of Host
+            raise httptools.HttpParserError("the target of a request is a path")
         self.app = self._served if self.parser.get_http_version() != "1.0" else whole_answers(self._served)
         super().on_headers_complete()
 

@@ -102,10 +102,10 @@ class Board:
             self._later.add(chosen.not_before_wall_s, chosen.number)
 
     def _first(self, off_peak: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
-        suspects = self._heads(suspect=True, off_peak=off_peak)
+        suspects, others = self._heads(suspect=True, off_peak=off_peak), self._heads(suspect=False, off_peak=off_peak)
         if suspects:
-            return None if busy else min(suspects, key=place_of)
-        ready = _in_type_order(self._heads(suspect=False, off_peak=off_peak), busy)
+            return None if busy else _oldest_of_type(min(suspects, key=place_of), others)
+        ready = _in_type_order(others, busy)
         if not ready:
             return None
         first = min(ready, key=place_of)
@@ -120,6 +120,12 @@ class Board:
         if off_peak:
             numbers = chain(numbers, self._lines.heads(suspect=suspect, off_peak=True))
         return [self._waiting[number] for number in numbers]
+
+
+def _oldest_of_type(suspect: WaitingJob, others: list[WaitingJob]) -> WaitingJob:
+    """What has to start before a suspect, if anything: the process that died had put it back already."""
+    older = [job for job in others if job.task_type is not None and job.task_type == suspect.task_type]
+    return min((suspect, *older), key=place_of)
 
 
 def _in_type_order(due: list[WaitingJob], busy: Sequence[WaitingJob]) -> list[WaitingJob]:
