@@ -12,6 +12,7 @@ from hearth.config.settings import MIB_PER_GB
 from hearth.errors import (
     BackendError,
     BackendUnreachable,
+    BadRequest,
     CallerError,
     CallerGone,
     HearthError,
@@ -198,6 +199,8 @@ class Dispatching:
                 return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
             case Refusal.INTERRUPTED:
                 return Interrupted(retry_after_s=1.0)
+            case Refusal.NO_MODEL:
+                return BadRequest("name a model: none is resident any more, and there is no gpu.home_model")
             case Refusal.ATTEMPTS_EXHAUSTED:
                 return work.error or BackendError()
 

@@ -33,6 +33,8 @@ class Refusal(StrEnum):
     BACKEND_DOWN = "backend_down"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     INTERRUPTED = "interrupted"
+    NO_MODEL = "no_model"
+    """It would run on any model, and none is left."""
 
 
 @value

@@ -61,6 +61,8 @@ class Scheduler:
         if state.aging.due:
             actions += self._raise(now)
         if state.down_since is None and not state.draining:
+            if not state.residency.residents and state.waiting.wants(None):
+                actions += self._homeless()
             actions += self._place(now)
         else:
             state.idle_since = None
@@ -134,6 +136,17 @@ class Scheduler:
             else:
                 self._stranded_check_at = min(until, self._stranded_check_at or until)
         return actions
+
+    def _homeless(self) -> list[Action]:
+        """Items for any model, where there is none any more and nothing would bring one."""
+        state = self.state
+        entries = state.waiting.entries(None)
+        if state.home is not None or state.orders.wanted or len(entries) < len(state.waiting):
+            return []
+        for entry in entries:
+            state.waiting.remove(entry)
+            state.leave(entry)
+        return [Fail(sequence=entry.item.sequence, why=Refusal.NO_MODEL) for entry in entries]
 
     def _armed(self, actions: list[Action], now: float) -> list[Action]:
         """The actions, with the timer set to what was asked for during this decision."""
