@@ -42,7 +42,7 @@ def preload(state: State, placement: Placement, now: float) -> None:
 def _expected(state: State, now: float) -> str | None:
     """The model that the last caller asks for next, if that is sure enough and soon enough."""
     steps = state.arrivals.next_steps()
-    if len(steps) < MIN_STEPS or _announced_soon(state, now):
+    if len(steps) < MIN_STEPS or {step.model for step in steps} <= state.residency.residents.keys() or _announced_soon(state, now):
         return None
     model, count = Counter(step.model for step in steps).most_common(1)[0]
     if count < SURE * len(steps):
