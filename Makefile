@@ -32,14 +32,16 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## Cost per request and chunk, start-up, idle slots, 10,000 callers, decisions (ARGS="slot --rounds 3")
+bench: $(VENV)/.dev ## Cost per request and chunk, start-up, idle slots, 10,000 callers, accepted jobs, decisions (ARGS="slot --rounds 3")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT")
 	@$(BIN)/hearth simulate --workload all $(ARGS)
 
-reliability: $(VENV)/.dev ## The property and differential tests with twenty times the examples
-	@HEARTH_EXAMPLES=20 $(BIN)/python -m pytest -n auto tests/scheduling tests/simulation $(ARGS)
+reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability")
+	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
+		$(or $(ARGS),tests/scheduling tests/simulation tests/jobs tests/reliability tests/faults)
+	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)
 
 docs: $(VENV)/.dev ## Build the documentation's site into site/, broken links are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

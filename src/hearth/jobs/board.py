@@ -5,7 +5,7 @@ and takes no other with it. Then internal before external, by priority, and in o
 was served last go first for up to `BATCH_LIMIT` in a row (Peregrine's LLM queue optimizer: batches instead of model swaps). Inside a task
 type the order of acceptance always holds: an older job of another model is waited for.
 
-A hundred thousand jobs may wait, so no question looks at each: jobs that are alike stand in one line (`lines`), and only heads are compared.
+A hundred thousand jobs may wait, so no question looks at each: jobs that are alike stand in one line (`lines`), heads are compared.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Board:
         self._ranks: dict[Rank, Line] = {}
         self._lines = Lines()
         self._later = Due()
+        self._called_at = 0.0
         self._batch_model = ""
         self._batch_jobs = 0
 
@@ -66,7 +67,7 @@ class Board:
         """
         busy = tuple(running)
         self._call_up(wall_s)
-        chosen = None if any(job.suspect for job in busy) else self._choose(wall_s, off_peak, busy)
+        chosen = None if any(job.suspect for job in busy) else self._choose(off_peak, busy)
         if chosen is not None:
             self.remove(chosen.job_id)
             self._batch_jobs = self._batch_jobs + 1 if chosen.model == self._batch_model else 1
@@ -90,18 +91,16 @@ class Board:
         return self._later.first_after(wall_s)
 
     def _call_up(self, wall_s: float) -> None:
+        """Put those whose time has come into their lines, and send those back whose time has not: the wall clock may jump."""
+        if wall_s < self._called_at:
+            early = [job for job in self._waiting.values() if wall_s < (job.not_before_wall_s or 0.0) <= self._called_at]
+            for job in early:
+                self.add(job)
+        self._called_at = wall_s
         for number in self._later.take_until(wall_s):
             self._lines.add(self._waiting[number])
 
-    def _choose(self, wall_s: float, off_peak: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
-        while True:
-            chosen = self._first(off_peak, busy)
-            if chosen is None or chosen.not_before_wall_s is None or chosen.not_before_wall_s <= wall_s:
-                return chosen
-            self._lines.discard(chosen)  # the wall clock went back since it was called up
-            self._later.add(chosen.not_before_wall_s, chosen.number)
-
-    def _first(self, off_peak: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
+    def _choose(self, off_peak: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
         suspects, others = self._heads(suspect=True, off_peak=off_peak), self._heads(suspect=False, off_peak=off_peak)
         if suspects:
             return None if busy else _oldest_of_type(min(suspects, key=place_of), others)

@@ -12,13 +12,17 @@ _READ = "SELECT queued, bytes FROM temp.job_totals"
 _ABSENT = "no such table"
 _TABLE = "CREATE TEMP TABLE job_totals (queued INTEGER NOT NULL, bytes INTEGER NOT NULL)"
 _COUNT = "INSERT INTO temp.job_totals SELECT TOTAL(state = 'queued'), TOTAL(bytes) FROM main.jobs"
-_TRIGGERS = (
+_ADDED = (
     "CREATE TEMP TRIGGER job_added AFTER INSERT ON main.jobs BEGIN "
-    "UPDATE job_totals SET queued = queued + (new.state = 'queued'), bytes = bytes + new.bytes; END",
+    "UPDATE job_totals SET queued = queued + (new.state = 'queued'), bytes = bytes + new.bytes; END"
+)
+_CHANGED = (
     "CREATE TEMP TRIGGER job_changed AFTER UPDATE OF state, bytes ON main.jobs BEGIN "
-    "UPDATE job_totals SET queued = queued + (new.state = 'queued') - (old.state = 'queued'), bytes = bytes + new.bytes - old.bytes; END",
+    "UPDATE job_totals SET queued = queued + (new.state = 'queued') - (old.state = 'queued'), bytes = bytes + new.bytes - old.bytes; END"
+)
+_DELETED = (
     "CREATE TEMP TRIGGER job_deleted AFTER DELETE ON main.jobs BEGIN "
-    "UPDATE job_totals SET queued = queued - (old.state = 'queued'), bytes = bytes - old.bytes; END",
+    "UPDATE job_totals SET queued = queued - (old.state = 'queued'), bytes = bytes - old.bytes; END"
 )
 
 
@@ -29,7 +33,7 @@ def totals(connection: sqlite3.Connection) -> tuple[int, int]:
     except sqlite3.OperationalError as error:
         if _ABSENT not in str(error):
             raise
-        for statement in (_TABLE, _COUNT, *_TRIGGERS):
+        for statement in (_TABLE, _COUNT, _ADDED, _CHANGED, _DELETED):
             connection.execute(statement)
         row = connection.execute(_READ).fetchone()
     return int(row[0]), int(row[1])

@@ -1,0 +1,118 @@
+"""`kill -9` at any moment under load, again and again: the client's own history and the file agree about every job.
+
+`HEARTH_RANDOM_KILLS` deaths (25 in CI, 200 in `make reliability`) over at least 20,000 acknowledged jobs, from one gateway at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.client import Caller, History, Wish
+from tests.reliability.judge import Judge, require_order
+from tests.reliability.model_server import ModelServer
+from tests.reliability.nursery import Life, Nursery
+
+KILLS = int(os.environ.get("HEARTH_RANDOM_KILLS", "25"))
+JOBS = 20_000
+CALLERS = 48
+CONFIG = """
+gpu: {{home_model: "", nvml: false, parallel: 1}}
+backend: {{mode: ollama}}
+ollama: {{url: "{url}"}}
+queue: {{max_external_depth: 10000}}
+rate_limits: {{default: {{requests_per_minute: 100000000, requests_per_hour: 100000000}}}}
+storage: {{path: "{path}", reserve_mib: 0}}
+jobs: {{max_attempts: 100, max_in_queue: 48, max_queued: 1000000}}
+server: {{log_format: json, log_level: info}}
+"""
+
+
+@dataclass
+class Load:
+    """Callers of one task type each, who ask for one job after the other, in whatever life that is answered."""
+
+    history: History = field(default_factory=History)
+    ends: Counter[str] = field(default_factory=Counter)
+    asked: list[int] = field(default_factory=lambda: [0] * CALLERS)
+
+    @property
+    def acknowledged(self) -> int:
+        return len(self.history.accepted)
+
+    async def press(self, url: str, enough: int) -> None:
+        """Until the gateway is dead, or so many jobs are acknowledged in all."""
+        await asyncio.gather(*(self._ask(number, Caller(url, self.history), enough) for number in range(CALLERS)))
+
+    async def _ask(self, number: int, caller: Caller, enough: int) -> None:
+        while self.acknowledged < enough:
+            wish = Wish(key=f"{number}-{self.asked[number]}", task_type=f"type-{number}")
+            if not await caller.submit(wish):
+                break
+            self.asked[number] += 1
+        caller.close()
+
+    async def finish(self, life: Life) -> None:
+        """Everything is accepted and worked off; then the gateway stops in order."""
+        url = await life.url()
+        await self.press(url, JOBS)
+        caller = Caller(url, self.history)
+        for wish in self.history.open():
+            assert await caller.submit(wish)
+        while not await caller.is_idle():
+            pass
+        caller.close()
+        await life.end(signal.SIGTERM)
+        assert life.orderly
+
+
+@pytest.mark.timeout(300 + 10 * KILLS)
+async def test_no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load(tmp_path):
+    seed = int(os.environ.get("HEARTH_SEED") or random.SystemRandom().randrange(2**32))
+    nursery = Nursery(tmp_path)
+    try:
+        await _kill_at_random(random.Random(seed), nursery, tmp_path)
+    except BaseException as error:
+        error.add_note(f"HEARTH_SEED={seed}")
+        raise
+    finally:
+        nursery.close()
+
+
+async def _kill_at_random(chance: random.Random, nursery: Nursery, directory: Path) -> None:
+    config, load = directory / "config.yaml", Load()
+    judge = Judge(path=directory / "hearth.db", history=load.history)
+    async with ModelServer() as model:
+        config.write_text(CONFIG.format(url=model.url, path=judge.path))
+        for kill in range(1, KILLS + 1):
+            life = await nursery.birth("serve", config=str(config))
+            await _pressed(load, life, chance.random(), kill * JOBS // KILLS)
+            load.ends += life.ends()
+            judge.look()
+        last = await nursery.birth("serve", config=str(config))
+        await load.finish(last)
+        load.ends += last.ends()
+        judge.look_at_the_end()
+        require_order(load.history, model.arrivals)
+    assert load.acknowledged >= JOBS
+    assert max(load.ends.values()) == 1, "an end that was told twice"
+
+
+async def _pressed(load: Load, life: Life, share: float, enough: int) -> None:
+    """Load until a part of what this life is to accept is accepted, then death, in the middle of everything."""
+    url = await life.url()
+    until = load.acknowledged + max(1, int(share * (enough - load.acknowledged)))
+    pressing = asyncio.ensure_future(load.press(url, JOBS))
+    while load.acknowledged < until:
+        await asyncio.wait({pressing}, timeout=0.002)
+        assert not pressing.done(), "the gateway died by itself"
+    os.kill(life.pid, signal.SIGKILL)
+    await life.gone()
+    await pressing

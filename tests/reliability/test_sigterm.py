@@ -1,0 +1,204 @@
+"""SIGTERM in every phase of a request's life, with twenty open streams and five status streams: the process is gone within the grace and
+two seconds, each stream has a protocol-correct end, and every accepted job is still in the file.
+
+Real processes: `hearth serve --emulator` with a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+GRACE_S = 1.0
+WITHIN_S = 60.0
+STREAMS, LISTENERS, JOBS = 20, 5, 4
+HOME, OTHER = "llama3.1:8b", "qwen2.5-coder:14b"
+CONFIG = """
+gpu: {home_model: "%s", vram_gb: 24}
+models: {"%s": {parallel: 4, vram_gb: 8}, "%s": {vram_gb: 20}}
+queue: {max_external_depth: 100}
+rate_limits: {default: {requests_per_minute: 100000, requests_per_hour: 100000}}
+storage: {path: %s, reserve_mib: 0}
+jobs: {max_in_queue: 2}
+server: {log_format: json, log_level: debug, shutdown_grace_s: %s}
+"""
+DIALECTS = ("/api/chat", "/v1/chat/completions", "/v1/messages")
+LOOKS = ("/llm/queue/stream", "/llm/dashboard/stream")
+Phase = Callable[[list[dict[str, Any]]], bool]
+
+
+def of(said: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [line for line in said if line["event"] == event]
+
+
+def some(event: str, count: int) -> Phase:
+    return lambda said: len(of(said, event)) >= count
+
+
+PHASES: dict[str, tuple[str, int, int, Phase]] = {
+    "queued": (HOME, 8, 4000, some("item_queued", STREAMS)),
+    "loading": (
+        OTHER,
+        8,
+        4000,
+        lambda said: len(of(said, "item_queued")) >= STREAMS and OTHER in [e["to_model"] for e in of(said, "swap_started")],
+    ),
+    "prompt": (HOME, 20_000, 4000, some("item_dispatched", 4)),
+    "streaming": (HOME, 8, 4000, some("item_streaming", 4)),
+    "ending": (HOME, 8, 15, some("item_ended", 6)),
+}
+"""By name: the model, the words of the prompt, the tokens of the answer, and when the signal is sent."""
+
+
+class Process:
+    """A gateway and what it said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said: list[dict[str, Any]] = []
+        self._moved = asyncio.Event()
+        self._reading = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def start(cls, directory: Path) -> Process:
+        config = directory / "config.yaml"
+        config.write_text(CONFIG % (HOME, HOME, OTHER, directory / "hearth.db", GRACE_S))
+        command = ("-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", "--config", str(config))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            cwd=directory,
+            env={"HOME": str(directory), "PATH": ""},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=1 << 20,
+        )
+        return cls(process)
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.said.append(json.loads(line))
+            self._moved.set()
+
+    async def until(self, phase: Phase) -> None:
+        """Wait for what the log says."""
+        async with asyncio.timeout(WITHIN_S):
+            while not phase(self.said):
+                self._moved.clear()
+                await self._moved.wait()
+
+    async def url(self) -> str:
+        await self.until(some("gateway_started", 1))
+        return str(of(self.said, "gateway_started")[0]["url"])
+
+    async def stopped_s(self) -> float:
+        """Send the signal; the seconds until the process is gone. It must end by itself, and well."""
+        began_at = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = await asyncio.wait_for(self.process.wait(), WITHIN_S)
+        took_s = time.monotonic() - began_at
+        await self._reading
+        assert code == 0
+        assert of(self.said, "internal_fault") == []
+        return took_s
+
+
+def request(dialect: str, model: str, words: int, tokens: int) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "word " * words}], "stream": True}
+    return body | ({"options": {"num_predict": tokens}} if dialect == "/api/chat" else {"max_tokens": tokens})
+
+
+async def stream(session: aiohttp.ClientSession, url: str, dialect: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    """Status and body, read to their proper end: a connection that breaks off raises."""
+    async with session.post(url + dialect, json=body) as got:
+        return got.status, await got.read()
+
+
+async def listen(session: aiohttp.ClientSession, url: str) -> bytes:
+    async with session.get(url) as got:
+        assert got.status == 200
+        return await got.read()
+
+
+def is_whole(dialect: str, status: int, body: bytes) -> bool:
+    """A complete answer; raises AssertionError for what is neither that nor an error that a client understands."""
+    if status != 200:
+        assert status == 503, (status, body)
+        assert "error" in json.loads(body)
+        return False
+    last = body.rstrip().splitlines()[-1]
+    if dialect == "/api/chat":
+        line = json.loads(last)
+        assert ("error" in line) != (line.get("done") is True), line
+        return "error" not in line
+    if dialect == "/v1/chat/completions" and last == b"data: [DONE]":
+        return True
+    said = json.loads(last.removeprefix(b"data: "))
+    assert "error" in said or said.get("type") == "message_stop", said
+    return "error" not in said
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("phase", PHASES)
+async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path, phase: str) -> None:
+    model, words, tokens, reached = PHASES[phase]
+    house = await Process.start(tmp_path)
+    url = await house.url()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
+        dialects = [DIALECTS[n % len(DIALECTS)] for n in range(STREAMS)]
+        asked = [asyncio.ensure_future(stream(session, url, dialect, request(dialect, model, words, tokens))) for dialect in dialects]
+        await house.until(reached)
+        took_s = await house.stopped_s()
+        answers = await asyncio.wait_for(asyncio.gather(*asked), WITHIN_S)
+        shown = await asyncio.wait_for(asyncio.gather(*looking), WITHIN_S)
+    whole = [is_whole(dialect, *answer) for dialect, answer in zip(dialects, answers, strict=True)]
+    assert took_s < GRACE_S + 2.0
+    assert all(page.startswith(b"event: ") for page in shown)
+    assert len(of(house.said, "item_ended")) == len(of(house.said, "item_queued"))
+    assert sum(whole) == sum(line["outcome"] == "completed" for line in of(house.said, "item_ended"))
+    assert any(whole) or phase != "ending"
+
+
+@pytest.mark.timeout(180)
+async def test_an_idle_house_with_open_pages_ends_at_once(tmp_path: Path) -> None:
+    house = await Process.start(tmp_path)
+    url = await house.url()
+    async with aiohttp.ClientSession() as session:
+        looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
+        async with session.get(url + "/llm/health") as got:
+            assert got.status == 200
+        assert await house.stopped_s() < GRACE_S + 2.0
+        assert all(await asyncio.gather(*looking))
+
+
+@pytest.mark.timeout(180)
+async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
+    house = await Process.start(tmp_path)
+    url = await house.url()
+    async with aiohttp.ClientSession() as session:
+        accepted: set[str] = set()
+        for tokens in (5, 4000, *(10 for _ in range(JOBS - 2))):
+            body = {"request": {"model": HOME, "prompt": "hi", "stream": False, "options": {"num_predict": tokens}}}
+            async with session.post(f"{url}/llm/jobs", json=body) as got:
+                assert got.status == 202
+                accepted.add((await got.json())["id"])
+        await house.until(lambda said: bool(of(said, "job_ended")) and len(of(said, "job_started")) > len(of(said, "job_ended")))
+        assert await house.stopped_s() < GRACE_S + 2.0
+    with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
+        states = dict(file.execute("SELECT id, state FROM jobs").fetchall())
+    assert states.keys() == accepted
+    assert set(states.values()) == {"queued", "completed"}
+    assert {line["job_id"] for line in of(house.said, "job_ended")} == {name for name, state in states.items() if state == "completed"}
