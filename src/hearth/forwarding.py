@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Self
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
@@ -154,7 +155,7 @@ class Limit:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_at(at, self._due)
 
-    def __enter__(self) -> Limit:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

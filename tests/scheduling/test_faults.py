@@ -233,3 +233,22 @@ def test_settings_that_shorten_the_wait_for_a_backend_apply_to_those_who_wait_al
     house.tell(inputs.PolicyChanged(settings=house_settings(wait_when_down_s=3.0)))
     house.at(3.0)
     assert house.ended == {1: "fail 1 backend_down"}
+
+
+def test_an_item_for_any_model_is_refused_where_none_is_left_and_there_is_no_home():
+    house = Shell(resident=("a",))
+    house.tell(inputs.BackendDown())
+    house.arrive(None)
+    house.tell(inputs.Unloaded(model="a"))
+    assert house.tell(inputs.BackendUp()) == ["fail 1 no_model"]
+
+
+def test_an_item_for_any_model_waits_for_the_model_that_another_one_brings():
+    house = Shell(resident=("a",))
+    house.tell(inputs.BackendDown())
+    house.arrive(None)
+    house.arrive("b")
+    house.tell(inputs.Unloaded(model="a"))
+    assert house.tell(inputs.BackendUp()) == ["load b"]
+    assert house.loaded() == ["start 2 on b"]
+    assert house.finish(2) == ["start 1 on b"]

@@ -1,0 +1,143 @@
+"""The same scenario with one thing more, at every instant of it: what must not matter is shown not to matter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import Window
+from hearth.errors import HearthError
+from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, SwapCompleted
+from hearth.types import Outcome
+from tests.support.fake_gpu import FakeModel
+from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
+from tests.worker.house import House, body_of, settings_with, settle
+
+HOUR_S = 3600.0
+YEAR_S = 365.25 * 86_400
+TO_1970_S = -1_767_571_200.0
+STEP_S = 0.25
+SCENARIO_S = 12.0
+MODELS = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
+SETTINGS = {"scheduling": {"preempt_min_remaining_s": 0.0}}
+
+
+def undisturbed(house: House) -> None:
+    """The one thing more is nothing."""
+
+
+async def busy_house(act_at: float, act: Callable[[House], object]) -> list[Any]:
+    """Streams, a swap, a preemption and a queue, and `act` at an instant; what every item came to, and when."""
+    async with House(*MODELS, resident=("a",), settings=settings_with(**SETTINGS)) as house:
+        asyncio.get_running_loop().call_at(act_at, act, house)
+        tickets = [house.submit("a", service_s=2.0), house.submit("a", stream=True, service_s=0.5), house.submit("b", service_s=1.0)]
+        await sleep_until(1.0)
+        tickets.append(house.internal("a", service_s=0.5))
+        await sleep_until(6.0)
+        tickets += [house.submit("a", stream=True, service_s=1.0), house.internal("b", service_s=0.5)]
+        bodies = await asyncio.gather(*map(body_of, tickets))
+        await sleep_until(SCENARIO_S)
+        ends = house.events.of(ItemEnded)
+        assert len(ends) == len(tickets)
+        assert house.events.of(ItemInterrupted)
+        assert house.events.of(SwapCompleted)
+        return [*bodies, *((end.at, end.sequence, end.outcome, end.queue_s, end.swap_s, end.backend_s, end.total_s) for end in ends)]
+
+
+def told_of(act_at: float = 0.0, act: Callable[[House], object] = undisturbed) -> list[Any]:
+    return run_virtual(lambda: busy_house(act_at, act))
+
+
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S])
+def test_a_wall_clock_that_jumps_changes_nothing_for_anybody_who_waits_or_runs(jump_s: float):
+    def jump(house: House) -> None:
+        house.clock._wall_at_start += jump_s
+
+    expected = told_of()
+    for quarter in range(1, int(SCENARIO_S)):
+        assert told_of(quarter * 1.0 + 0.1, jump) == expected, quarter
+
+
+def test_a_reload_at_any_instant_changes_nothing_that_it_does_not_say():
+    def reload(house: House) -> None:
+        changed = settings_with(**SETTINGS, queue={"max_interrupt_count": 9}, gpu={"restore_home_delay_s": 77.0})
+        assert house.gateway.reload(GatewayConfig(settings=changed))
+
+    expected = told_of()
+    for step in range(int(SCENARIO_S / STEP_S)):
+        assert told_of(step * STEP_S, reload) == expected, step * STEP_S
+
+
+def test_looking_at_everything_at_any_instant_changes_nothing():
+    def look(house: House) -> None:
+        house.worker.get_status()
+        house.gateway.health()
+
+    expected = told_of()
+    for step in range(0, int(SCENARIO_S / STEP_S), 4):
+        assert told_of(step * STEP_S, look) == expected, step * STEP_S
+
+
+FIRST_MINUTE = settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=1), "preempt_min_remaining_s": 0.0})
+
+
+@pytest.mark.parametrize(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
+@in_virtual_time
+async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(asked_at: float, interrupted: int):
+    async with House("a", resident=("a",), settings=FIRST_MINUTE) as house:
+        await sleep_until(55.0)
+        external = house.submit("a", service_s=10.0)
+        await sleep_until(asked_at)
+        internal = house.internal("a")
+        await asyncio.gather(body_of(external), body_of(internal))
+        assert (await house.end_of(external)).interrupt_count == interrupted
+
+
+@pytest.mark.parametrize("asked_at", [59.0, 59.4, 60.0])
+@in_virtual_time
+async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(asked_at: float):
+    async with House(*MODELS, resident=("a",), settings=FIRST_MINUTE) as house:
+        await sleep_until(asked_at)
+        external = house.submit("b")
+        await sleep_until(asked_at + 0.3)
+        internal = house.internal("a")
+        await asyncio.gather(body_of(external), body_of(internal))
+        assert house.now < 70.0
+
+
+@pytest.mark.parametrize("leaves_after_s", [0.0, 0.2, 0.5, 0.9, 1.4, 1.6])
+@in_virtual_time
+async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(leaves_after_s: float):
+    async with House(*MODELS, resident=("a",)) as house:
+        away = house.submit("b")
+        await settle()
+        back = house.submit("a")
+        await sleep_until(leaves_after_s)
+        house.worker.cancel(away.sequence)
+        await body_of(back)
+        loads = [record.model for record in house.ollama.control if record.kind == "load"]
+        assert loads in ([], ["a:latest"], ["b:latest", "a:latest"])
+        assert house.now < 6.0
+
+
+@in_virtual_time
+async def test_ten_thousand_who_wait_and_leave_at_once_are_gone_at_once():
+    settings = settings_with(queue={"max_external_depth": 20_000})
+    async with House("a", resident=("a",), settings=settings) as house:
+        running = house.submit("a", stream=True, service_s=20.0, chunks=5)
+        tickets = [house.submit("a", caller=f"caller {number % 100}") for number in range(10_000)]
+        await sleep_until(5.0)
+        for ticket in tickets:
+            house.worker.cancel(ticket.sequence)
+        await settle()
+        assert len(house.worker.scheduler.state.entries) == 1
+        ended = [event.outcome for event in house.events.of(ItemEnded)]
+        assert ended == [Outcome.CANCELLED] * 10_000
+        await body_of(running)
+        assert [event.sequence for event in house.events.of(ItemDispatched)] == [running.sequence]
+        with pytest.raises(HearthError):
+            await body_of(tickets[0])

@@ -1,0 +1,124 @@
+"""A model server that says nonsense: what is no answer is never taken for one, and absurd numbers teach nothing and break nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from hearth.errors import BackendError, BackendTimeout
+from hearth.intake import Ticket
+from hearth.types import BackendCall, Outcome
+from tests.support import ollama_wire as wire
+from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
+from tests.support.fake_ollama import FakeOllama
+from tests.support.virtual_time import in_virtual_time
+from tests.worker.house import FULL_TEXT, House, body_of, text_of
+
+Chunks = tuple[bytes, ...]
+HTML = b"<!doctype html><title>502 Bad Gateway</title>"
+BINARY = bytes(range(256)) * 8
+
+
+class OddOllama(FakeOllama):
+    """Its next answers are made of these chunks instead, one after the other."""
+
+    odd: list[Callable[[Chunks], Chunks]]
+
+    def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
+        exchange = super()._exchange(call, body, record, fault)
+        if self.odd:
+            chunks = self.odd.pop(0)(exchange._answer.chunks)
+            exchange._answer = wire.Answer(status=200, headers=exchange._answer.headers, chunks=chunks)
+            exchange._instants = (*exchange._instants, *exchange._instants)[-len(chunks) :]
+        return exchange
+
+
+def house(*odd: Callable[[Chunks], Chunks]) -> House:
+    made = House("a", resident=("a",), ollama=OddOllama)
+    assert isinstance(made.ollama, OddOllama)
+    made.ollama.odd = list(odd)
+    return made
+
+
+def last_line_with(**fields: Any) -> Callable[[Chunks], Chunks]:
+    def change(chunks: Chunks) -> Chunks:
+        return (*chunks[:-1], json.dumps({**json.loads(chunks[-1]), **fields}).encode() + b"\n")
+
+    return change
+
+
+async def ended(ticket: Ticket) -> bytes | BaseException:
+    return (await asyncio.gather(body_of(ticket), return_exceptions=True))[0]
+
+
+def in_both_forms(odd: Iterable[str], *, without: set[str]) -> list[tuple[str, bool]]:
+    """Streamed and in one piece, `without` what needs several lines."""
+    return [(name, stream) for name in odd for stream in (False, True) if stream or name not in without]
+
+
+NO_ANSWER: dict[str, Callable[[Chunks], Chunks]] = {
+    "a page": lambda chunks: (HTML,),
+    "bytes": lambda chunks: (BINARY,),
+    "a page in the middle": lambda chunks: (*chunks[:1], HTML),
+    "half a line": lambda chunks: (*chunks[:-1], chunks[-1][:20]),
+    "no end": lambda chunks: chunks[:-1],
+    "the beginning of a character": lambda chunks: (*chunks[:1], "é".encode()[:1]),
+    "words after the end": lambda chunks: (*chunks, chunks[0]),
+}
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("odd", "stream"), in_both_forms(NO_ANSWER, without={"a page in the middle", "no end", "words after the end"}))
+async def test_what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one(odd: str, stream: bool):
+    async with house(NO_ANSWER[odd], NO_ANSWER[odd]) as home:
+        ticket = home.submit("a", stream=stream)
+        assert isinstance(await ended(ticket), BackendError)
+        assert (await home.end_of(ticket)).outcome is Outcome.FAILED
+        assert text_of(await body_of(home.submit("a"))) == FULL_TEXT
+
+
+def _bare(line: bytes) -> bytes:
+    said = json.loads(line)
+    return json.dumps({key: said[key] for key in ("model", "response", "done")}).encode() + b"\n"
+
+
+ODD_ENDS: dict[str, Callable[[Chunks], Chunks]] = {
+    "twice": lambda chunks: (*chunks, chunks[-1]),
+    "without counts": lambda chunks: (*chunks[:-1], _bare(chunks[-1])),
+    "unknown fields": last_line_with(zz={"deep": [1, None]}, created_at="9999-99-99T99:99:99Z"),
+    "negative counts": last_line_with(eval_count=-5, prompt_eval_count=-1, eval_duration=-(10**18)),
+    "no durations": last_line_with(eval_count=10, eval_duration=0, prompt_eval_duration=0),
+    "absurd counts": last_line_with(eval_count=10**30, prompt_eval_count=2**63, eval_duration=10**30, load_duration=10**400),
+    "absurd tokens in no time": last_line_with(eval_count=2**62, eval_duration=1, prompt_eval_count=2**62, prompt_eval_duration=1),
+    "absurd time for no tokens": last_line_with(eval_count=1, eval_duration=2**62, prompt_eval_count=1, prompt_eval_duration=2**62),
+    "other types": last_line_with(eval_count="7", prompt_eval_count=1.5, eval_duration=[], load_duration=None),
+}
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("odd", "stream"), in_both_forms(ODD_ENDS, without={"twice"}))
+async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(odd: str, stream: bool):
+    async with house(ODD_ENDS[odd]) as home:
+        ticket = home.submit("a", stream=stream, prompt_tokens=10, max_tokens=20)
+        assert text_of(await body_of(ticket)).startswith(FULL_TEXT)
+        event = await home.end_of(ticket)
+        assert event.outcome is Outcome.COMPLETED
+        for count in (event.prompt_tokens, event.output_tokens):
+            assert count is None or 0 <= count < 2**63
+        tickets = [home.submit("a", stream=True, prompt_tokens=10, max_tokens=20) for _ in range(3)]
+        assert all(one.estimated_wait_s is None or math.isfinite(one.estimated_wait_s) for one in tickets)
+        assert [text_of(await body_of(one)) for one in tickets] == [FULL_TEXT] * 3
+
+
+@in_virtual_time
+async def test_an_answer_that_never_ends_is_cut_off_at_twice_what_it_can_take():
+    async with House("a", resident=("a",)) as home:
+        ticket = home.submit("a", stream=True, service_s=100_000.0, chunks=20_000, max_tokens=100)
+        assert isinstance(await ended(ticket), BackendTimeout)
+        assert home.now < 3600
+        assert text_of(await body_of(home.submit("a"))) == FULL_TEXT

@@ -1,0 +1,132 @@
+"""Every fault that can hit at any time, in each phase of the house: at rest, with a full queue, in the middle of a stream.
+
+Whatever it is: everything that was accepted ends once, what completed has its whole text, nothing is an internal fault, no task, timer,
+call or slot is left, and ten seconds after the last of it has ended a new request is served. `House` judges the first four.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.errors import HearthError, QueueFull
+from hearth.events import ItemEnded
+from hearth.intake import Ticket
+from hearth.types import Outcome
+from tests.faults.test_stalls import hold_up
+from tests.support.fake_gpu import FakeModel
+from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
+
+DEPTH = 4
+RECOVERED_WITHIN_S = 10.0
+SETTINGS: dict[str, dict[str, Any]] = {
+    "queue": {"max_external_depth": DEPTH},
+    "ollama": {"first_byte_timeout_s": 3.0, "idle_timeout_s": 3.0},
+    "backend": {"wait_when_down_s": 60.0},
+    "gpu": {"swap_timeout_s": 8.0},
+    "scheduling": {"preempt_min_remaining_s": 0.0},
+}
+Fault = Callable[[House], object]
+
+
+def later(delay_s: float, act: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(delay_s, act)
+
+
+def calls(*faults: CallFault | None) -> Fault:
+    return lambda house: house.ollama.next_calls(*faults)
+
+
+def killed(house: House) -> None:
+    house.ollama.go_down()
+    later(5.0, house.ollama.come_up)
+
+
+def reloaded_badly_and_well(house: House) -> None:
+    for depth in (DEPTH, 1, DEPTH):
+        house.gateway.reload(GatewayConfig(settings=settings_with(**{**SETTINGS, "queue": {"max_external_depth": depth}})))
+
+
+def all_leave(house: House) -> None:
+    house.worker.cancel_caller("test")
+
+
+LOADS = [fault for fault in LoadFault if fault is not LoadFault.LATE]
+"""Ollama itself ends a late load before the next one; the fake takes both for a broken rule."""
+FAULTS: dict[str, Fault] = {
+    **{f"call {fault.value}": calls(fault) for fault in CallFault},
+    **{f"two calls {fault.value}": calls(fault, fault) for fault in CallFault},
+    **{f"load {fault.value}": (lambda house, fault=fault: house.ollama.next_loads(fault)) for fault in LOADS},  # type: ignore[misc]
+    "unload stuck": lambda house: house.ollama.next_unloads(UnloadFault.STUCK),
+    "model server killed and back": killed,
+    "loop stands still": lambda house: hold_up(30.0),
+    "reload": reloaded_badly_and_well,
+    "all callers leave": all_leave,
+    "the house needs the card": lambda house: [house.internal("b", caller="house") for _ in range(2)],
+    "the owner makes room": lambda house: house.worker.preempt_external(),
+}
+
+
+def at_rest(house: House) -> list[Ticket]:
+    return []
+
+
+def queue_full(house: House) -> list[Ticket]:
+    tickets = [house.submit("ab"[number % 2], stream=bool(number % 3), service_s=2.0, chunks=8) for number in range(DEPTH + 1)]
+    with pytest.raises(QueueFull):
+        house.submit("a")
+    return tickets
+
+
+def mid_stream(house: House) -> list[Ticket]:
+    return [house.submit("a", stream=True, service_s=10.0, chunks=40), house.submit("b", stream=True, service_s=2.0, chunks=8)]
+
+
+PHASES = {"at rest": at_rest, "queue full": queue_full, "mid-stream": mid_stream}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("fault", FAULTS)
+@in_virtual_time
+async def test_nothing_is_lost_doubled_or_left_over_and_the_house_recovers(fault: str, phase: str):
+    models = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
+    async with House(*models, resident=("a",), settings=settings_with(**SETTINGS)) as house:
+        tickets = PHASES[phase](house)
+        await sleep_until(1.3)
+        FAULTS[fault](house)
+        answers = [ended(ticket) for ticket in tickets]
+        if phase != "queue full":
+            answers += [ended(house.submit(model, caller="next", stream=True, chunks=8)) for model in "ba"]
+        for answer in await asyncio.gather(*answers):
+            assert answer is None or answer.endswith((" w7", " w39"))
+        await asyncio.sleep(house.gateway.config.settings.gpu.swap_timeout_s)  # what comes late has come
+        require_over(house)
+        calm_at = house.now
+        assert text_of(await body_of(house.submit("a", caller="after"))) == FULL_TEXT
+        assert house.now - calm_at <= RECOVERED_WITHIN_S
+        completed = [event for event in house.events.of(ItemEnded) if event.outcome is Outcome.COMPLETED]
+        assert any(event.caller == "after" for event in completed)
+
+
+async def ended(ticket: Ticket) -> str | None:
+    """The whole text, or None for an error that tells its caller what happened."""
+    (body,) = await asyncio.gather(body_of(ticket), return_exceptions=True)
+    if isinstance(body, bytes):
+        return None if b'"error"' in body else text_of(body)
+    assert isinstance(body, HearthError)
+    assert body.status != 500
+    return None
+
+
+def require_over(house: House) -> None:
+    """What was scripted has happened; the second of two may have found nobody to hit."""
+    ollama = house.ollama
+    left = (*ollama._load_faults, *ollama._unload_faults, *list(ollama._call_faults)[1:])
+    assert not left
+    ollama._call_faults.clear()

@@ -1,0 +1,92 @@
+"""The table of faults is complete, and everything it names exists."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.faults.rows import PARTS
+from tests.faults.table import MATRIX, Row
+from tests.faults.test_phases import FAULTS, PHASES
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "faults.md"
+ROWS = [row for part in PARTS for row in part.rows]
+
+
+@cache
+def collected_from(file: str) -> frozenset[str]:
+    """Functions that pytest would collect from a file; empty where there is none."""
+    path = ROOT / file
+    if not (path.is_file() and path.name.startswith("test_")):
+        return frozenset()
+    found = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return frozenset(node.name for node in found if node.name.startswith("test_"))
+
+
+def exists(node: str) -> bool:
+    file, _, rest = node.partition("::")
+    name, _, parameters = rest.partition("[")
+    if not parameters:
+        return name in collected_from(file)
+    return f"{file}::{name}" == MATRIX and parameters.removesuffix("]") in {"-".join(pair) for pair in product(FAULTS, PHASES)}
+
+
+def test_every_fault_has_one_row():
+    assert [row.key for row in ROWS] == [f"F-{number:02}" for number in range(1, 110)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
+def test_a_row_says_something_and_everything_that_it_names_exists(row: Row):
+    assert row.fault
+    assert row.expected
+    assert row.proven_by or row.left_out
+    assert [node for node in row.proven_by if not exists(node)] == []
+    assert len(set(row.proven_by)) == len(row.proven_by)
+
+
+def test_every_fault_of_the_phase_matrix_stands_in_a_row():
+    named = {node for row in ROWS for node in row.proven_by if node.startswith(MATRIX)}
+    assert named == {f"{MATRIX}[{fault}-{phase}]" for fault in FAULTS for phase in PHASES}
+
+
+def test_what_is_not_there_is_noticed():
+    assert not exists("tests/faults/test_table.py::test_no_such")
+    assert not exists("tests/faults/test_nowhere.py::test_every_fault_has_one_row")
+    assert not exists(f"{MATRIX}[no such fault-at rest]")
+
+
+def page() -> str:
+    """docs/faults.md as it must be."""
+    lines = [INTRODUCTION]
+    for part in PARTS:
+        lines += [f"\n## {part.name}\n", "| | what happens | what holds | shown in |", "|---|---|---|---|"]
+        lines += [f"| {row.key} | {row.fault} | {row.expected} | {shown_in(row)} |" for row in part.rows]
+    return "\n".join(lines) + "\n"
+
+
+def shown_in(row: Row) -> str:
+    files = sorted({node.partition("::")[0].removeprefix("tests/") for node in row.proven_by})
+    return "; ".join([*(f"`{file}`" for file in files), *([row.left_out] if row.left_out else [])])
+
+
+INTRODUCTION = """# Faults
+
+What Hearth is built to survive, and the tests under `tests/` that show it. For every row: nothing that was accepted is lost or ended
+twice, nobody is answered with a defect, nothing is left over, and the house recovers without a restart. Faults that can come at any time
+are tried at rest, with a full queue and in the middle of a stream (`faults/test_phases.py`).
+
+This page is written from the table in `tests/faults/rows/`, which names every test; a test compares the two. To write it again:
+`python -m tests.faults.test_table`."""
+
+
+def test_the_page_says_what_the_table_says():
+    assert PAGE.read_text() == page(), "python -m tests.faults.test_table"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
