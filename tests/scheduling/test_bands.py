@@ -54,12 +54,12 @@ def test_work_of_no_particular_model_brings_the_home_model_to_an_empty_gpu():
     assert house.loaded() == ["start 1 on h"]
 
 
-def test_work_of_no_particular_model_waits_where_there_is_no_home_and_runs_on_the_next_model_that_comes():
+def test_work_of_no_particular_model_is_refused_where_there_is_no_home_and_runs_on_a_model_that_is_on_its_way():
     house = Shell()
-    anywhere = house.arrive(None)
-    assert house.said == []
+    house.arrive(None)
+    assert house.said == ["fail 1 no_model"]
     house.arrive("b")
-    assert house.said == ["load b"]
+    anywhere = house.arrive(None)
     assert house.loaded() == ["start 2 on b"]
     house.arrive("b")
     assert house.finish(2) == [f"start {anywhere} on b"]

@@ -175,6 +175,12 @@ MUTANTS = (
     Mutant(what="paused callers are expected", module="preload", old="if orders.paused or", new="if"),
     Mutant(what="a guess evicts the pinned model", module="preload", old=" or orders.pinned is not None", new=""),
     Mutant(
+        what="an item for any model waits for none",
+        module="core",
+        old="                actions += self._homeless()\n",
+        new="                pass\n",
+    ),
+    Mutant(
         what="a reload refuses nobody", module="facts", old="for entry in waiting if _never_fits(", new="for entry in [] if _never_fits("
     ),
 )

@@ -1,0 +1,219 @@
+"""What a simulated caller asks for and what it got; every prompt and every answer carries the number of its asker (a canary)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass, field
+
+from hearth.admission.auth import Identity
+from hearth.admission.headers import RequestHeaders
+from hearth.api.submission import JSON_BODY, Wanted
+from hearth.api.visit import Visit
+from hearth.config.settings import Settings
+from hearth.dialects.envelope import read_envelope
+from hearth.dialects.replay_seed import seeded
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.errors import HearthError
+from hearth.intake import Ticket
+from hearth.job_types import NewJob
+from hearth.jobs.requests import body_of
+from hearth.queue import LLMQueueWorker
+from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, canonical_model
+from tests.support.ollama_wire import Service
+
+_CANARY = re.compile(rb"canary(\d+)x")
+MAX_TOKENS = 100
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Ask:
+    """One request of one caller.
+
+    Attributes:
+        number: its own in the world; life: of the process that it went to.
+        changeable: the model says something else each time.
+        patience_s: after that its caller leaves; None never.
+        whole: the answer was read to its end, without an error.
+        left_at: when its caller left; given_up: somebody who may has cancelled it.
+    """
+
+    number: int
+    life: int
+    caller: str
+    model: str | None
+    path: str = "/api/generate"
+    stream: bool = False
+    service_s: float = 1.0
+    words: tuple[str, ...] = ()
+    changeable: bool = False
+    patience_s: float | None = None
+    runs: int = 0
+    ticket: Ticket | None = None
+    sequence: int = 0
+    request_id: str = ""
+    status: int = 0
+    parts: list[bytes] = field(default_factory=list)
+    error: HearthError | None = None
+    refused: HearthError | None = None
+    whole: bool = False
+    left_at: float | None = None
+    is_job: bool = False
+    given_up: bool = False
+
+    @property
+    def canary(self) -> str:
+        return f"canary{self.number}x"
+
+    @property
+    def text(self) -> str:
+        """What its caller was to read."""
+        return "".join(self.words)
+
+    @property
+    def by_claude(self) -> bool:
+        return self.ticket is not None and self.ticket.served_by == "claude"
+
+    def words_of_run(self, run: int) -> tuple[str, ...]:
+        """What the model server says in a run, counted from 1."""
+        return (*self.words[:2], f" run{run}", *self.words[3:]) if self.changeable else self.words
+
+    def text_of_run(self, run: int) -> str:
+        return "".join(self.words_of_run(run))
+
+    def next_service(self) -> Service:
+        """How the model server serves the next run."""
+        self.runs += 1
+        words = self.words_of_run(self.runs)
+        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=words)
+
+    def wanted(self, settings: Settings) -> Wanted:
+        """As the route reads it."""
+        route = INFERENCE_ROUTES[self.path]
+        envelope = read_envelope(route, json.dumps(self.body()).encode(), lambda _: LoadOptions())
+        body, replayable = envelope.body, False
+        if self.stream:
+            known = seeded(route, body, self.number)
+            body, replayable = known.body, known.repeatable
+        call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
+        return Wanted(envelope=envelope, model=self.model, call=call, replayable=replayable)
+
+    def body(self) -> dict[str, object]:
+        said = f"say {self.canary}"
+        prompt: dict[str, object] = {"prompt": said} if self.path == "/api/generate" else {"messages": [{"role": "user", "content": said}]}
+        limit: dict[str, object] = {"max_tokens": MAX_TOKENS} if self.path.startswith("/v1/") else {"options": {"num_predict": MAX_TOKENS}}
+        model = self.model if self.model is None or self.model.startswith("claude-") else canonical_model(self.model)
+        return {"model": model, "stream": self.stream, **prompt, **limit}
+
+    def visit(self, task_type: str | None) -> Visit:
+        """The part of an HTTP request that admission looks at; whoever answers it is not simulated."""
+        values = {} if task_type is None else {b"x-task-type": task_type.encode()}
+        headers = RequestHeaders(values=values, repeated=frozenset())
+        nothing: object = None
+        return Visit(
+            method="POST",
+            path=self.path,
+            target=self.path,
+            headers=headers,
+            request_id=RequestId(self.request_id),
+            peer=None,
+            receive=nothing,  # type: ignore[arg-type]  # never read here
+            answer=nothing,  # type: ignore[arg-type]
+        )
+
+    def as_job(self, lane: Lane) -> NewJob:
+        """The same as durable work."""
+        return NewJob(
+            job_id=f"job_{self.number}",
+            caller=self.caller,
+            lane=lane,
+            priority=Priority.BACKGROUND,
+            task_type=None,
+            job_key=None,
+            path=self.path,
+            model=canonical_model(self.model or "a"),
+            request=body_of(self.path, self.body()),
+        )
+
+    async def read(self, worker: LLMQueueWorker) -> None:
+        """Read the answer to its end, or leave when patience ends."""
+        assert self.ticket is not None
+        reply = self.ticket.reply
+        try:
+            async with asyncio.timeout(self.patience_s):
+                self.status = (await reply.head()).status
+                while chunks := await reply.take():
+                    self.parts.extend(chunks)
+            self.whole = True
+        except TimeoutError:
+            self.left_at = asyncio.get_running_loop().time()
+            reply.abandon()
+            if not self.by_claude:
+                worker.cancel(self.ticket.sequence)
+        except HearthError as error:
+            self.error = error
+
+    async def wait_for(self, future: asyncio.Future[Completion]) -> None:
+        """The same for a program that embeds the gateway."""
+        try:
+            async with asyncio.timeout(self.patience_s):
+                completion = await future
+            self.status, self.whole = 200, True
+            self.parts.append(json.dumps({"response": completion.output}).encode())
+        except TimeoutError:
+            self.left_at = asyncio.get_running_loop().time()
+        except HearthError as error:
+            self.error = error
+
+    def text_of_story(self) -> str:
+        """All that came of it, for comparisons."""
+        said = b"".join(self.parts).decode()
+        return f"{self.canary} {self.sequence} {self.runs} {self.status} {self.error!r} {self.refused!r} {self.left_at} {said}"
+
+    def terminators(self) -> int:
+        """How often the stream that came says that it is complete."""
+        body = b"".join(self.parts)
+        return body.count(b"data: [DONE]" if self.path.startswith("/v1/") else b'"done":true') if self.stream else 0
+
+    def said(self) -> str:
+        """The text in what came."""
+        body = b"".join(self.parts)
+        if self.path.startswith("/v1/"):
+            return _openai_text(body, streamed=self.stream)
+        lines = [json.loads(line) for line in body.splitlines()]
+        return "".join(line.get("response", line.get("message", {}).get("content", "")) for line in lines)
+
+
+def identity(caller: str, lane: Lane, *, allow_cloud: bool = False) -> Identity:
+    """A caller with a key of that lane."""
+    return Identity(
+        caller=caller,
+        lane=lane,
+        max_priority=Priority.CRITICAL,
+        models=(),
+        admin=False,
+        authenticated=True,
+        allow_cloud=allow_cloud,
+    )
+
+
+def asker_of(body: bytes) -> int:
+    """Whose canary is in a body; it has to be exactly one."""
+    found = set(_CANARY.findall(body))
+    assert len(found) == 1, f"canaries in one call: {found}"
+    return int(found.pop())
+
+
+def words_of(number: int, count: int) -> tuple[str, ...]:
+    """An answer of at least four words that nobody else gets."""
+    return (f" canary{number}x", *(f" w{index}" for index in range(count + 2)), f" end{number}.")
+
+
+def _openai_text(body: bytes, *, streamed: bool) -> str:
+    if not streamed:
+        choices = json.loads(body).get("choices", [])
+        return "".join(choice["message"]["content"] for choice in choices)
+    lines = [line.removeprefix(b"data: ") for line in body.splitlines() if line.startswith(b"data: ")]
+    events = [json.loads(line) for line in lines if line != b"[DONE]"]
+    return "".join(choice["delta"].get("content") or "" for event in events for choice in event.get("choices", []))

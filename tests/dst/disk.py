@@ -1,0 +1,69 @@
+"""The store of a simulated house: the real tables and the real group commit, in memory, without the writer's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+from hearth.clock import Clock
+from hearth.storage.invocation_log import InvocationLog
+from hearth.storage.jobs import JobTable
+from hearth.storage.ledger import Ledger
+from hearth.storage.reader import Reader
+from hearth.storage.transaction import Failure, commit_together
+from hearth.storage.writer import Writer
+from tests.jobs.house import Disk, SteadyReader, SteadyWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The store as one process sees it."""
+
+    epoch: int
+    jobs: JobTable
+    ledger: Ledger
+    invocations: InvocationLog
+
+
+class QuickDisk(Disk):
+    """Begins as a copy of a migrated database, which takes a tenth of the time."""
+
+    def __init__(self, content: bytes | None = None) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection.deserialize(content or _migrated())
+        self.broken = False
+        self.latency_s = 0.0
+        self.commits = 0
+        self.epochs = 0
+
+    def after_crash(self) -> QuickDisk:
+        """What a process that dies at this instant leaves behind."""
+        other = QuickDisk(self.connection.serialize())
+        other.epochs = self.epochs
+        return other
+
+    def tables(self, clock: Clock) -> Tables:
+        """The tables for the next process."""
+        self.epochs += 1
+        writer, reader = cast("Writer", _PostingWriter(self)), cast("Reader", SteadyReader(self))
+        jobs = JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
+        ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
+        invocations = InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
+        return Tables(epoch=self.epochs, jobs=jobs, ledger=ledger, invocations=invocations)
+
+
+class _PostingWriter(SteadyWriter):
+    """With `post`, done at once."""
+
+    def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
+        (result,) = commit_together(self._disk.connection, [run])
+        if isinstance(result, Failure):
+            raise result.error
+
+
+@cache
+def _migrated() -> bytes:
+    return Disk().connection.serialize()

@@ -1,0 +1,125 @@
+"""What a simulated house is like: settings, drawn once, since making them would cost more than a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+from hearth.config.settings import (
+    AgingSettings,
+    AuthSettings,
+    BackendSettings,
+    BudgetSettings,
+    CallerLimits,
+    CloudSettings,
+    GpuSettings,
+    JobSettings,
+    KeySettings,
+    ModelSettings,
+    OllamaSettings,
+    OnRestart,
+    PolicyName,
+    QueueSettings,
+    RateLimitSettings,
+    SchedulingSettings,
+    ServerSettings,
+    Settings,
+    StartedStreams,
+    UnreplayableStreams,
+    Window,
+)
+from hearth.types import Priority
+from tests.dst.claude import HAIKU, PRICES
+
+MODELS = ("a", "b", "c")
+CALLERS = ("ada", "bob", "eve")
+CAPACITY_MIB = 20 * 1024.0
+POOL = 48
+ALL_DAY, NEVER = Window(start_minute=0, end_minute=0), Window(start_minute=720, end_minute=721)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """One house.
+
+    Attributes:
+        capacity_mib: of the card; None has room for one model.
+        settings: at the start; later ones come into force by reloads and agree with the card.
+    """
+
+    capacity_mib: float | None
+    settings: tuple[Settings, ...]
+
+
+@cache
+def houses() -> tuple[Drawn, ...]:
+    """All houses that there are."""
+    rng = Random(0)
+    return tuple(_drawn(rng) for _ in range(POOL))
+
+
+def _drawn(rng: Random) -> Drawn:
+    shared = rng.random() < 0.4
+    return Drawn(
+        capacity_mib=CAPACITY_MIB if shared else None,
+        settings=tuple(_settings(rng, shared=shared) for _ in range(3)),
+    )
+
+
+def _settings(rng: Random, *, shared: bool) -> Settings:
+    return Settings(
+        scheduling=_scheduling(rng),
+        queue=QueueSettings(
+            max_external_depth=rng.choice((2, 100)),
+            max_internal_depth=rng.choice((3, 100)),
+            max_interrupt_count=rng.choice((1, 3)),
+            max_wait_s=rng.choice((0.0, 0.0, 6.0)),
+        ),
+        priority_map={"urgent": Priority.CRITICAL, "bulk": Priority.BACKGROUND},
+        rate_limits=RateLimitSettings(
+            default=CallerLimits(requests_per_minute=rng.choice((3, 6, 100)), requests_per_hour=rng.choice((4, 500))),
+            callers={"eve": CallerLimits(requests_per_minute=2)} if rng.random() < 0.3 else {},
+        ),
+        budget=BudgetSettings(daily_external_usd=rng.choice((0.011, 0.02, 5.0))),
+        gpu=GpuSettings(
+            home_model=rng.choice(("", "a", "b")),
+            swap_timeout_s=20.0,
+            restore_home_delay_s=8.0,
+            vram_gb=CAPACITY_MIB / 1024 if shared else None,
+            parallel=rng.choice((1, 1, 2)),
+        ),
+        models={name: ModelSettings(vram_gb=8.0) for name in MODELS} if shared else {},
+        backend=BackendSettings(wait_when_down_s=rng.choice((3.0, 10.0))),
+        ollama=OllamaSettings(first_byte_timeout_s=8.0, idle_timeout_s=8.0),
+        cloud=CloudSettings(
+            api_key="sk-fake",
+            model=HAIKU,
+            prices=PRICES,
+            timeout_s=5.0,
+            max_retries=1,
+            when_wait_over_s=rng.choice((None, 5.0)),
+        ),
+        server=ServerSettings(shutdown_grace_s=2.0),
+        auth=AuthSettings(keys=(KeySettings(name="bob", sha256="0" * 64, allow_cloud=True, daily_usd=rng.choice((None, 0.015))),)),
+        jobs=JobSettings(
+            max_attempts=rng.choice((1, 3)),
+            max_in_queue=rng.choice((1, 4)),
+            on_restart=rng.choice((OnRestart.REQUEUE, OnRestart.REQUEUE, OnRestart.FAIL)),
+        ),
+    )
+
+
+def _scheduling(rng: Random) -> SchedulingSettings:
+    return SchedulingSettings(
+        active_hours=rng.choice((ALL_DAY, ALL_DAY, ALL_DAY, NEVER)),
+        time_zone="UTC",
+        policy=rng.choice(tuple(PolicyName)),
+        max_swap_wait_s=rng.choice((4.0, 16.0)),
+        residency_factor=rng.choice((0.5, 3.0)),
+        preempt_min_remaining_s=rng.choice((0.0, 0.0, 2.0)),
+        started_streams=rng.choice((StartedStreams.REPLAY, StartedStreams.REPLAY, StartedStreams.FINISH)),
+        unreplayable_streams=rng.choice(tuple(UnreplayableStreams)),
+        preempt_finish_bound_s=rng.choice((1.0, 60.0)),
+        aging=AgingSettings(promote_after_s=rng.choice((0.0, 8.0))),
+    )

@@ -1,0 +1,275 @@
+"""What must be true when a simulated house has come to rest, and when it is gone. Rules in words; each failure says which and where."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from hearth.errors import ShuttingDown
+from hearth.job_types import JobState
+from hearth.money import nano_usd
+from hearth.scheduling.residency import Phase
+from hearth.types import Lane, Outcome, canonical_model
+from tests.dst.asks import Ask, asker_of
+from tests.dst.life import Life
+from tests.dst.watch import Item
+from tests.dst.world import World
+from tests.support.fake_gpu import Place
+from tests.support.fake_ollama import CallRecord
+from tests.worker.house import timers
+
+CANCEL_S = 0.05
+"""From the order to stop an attempt to its connection's end."""
+DAY_S = 86_400.0
+CANARY = re.compile(rb"canary\d+x")
+
+
+def judge_rest(world: World) -> None:
+    """Nothing is left to do, and every account agrees with every other."""
+    for life in world.lives:
+        assert not life.watch.broken, "\n".join(life.watch.broken)
+    world.ollama.check()
+    life, state = world.life, world.life.gateway.worker.scheduler.state
+    assert not state.entries, f"left in the queue: {state.entries}"
+    assert not life.watch.live, f"left without an end: {list(life.watch.live)}"
+    assert not life.gateway.worker._register.works, "an item that has ended is kept with its answer"
+    assert +world.ollama.gpu.in_flight == {}, f"generations go on: {world.ollama.gpu.in_flight}"
+    assert world.claude.open_calls == 0, "a call to Claude goes on"
+    assert life.purse.open_reservations == 0, "money is still set aside"
+    memory_agrees(world)
+    money_agrees(world)
+    counters_agree(world)
+
+
+def judge_end(world: World, complaints: list[str], tasks_before: set[asyncio.Task[Any]]) -> None:
+    """The process has ended: nothing of it is left, and the store tells the truth."""
+    world.ollama.check()
+    assert not complaints, f"the loop complains: {complaints}"
+    assert asyncio.all_tasks() == tasks_before, f"tasks are left: {asyncio.all_tasks() - tasks_before}"
+    assert timers() == [], f"timers are left: {timers()}"
+    for life in world.lives:
+        assert life.closed == 1
+        assert not life.watch.broken, "\n".join(life.watch.broken)
+        log_agrees(world, life)
+    ledger_agrees(world)
+    caps_held(world)
+    calls = calls_by_asker(world)
+    for ask in world.asks:
+        if ask.is_job:
+            continue
+        caller_was_told_the_truth(world, ask, calls.get(ask.number, []))
+    every_call_was_ordered(world, calls)
+    jobs_agree(world, calls)
+
+
+def memory_agrees(world: World) -> None:
+    """What the scheduler takes to be in memory is there, and the home model is back."""
+    life = world.life
+    residents = life.gateway.worker.scheduler.state.residency.residents
+    believed = {name for name, resident in residents.items() if resident.phase is Phase.READY}
+    gpu = world.ollama.gpu
+    there = {name for name in gpu.models if gpu.place(name) is Place.LOADED}
+    assert believed == there, f"believed in memory: {sorted(believed)}, there: {sorted(there)}"
+    home = life.settings.gpu.home_model
+    assert not home or world.disturbed or canonical_model(home) in there, f"{home} has not come back, there: {there}"
+
+
+def day_of(world: World, wall_s: float) -> str:
+    """The date by the owner's calendar."""
+    zone = ZoneInfo(world.house.settings[0].scheduling.time_zone)
+    return datetime.fromtimestamp(wall_s, zone).date().isoformat()
+
+
+def money_agrees(world: World) -> None:
+    """What the purse says of today is what the ledger says of it."""
+    totals, today = world.life.purse.totals(), day_of(world, world.clock.wall())
+    every = world.disk.rows("SELECT lane, state, reserved_usd, settled_usd, reserved_wall_s FROM ledger")
+    assert not [row for row in every if row[1] == "reserved"], "the ledger has money set aside for nobody"
+    rows = [row for row in every if day_of(world, row[4]) == today]
+    spent = {lane: sum(nano_usd(row[3] or 0.0) for row in rows if row[0] == lane.value) for lane in Lane}
+    is_open = world.life.purse._budget.knows(world.life.purse._today())
+    expected = (spent[Lane.EXTERNAL], spent[Lane.INTERNAL]) if is_open else (0, 0)
+    assert (totals.external_spent, totals.internal_spent) == expected, f"the purse says {totals}, the ledger {spent}"
+    assert (totals.external_reserved, totals.internal_reserved) == (0, 0)
+
+
+def counters_agree(world: World) -> None:
+    """The counts of the last day are those of the events, over all lives; what is a day old leaves up to two minutes early."""
+    shown = +Counter(world.life.gateway._stats.snapshot(world.now))
+    least, most = (happened(world, world.now - span_s) for span_s in (DAY_S - 120.0, DAY_S))
+    assert least <= shown <= most, f"counted {shown}, happened {most}, of which {least} for sure"
+
+
+def happened(world: World, since: float) -> Counter[str]:
+    """Ends and interruptions after an instant; a restart knows interruptions by the end of their item."""
+    last = world.lives[-1]
+    found: Counter[str] = Counter()
+    for life in world.lives:
+        for end in (item.ended for item in life.watch.items.values()):
+            if end is not None and end.at > since:
+                found[f"{end.lane.value}_{end.outcome.value}"] += 1
+                found[f"{end.lane.value}_interrupted"] += end.interrupt_count if life is not last else 0
+    found.update(f"{lane.value}_interrupted" for lane, at in last.watch.interruptions if at > since)
+    return +found
+
+
+def _ended(item: Item) -> Any:
+    assert item.ended is not None, f"item {item.queued.sequence} has not ended"
+    return item.ended
+
+
+def log_agrees(world: World, life: Life) -> None:
+    """One row for each item that ended, with what became of it."""
+    if not life.killed:
+        assert not life.watch.live, f"items without an end: {list(life.watch.live)}"
+    question = f"SELECT sequence, caller, outcome, attempts, interrupt_count, total_s FROM invocation_log WHERE epoch = {life.tables.epoch}"
+    rows = set(world.disk.rows(question))
+    ends = [item.ended for item in life.watch.items.values() if item.ended is not None]
+    told = {(end.sequence, end.caller, end.outcome.value, end.attempts, end.interrupt_count, end.total_s) for end in ends}
+    assert rows == told, f"log and events differ: {rows ^ told}"
+
+
+def stops_came_through(
+    life: Life, asker: dict[int, Ask], calls: dict[int, list[CallRecord]], dispatched: Counter[tuple[int, float]]
+) -> None:
+    """What was told to stop has stopped: its connection is closed within the bound."""
+    for at, sequence, attempt in life.watch.stops:
+        dispatches, number = life.watch.items[sequence].dispatches, asker[sequence].number
+        if attempt > len(dispatches):
+            continue
+        begun_at = dispatches[attempt - 1]
+        mine = (call for call in calls.get(number, []) if call.opened_at == begun_at)
+        late = [call for call in mine if call.ended_at is None or call.ended_at > at + CANCEL_S]
+        others = dispatched[number, begun_at] - 1  # another attempt of that instant may go on
+        assert len(late) <= others, f"item {sequence} was to stop at {at} and went on: {late}"
+
+
+def askers(world: World, number: int) -> dict[int, Ask]:
+    """Who asked for each item of a life, by its sequence number there."""
+    found = {ask.sequence: ask for ask in world.asks if ask.life == number and ask.sequence and not ask.is_job}
+    jobs = {f"job_{ask.number}": ask for ask in world.asks if ask.is_job}
+    for sequence, item in world.lives[number].watch.items.items():
+        if item.queued.request_id in jobs:
+            found[sequence] = jobs[item.queued.request_id]
+    return found
+
+
+def calls_by_asker(world: World) -> dict[int, list[CallRecord]]:
+    """Upstream calls by whose canary is in them."""
+    found: dict[int, list[CallRecord]] = {}
+    for call in world.ollama.calls:
+        found.setdefault(asker_of(call.body), []).append(call)
+    return found
+
+
+def every_call_was_ordered(world: World, calls: dict[int, list[CallRecord]]) -> None:
+    """Each upstream call is an attempt of an accepted item, sent at the instant of its dispatch."""
+    dispatched: Counter[tuple[int, float]] = Counter()
+    asker = [askers(world, number) for number in range(len(world.lives))]
+    for number, life in enumerate(world.lives):
+        for sequence, item in life.watch.items.items():
+            dispatched.update((asker[number][sequence].number, at) for at in item.dispatches)
+    opened = Counter((number, call.opened_at) for number, mine in calls.items() for call in mine)
+    assert opened <= dispatched, f"calls that nobody ordered: {opened - dispatched}"
+    for number, life in enumerate(world.lives):
+        stops_came_through(life, asker[number], calls, dispatched)
+
+
+def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -> None:
+    """One caller's answer: whole and its own, or an error, or it left; and what the house says of it."""
+    ways = [ask.whole, ask.error is not None, ask.refused is not None, ask.left_at is not None]
+    assert sum(ways) == 1, f"request {ask.number} ended in {sum(ways)} ways: {ask}"
+    assert set(CANARY.findall(b"".join(ask.parts))) <= {ask.canary.encode()}, f"request {ask.number} got somebody else's answer"
+    if ask.refused is not None:
+        assert not calls, f"request {ask.number} was refused and run"
+        return
+    text_is_right(ask)
+    if ask.left_at is not None:
+        nothing_goes_on(ask, ask.left_at, calls)
+    life = world.lives[ask.life]
+    item = life.watch.items[ask.sequence]
+    if life.killed and item.ended is None:
+        return
+    outcome = _ended(item).outcome
+    if ask.left_at is not None and _ended(item).at == ask.left_at:  # in one instant: whoever was first
+        return
+    may_be_cancelled = ask.left_at is not None or ask.given_up or isinstance(ask.error, ShuttingDown)
+    assert outcome is not Outcome.CANCELLED or may_be_cancelled, f"nobody who may has cancelled request {ask.number}: {ask}"
+    assert (outcome is Outcome.COMPLETED) == (ask.whole and ask.status == 200), f"request {ask.number} is {outcome}: {ask}"
+
+
+def nothing_goes_on(ask: Ask, left_at: float, calls: list[CallRecord]) -> None:
+    late = [call for call in calls if call.ended_at is None or call.ended_at > left_at]
+    assert not late, f"request {ask.number} was left at {left_at} and goes on: {late}"
+
+
+def text_is_right(ask: Ask) -> None:
+    """A whole answer is what the last run said; a broken one is the beginning of what one run said."""
+    if ask.status != 200:
+        return
+    texts = [ask.text] if not ask.changeable or ask.by_claude else [ask.text_of_run(run) for run in range(1, ask.runs + 1)]
+    said = ask.said()
+    if ask.whole and b'"error"' not in b"".join(ask.parts):
+        assert said == texts[-1], f"request {ask.number} got {said!r} for {texts[-1]!r}"
+        assert ask.terminators() == (1 if ask.stream else 0), f"request {ask.number} has {ask.terminators()} ends: {ask.parts}"
+    else:
+        assert any(text.startswith(said) for text in texts), f"request {ask.number} got {said!r} of {texts}"
+
+
+def caps_held(world: World) -> None:
+    """At no reservation was more set aside and spent than the largest cap that any of the settings had."""
+    rows = world.disk.rows("SELECT caller, lane, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s FROM ledger")
+    cap = max(settings.budget.daily_external_usd for settings in world.house.settings)
+    own = [key.daily_usd for settings in world.house.settings for key in settings.auth.keys]
+    own_cap = None if None in own else max(usd for usd in own if usd is not None)
+    for limit_usd, caller in ((cap, None), (own_cap, "bob")):
+        mine = [row for row in rows if row[1] == "external" and caller in (None, row[0])]
+        for last in mine:
+            before = (row for row in mine if row[4] <= last[4] and day_of(world, row[4]) == day_of(world, last[4]))
+            used = sum(row[2] if row[5] is None or row[5] > last[4] else min(row[2], row[3] or 0.0) for row in before)
+            assert limit_usd is None or used <= limit_usd + 1e-9, f"{used} used or set aside of {limit_usd}, by {caller or 'all'}"
+
+
+def ledger_agrees(world: World) -> None:
+    """Every reservation has ended, no call cost more than was set aside, and what Claude charged is paid, neither less nor twice."""
+    rows = world.disk.rows("SELECT epoch, state, reserved_usd, settled_usd FROM ledger")
+    for _, state, reserved_usd, settled_usd in rows:
+        assert state != "reserved", "a reservation has not ended"
+        assert (settled_usd or 0.0) <= reserved_usd, f"{settled_usd} was paid of {reserved_usd} set aside"
+    for number, life in enumerate(world.lives):
+        paid = sum(nano_usd(settled or 0.0) for epoch, _, _, settled in rows if epoch == life.tables.epoch)
+        ends = {ask.number: life.watch.items[ask.sequence].ended for ask in world.asks if ask.life == number and ask.by_claude}
+        told = sum(nano_usd(end.cost_usd or 0.0) for end in ends.values() if end is not None)
+        charged = sum(bill.nano_usd for bill in world.claude.bills if bill.owner in ends)
+        assert paid >= charged if life.killed else paid == told, f"life {number} paid {paid}, said {told} and was charged {charged}"
+        for bill in (bill for bill in world.claude.bills if bill.owner in ends):
+            end = ends[bill.owner]
+            cost = 0 if end is None else nano_usd(end.cost_usd or 0.0)
+            assert end is None or cost >= bill.nano_usd, f"Claude charged {bill.nano_usd} for request {bill.owner}, paid {cost}"
+            assert end is None or not bill.whole or cost == bill.nano_usd, f"request {bill.owner} cost {bill.nano_usd}, paid {cost}"
+
+
+def jobs_agree(world: World, calls: dict[int, list[CallRecord]]) -> None:
+    """Every accepted job has ended, once, with its own answer, and the store says what was said."""
+    states = {row[0]: row[1:] for row in world.disk.rows("SELECT id, state, attempts, result FROM jobs")}
+    said: Counter[str] = Counter(end.job_id for life in world.lives for end in life.watch.jobs_ended)
+    assert not said or max(said.values()) == 1, f"told more than once: {said}"
+    most = max(settings.jobs.max_attempts for settings in world.house.settings)
+    for job_id, ask in world.accepted_jobs.items():
+        assert job_id in states, f"{job_id} was accepted and is lost"
+        state, attempts, result = states[job_id]
+        assert JobState(state).is_end, f"{job_id} is {state}"
+        assert attempts <= most + sum(life.killed for life in world.lives), f"{job_id} was started {attempts} times"
+        assert said[job_id] == 1 or any(life.killed for life in world.lives), f"nobody was told of the end of {job_id}"
+        if ask.left_at is not None:
+            assert state == "cancelled", f"{job_id} was cancelled and is {state}"
+            nothing_goes_on(ask, ask.left_at, calls.get(ask.number, []))
+        if state == "completed":
+            assert json.loads(result)["response"] == ask.text, f"{job_id} has another's answer: {result}"
+    for end in (end for life in world.lives for end in life.watch.jobs_ended):
+        assert states[end.job_id][0] == end.state, f"{end.job_id} is {states[end.job_id][0]}, said {end.state}"

@@ -1,0 +1,156 @@
+"""One process of the gateway in a simulated world: built as `bootstrap` builds it, over fakes and a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hearth.cloud.desk import Cloud
+from hearth.cloud.purse import Purse
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import RateLimitSettings, Settings
+from hearth.errors import RateLimited
+from hearth.gateway import BackendIdentity, Gateway
+from hearth.jobs.desk import Jobs
+from hearth.jobs.feeder import House
+from hearth.observability.fanout import EventFanout
+from hearth.scheduling.inputs import TimerFired
+from hearth.types import Lane
+from tests.dst.claude import FakeClaude, NoPrices
+from tests.dst.disk import QuickDisk
+from tests.dst.limits import AllStamps
+from tests.dst.watch import Watch
+from tests.support.fake_ollama import FakeOllama
+from tests.support.virtual_time import LoopClock
+
+
+class Life:
+    """A gateway from its start to its end.
+
+    Attributes:
+        watch: the judge of what it says; stamps: who was admitted, by brute force.
+        killed: it died at an instant instead of being stopped.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        ollama: FakeOllama,
+        claude: FakeClaude,
+        disk: QuickDisk,
+        clock: LoopClock,
+        thorough: bool = False,
+    ) -> None:
+        self.disk, self.clock, self.ollama = disk, clock, ollama
+        self.tables = disk.tables(clock)
+        self.watch = Watch(lambda: self.settings, thorough=thorough)
+        self.stamps = AllStamps()
+        self.killed = False
+        self.closed = 0
+        self._tasks_before: set[asyncio.Task[Any]] = set()
+        self.gateway = Gateway(
+            config=GatewayConfig(settings=settings),
+            backend=ollama,
+            control=ollama,
+            identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
+            clock=clock,
+            events=EventFanout((self.watch, self.tables.invocations)),
+            history=self.tables.invocations,
+            on_stop=(self._close,),
+        )
+        self.watch.state = self.gateway.worker.scheduler.state
+        self.gateway.worker._on_decision = self.watch.decided
+        self.purse = Purse(ledger=self.tables.ledger, clock=clock, events=self.gateway.events, config=lambda: self.gateway.config)
+        self.cloud = self._cloud(claude)
+        self.jobs = self._jobs()
+
+    def _cloud(self, claude: FakeClaude) -> Cloud:
+        gateway = self.gateway
+        cloud = Cloud(
+            config=lambda: gateway.config,
+            backend=claude,
+            prices=NoPrices(),
+            purse=self.purse,
+            clock=self.clock,
+            events=gateway.events,
+            sequences=gateway.worker.sequences,
+            state=gateway.worker.scheduler.state,
+            resolve=gateway.resolve,
+            changed=lambda: gateway.worker.post(TimerFired()),
+        )
+        gateway.cloud = cloud
+        gateway.accompany("cloud", cloud.run)
+        gateway.on_reload(cloud.reloaded)
+        return cloud
+
+    def _jobs(self) -> Jobs:
+        gateway = self.gateway
+        house = House(
+            worker=gateway.worker,
+            resolve=gateway.resolve,
+            ready=lambda: gateway.ready()[0],
+            config=lambda: gateway.config,
+            clock=self.clock,
+            events=gateway.events,
+            ended=lambda: None,
+            paused=lambda: gateway.orders.paused,
+        )
+        jobs = gateway.jobs = Jobs(queue=self.tables.jobs, records=self.tables.jobs, house=house)
+        gateway.events.subscribe(jobs)
+        gateway.accompany("jobs", jobs.run)
+        return jobs
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self.gateway.config.settings
+
+    @property
+    def limits(self) -> RateLimitSettings:
+        return self.settings.rate_limits
+
+    async def start(self, past: list[tuple[str, float]]) -> None:
+        """As `bootstrap` starts it; `past` is who was admitted before, by the world's own account."""
+        self._tasks_before = asyncio.all_tasks()
+        self.stamps = AllStamps(past)
+        await self.tables.ledger.settle_orphans()
+        await self.gateway.start()
+
+    def judge_admission(self, caller: str, lane: Lane, now: float, refusal: Exception | None) -> None:
+        """A caller has just asked; was it right to let it in, or not to?"""
+        if lane is Lane.INTERNAL:
+            if isinstance(refusal, RateLimited):
+                self.watch.broken.append(f"at {now:g} s: the house's own work is limited")
+            return
+        if self.stamps.is_close(caller, now):
+            if not isinstance(refusal, RateLimited):
+                self.stamps.note(caller, now)
+            return
+        free_at = self.stamps.free_at(caller, now, self.limits)
+        if isinstance(refusal, RateLimited):
+            wait_s = refusal.retry_after_s or 0.0
+            if free_at <= now or abs(now + min(wait_s, 3600.0) - min(free_at, now + 3600.0)) > 1e-5:
+                self.watch.broken.append(f"at {now:g} s: {caller} may ask again in {free_at - now} s, said {wait_s}")
+            return
+        if free_at > now:
+            self.watch.broken.append(f"at {now:g} s: {caller} asks too often and is admitted")
+        self.stamps.note(caller, now)
+
+    async def end(self, grace_s: float | None = None) -> None:
+        """Stop it in good order."""
+        await self.gateway.stop(grace_s)
+
+    async def kill(self) -> QuickDisk:
+        """It dies now: connections are closed by the system, and nothing that it would still have done is ever seen.
+
+        Returns:
+            the disk as it was at that instant.
+        """
+        left = self.disk.after_crash()
+        self.killed = self.watch.deaf = True
+        await self.gateway.stop(0.0)
+        return left
+
+    async def _close(self) -> None:
+        self.closed += 1

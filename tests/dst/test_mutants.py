@@ -1,0 +1,24 @@
+"""Would the worlds notice? Bugs that are put into the shell on purpose, one at a time; the scheduler's are in `tests.scheduling`.
+
+More than forty in all have to be there, and each has to be caught by few enough worlds to take far less than a minute.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dst.mutants import SHELL
+from tests.dst.mutation import caught_by
+from tests.scheduling.mutation import Mutant
+
+WORLDS = 400
+
+
+@pytest.mark.parametrize("mutant", SHELL, ids=lambda mutant: mutant.what)
+def test_a_bug_that_is_put_in_is_caught(mutant: Mutant) -> None:
+    assert caught_by(mutant, range(WORLDS)) is not None, f"no world noticed: {mutant.what}"
+
+
+def test_there_are_more_than_forty_bugs_and_no_two_are_the_same() -> None:
+    assert len(SHELL) > 40
+    assert len({(mutant.module, mutant.old, mutant.new) for mutant in SHELL}) == len(SHELL)

@@ -1,0 +1,27 @@
+"""A month that contains each change of the clocks in Berlin: at every rest and at the end, all accounts agree to the last item."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from tests.dst.soak import BERLIN, DAYS, month
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("first_day", "number"),
+    [(datetime(2026, 3, 15, tzinfo=BERLIN), 1), (datetime(2026, 10, 11, tzinfo=BERLIN), 2)],
+    ids=["the day of 23 hours", "the day of 25 hours"],
+)
+def test_after_thirty_days_nothing_has_drifted(first_day: datetime, number: int) -> None:
+    house = month(number, first_day)
+    assert house.judged == DAYS
+    assert house.changed_its_clock
+    assert house.deaths >= 200
+    assert house.reloads >= 60
+    assert len(house.lives) > 30
+    assert sum(life.killed for life in house.lives) >= 10
+    assert len(house.asks) > 1000
+    assert len(house.claude.bills) > 100

@@ -1,0 +1,221 @@
+"""The judge beside one simulated process: an account of its own of who waits and who runs, kept from events alone.
+
+It knows the rules in words and nothing of how they are kept. Broken rules are noted, not raised: a judge must not disturb the house.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from hearth.config.settings import Settings
+from hearth.events import (
+    ConfigReloaded,
+    Event,
+    InternalFault,
+    ItemDispatched,
+    ItemEnded,
+    ItemInterrupted,
+    ItemLost,
+    ItemQueued,
+    ItemResent,
+    JobEnded,
+    JobQueued,
+    JobRequeued,
+    JobStarted,
+)
+from hearth.scheduling.actions import Abort, Action, Cut, Preempt
+from hearth.scheduling.invariants import check
+from hearth.scheduling.state import State
+from hearth.types import Lane
+
+MOST_DECISIONS = 2_000
+"""At one instant."""
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One accepted item as the events tell of it."""
+
+    queued: ItemQueued
+    waits: bool = True
+    model: str | None = None
+    dispatches: list[float] = field(default_factory=list)
+    returns: int = 0
+    interrupts: int = 0
+    ended: ItemEnded | None = None
+
+    @property
+    def cloud(self) -> bool:
+        return (self.queued.model or "").startswith("claude-")
+
+
+class Endless(BaseException):
+    """The scheduler decides and decides, and time stands still; nothing in the house may catch this."""
+
+
+class Watch:
+    """An event sink.
+
+    Attributes:
+        broken: rules that were broken, with the instant.
+        stops: `(at, sequence, attempt)` of every order to stop an attempt.
+        paused: the owner has paused external work.
+        aging: internal items may rise, so their order of arrival may change.
+    """
+
+    def __init__(self, settings: Callable[[], Settings], *, thorough: bool) -> None:
+        self.items: dict[int, Item] = {}
+        self.live: dict[int, Item] = {}
+        self.broken: list[str] = []
+        self.stops: list[tuple[float, int, int]] = []
+        self.jobs_queued: list[str] = []
+        self.jobs_under_way: set[str] = set()
+        self.jobs_ended: list[JobEnded] = []
+        self.generation, self._reloaded_at = 1, -1.0
+        self.interruptions: list[tuple[Lane, float]] = []
+        self.paused = False
+        self._at_once, self._decided_at = 0, -1.0
+        self.state: State | None = None
+        self.deaf = False
+        self._settings = settings
+        self._thorough = thorough
+        self._heard: dict[type[Event], Callable[..., None]] = {
+            ItemQueued: self._queued,
+            ItemDispatched: self._dispatched,
+            ItemInterrupted: self._interrupted,
+            ItemResent: self._resent,
+            ItemEnded: self._ended,
+            InternalFault: lambda event: self._breaks(event.at, f"a defect in {event.where}: {event.detail}"),
+            ItemLost: lambda event: self._breaks(event.at, f"item {event.sequence} is lost in {event.phase}"),
+            JobStarted: self._job_started,
+            JobRequeued: lambda event: self.jobs_under_way.discard(event.job_id),
+            JobQueued: lambda event: self.jobs_queued.append(event.job_id),
+            JobEnded: self._job_ended,
+            ConfigReloaded: self._reloaded,
+        }
+
+    def emit(self, event: Event) -> None:
+        """Hear of it; nothing after the process has died."""
+        if self.deaf:
+            return
+        heard = self._heard.get(type(event))
+        if heard is not None:
+            heard(event)
+        if self._thorough and "canary" in repr(event):
+            self._breaks(event.at, f"a prompt in {type(event).__name__}")
+
+    def decided(self, now: float, actions: Iterable[Action]) -> None:
+        """Hear of a decision."""
+        if self.deaf or self.state is None:
+            return
+        self._at_once = self._at_once + 1 if now == self._decided_at else 0
+        self._decided_at = now
+        if self._at_once > MOST_DECISIONS:
+            raise Endless
+        for action in actions:
+            if isinstance(action, Preempt | Cut | Abort):
+                self.stops.append((now, action.sequence, self.state.entries[action.sequence].attempts))
+        if self._thorough:
+            check(self.state)
+
+    def _breaks(self, at: float, what: str) -> None:
+        self.broken.append(f"at {at:g} s: {what}")
+
+    def _queued(self, event: ItemQueued) -> None:
+        item = Item(event)
+        if event.sequence in self.items:
+            self._breaks(event.at, f"item {event.sequence} is accepted twice")
+        if self.items and event.sequence <= next(reversed(self.items)):
+            self._breaks(event.at, f"number {event.sequence} comes late")
+        if not item.cloud:
+            limits = self._settings().queue
+            allowed = limits.max_internal_depth if event.lane is Lane.INTERNAL else limits.max_external_depth
+            if len(self.waiting(event.lane)) >= allowed:
+                self._breaks(event.at, f"item {event.sequence} is accepted into a full queue")
+        self.items[event.sequence] = self.live[event.sequence] = item
+
+    def waiting(self, lane: Lane) -> list[Item]:
+        """Who waits for the GPU in a lane."""
+        return [item for item in self.live.values() if item.waits and item.queued.lane is lane and not item.cloud]
+
+    def _dispatched(self, event: ItemDispatched) -> None:
+        item = self.items[event.sequence]
+        if item.ended is not None or not item.waits:
+            self._breaks(event.at, f"item {event.sequence} starts though it {'has ended' if item.ended else 'runs'}")
+        item.waits, item.model = False, event.model
+        item.dispatches.append(event.at)
+        if event.attempt != len(item.dispatches):
+            self._breaks(event.at, f"item {event.sequence} starts attempt {event.attempt}, its {len(item.dispatches)}th")
+        if not item.cloud:
+            self._is_next(item, event)
+            self._slots_hold(event)
+
+    def _is_next(self, item: Item, event: ItemDispatched) -> None:
+        """Nobody who could have had this slot was there before or is more urgent."""
+        if event.lane is Lane.INTERNAL:
+            return
+        if self.paused:
+            self._breaks(event.at, f"external item {event.sequence} starts during a pause")
+        for other in self.waiting(Lane.INTERNAL):
+            if other.queued.model == event.model:
+                self._breaks(event.at, f"external item {event.sequence} starts before internal item {other.queued.sequence}")
+        for other in self.waiting(Lane.EXTERNAL):
+            same = other.queued.model == item.queued.model
+            if same and other.queued.sequence < event.sequence and not item.interrupts and not other.returns:
+                self._breaks(event.at, f"external item {event.sequence} starts before item {other.queued.sequence}")
+
+    def _slots_hold(self, event: ItemDispatched) -> None:
+        running = [item for item in self.live.values() if not item.waits and not item.cloud]
+        if sum(item.model == event.model for item in running) > self._settings().gpu.parallel:
+            self._breaks(event.at, f"item {event.sequence} starts on a full {event.model}")
+
+    def _interrupted(self, event: ItemInterrupted) -> None:
+        item = self.items[event.sequence]
+        item.interrupts += 1
+        self.interruptions.append((event.lane, event.at))
+        self._returned(item, event.at)
+        if event.lane is Lane.INTERNAL:
+            self._breaks(event.at, f"internal item {event.sequence} is interrupted")
+        if event.interrupt_count != item.interrupts or item.interrupts > self._settings().queue.max_interrupt_count:
+            self._breaks(event.at, f"item {event.sequence} is interrupted {item.interrupts} times, said {event.interrupt_count}")
+
+    def _resent(self, event: ItemResent) -> None:
+        self._returned(self.items[event.sequence], event.at)
+
+    def _returned(self, item: Item, at: float) -> None:
+        if item.waits or item.ended is not None:
+            self._breaks(at, f"item {item.queued.sequence} comes back from nowhere")
+        item.waits = True
+        item.returns += 1
+
+    def _ended(self, event: ItemEnded) -> None:
+        item = self.items[event.sequence]
+        if item.ended is not None:
+            self._breaks(event.at, f"item {event.sequence} ends twice")
+        item.ended = event
+        self.live.pop(event.sequence, None)
+        if event.attempts != len(item.dispatches) or event.interrupt_count != item.interrupts:
+            self._breaks(event.at, f"item {event.sequence} had {len(item.dispatches)} attempts, said {event.attempts}")
+        if event.total_s != event.at - item.queued.at:
+            self._breaks(event.at, f"item {event.sequence} took {event.at - item.queued.at} s, said {event.total_s}")
+        if item.dispatches and not item.waits and event.backend_s is not None and event.backend_s != event.at - item.dispatches[-1]:
+            self._breaks(event.at, f"item {event.sequence} ran {event.at - item.dispatches[-1]} s, said {event.backend_s}")
+
+    def _job_started(self, event: JobStarted) -> None:
+        was_decided_before = event.at == self._reloaded_at  # with the settings of that instant
+        if not self.paused and not was_decided_before and len(self.jobs_under_way) >= self._settings().jobs.max_in_queue:
+            self._breaks(event.at, f"job {event.job_id} starts beside {sorted(self.jobs_under_way)}")
+        self.jobs_under_way.add(event.job_id)
+
+    def _job_ended(self, event: JobEnded) -> None:
+        if any(event.job_id == other.job_id for other in self.jobs_ended):
+            self._breaks(event.at, f"job {event.job_id} ends twice")
+        self.jobs_ended.append(event)
+        self.jobs_under_way.discard(event.job_id)
+
+    def _reloaded(self, event: ConfigReloaded) -> None:
+        self._reloaded_at = event.at
+        self.generation += bool(event.changed)
+        if event.generation != self.generation:
+            self._breaks(event.at, f"generation {event.generation} is said to be the {self.generation}th")

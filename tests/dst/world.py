@@ -1,0 +1,338 @@
+"""A whole house in virtual time, drawn from a number: callers, jobs, money, reloads, restarts, deaths, faults, all shuffled together.
+
+One number is one story: settings, what happens and when, and the order of whatever is ready at one instant. `judge` holds the rules for
+its end; `watch` judges along the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from hearth.api.submission import submit
+from hearth.config.gateway_config import GatewayConfig
+from hearth.errors import HearthError, OrderRefused
+from hearth.types import BackendCall, Lane, Priority, RequestId, canonical_model
+from tests.dst.asks import Ask, asker_of, identity, words_of
+from tests.dst.claude import HAIKU, CloudFault, FakeClaude
+from tests.dst.disk import QuickDisk
+from tests.dst.drawing import CALLERS, MODELS, Drawn, houses
+from tests.dst.life import Life
+from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama, LoadFault, Service, UnloadFault
+from tests.support.virtual_time import WALL_AT_START, LoopClock
+
+GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
+CALL_FAULTS = tuple(fault for fault in CallFault if fault is not CallFault.SLOW)
+CLOUD_FAULTS = tuple(CloudFault)
+REST_S = 40.0
+THOROUGH_EVERY = 16
+"""Every so many worlds are looked at more closely: each decision, each event's text."""
+
+
+class World:
+    """The house, the world around it, and everything that was asked of it."""
+
+    def __init__(self, number: int, house: Drawn | None = None, *, wall_at_start: float = WALL_AT_START) -> None:
+        self.rng = rng = Random(number)
+        self.house = house or houses()[number % len(houses())]
+        self.thorough = number % THOROUGH_EVERY == 0
+        models = [FakeModel(name=canonical_model(name), parallel=2, load_s=rng.choice((1.0, 3.0))) for name in MODELS]
+        self.ollama = FakeOllama(*models, capacity_mib=self.house.capacity_mib, service=self._service)
+        self.claude = FakeClaude(self._claude_says)
+        self.disk = QuickDisk()
+        self.clock = LoopClock(wall_at_start=wall_at_start)
+        self.asks: list[Ask] = []
+        self.lives: list[Life] = []
+        self.accepted_jobs: dict[str, Ask] = {}
+        self.disturbed = False
+        """Something happened to the model server after which not every promise about models holds."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._up_at = 0.0
+        self.deaths = self.reloads = 0
+        self.down_s: tuple[float, ...] = (6.0, 8.0, 15.0)
+        """How long the model server may be gone: longer than the gateway takes to see it."""
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    @property
+    def life(self) -> Life:
+        """The process that runs now."""
+        return self.lives[-1]
+
+    # What the fakes say.
+
+    def _service(self, call: BackendCall) -> Service:
+        return self.asks[asker_of(call.body)].next_service()
+
+    def _claude_says(self, body: bytes) -> tuple[int, tuple[str, ...]]:
+        number = asker_of(body)
+        return number, self.asks[number].words
+
+    # The life of the process.
+
+    async def begin(self) -> None:
+        """A process starts on the disk as it is, once the model server has done what the last one asked of it."""
+        await self.ollama.settled()
+        settings = self.rng.choice(self.house.settings)
+        life = Life(settings, ollama=self.ollama, claude=self.claude, disk=self.disk, clock=self.clock, thorough=self.thorough)
+        past = self.admissions()
+        self.lives.append(life)
+        await life.start(past)
+
+    def admissions(self) -> list[tuple[str, float]]:
+        """Who was admitted in all lives, as far as a restart can know: those whose end was told."""
+        told = [item.ended for life in self.lives for item in life.watch.items.values() if item.ended is not None]
+        return [(end.caller, end.at - end.total_s) for end in told if end.lane is Lane.EXTERNAL]
+
+    async def restart(self) -> None:
+        """Stop it in good order and start it again."""
+        await self.life.end(self.rng.choice((None, 0.0, 1.0)))
+        await self.begin()
+
+    async def die(self) -> None:
+        """It is killed in the middle of work, and started again on what it left."""
+        if self.rng.random() < 0.5:
+            await self.external()
+            await self.job()
+            await asyncio.sleep(0.75)
+        self.disk = await self.life.kill()
+        await self.begin()
+
+    # What callers do.
+
+    def new_ask(self, **known: Any) -> Ask:
+        rng, number = self.rng, len(self.asks)
+        drawn: dict[str, Any] = {
+            "caller": rng.choice(CALLERS),
+            "model": rng.choice((*MODELS, "a", "a")),
+            "path": rng.choice(("/api/generate", "/api/chat", "/v1/chat/completions")),
+            "stream": rng.random() < 0.5,
+            "service_s": rng.choice((0.25, 1.0, 1.0, 4.0)),
+            "changeable": rng.random() < 0.1,
+            "patience_s": rng.choice((None, None, None, None, None, 0.0, 0.5, 1.0, 3.0)),
+        }
+        ask = Ask(number=number, life=len(self.lives) - 1, words=words_of(number, rng.randrange(4)), **(drawn | known))
+        ask.request_id = f"req_{number}"
+        self.asks.append(ask)
+        return ask
+
+    async def external(self) -> None:
+        """Somebody asks over HTTP; one of them may use Claude."""
+        may_cloud = self.rng.random() < 0.6
+        model = HAIKU if may_cloud and self.rng.random() < 0.5 else None
+        ask = self.new_ask(**({} if model is None else {"model": model, "caller": self.rng.choice(("ada", "bob"))}))
+        if model is not None:
+            ask.path = "/v1/chat/completions"
+        self.go(self.over_http(ask, Lane.EXTERNAL, allow_cloud=may_cloud))
+
+    async def internal(self) -> None:
+        """The house asks over HTTP."""
+        task_type = self.rng.choice((None, "urgent", "bulk"))
+        self.go(self.over_http(self.new_ask(caller="house"), Lane.INTERNAL, task_type=task_type))
+
+    async def over_http(self, ask: Ask, lane: Lane, *, allow_cloud: bool = False, task_type: str | None = None) -> None:
+        life, now = self.life, self.now
+        ask.life = len(self.lives) - 1
+        who = identity(ask.caller, lane, allow_cloud=allow_cloud)
+        asking = submit(life.gateway, ask.visit(task_type), who, ask.wanted(life.settings))
+        try:
+            ask.ticket = await asking
+        except HearthError as refusal:
+            ask.refused = refusal
+        finally:
+            if not life.killed:
+                life.judge_admission(ask.caller, lane, now, ask.refused)
+        if ask.ticket is not None:
+            ask.sequence = ask.ticket.sequence
+            await ask.read(life.gateway.worker)
+
+    async def in_process(self) -> None:
+        """A program that embeds the gateway asks, and may lose interest."""
+        self.ask_in_process(anything=self.rng.random() < 0.2)
+
+    def ask_in_process(self, *, anything: bool) -> None:
+        ask = self.new_ask(caller="internal", stream=False, path="/api/generate")
+        ask.model = None if anything and self.life.gateway.worker.scheduler.state.residency.residents else ask.model
+        priority = self.rng.choice((None, *Priority))
+        life = self.life
+        try:
+            future = life.gateway.worker.enqueue_internal(f"say {ask.canary}", ask.model, max_tokens=100, priority=priority)
+        except HearthError as refusal:
+            ask.refused = refusal
+            return
+        ask.sequence = next(reversed(life.watch.items), 0)
+        self.go(ask.wait_for(future))
+
+    async def job(self) -> None:
+        """Work that is to be done whatever happens."""
+        ask = self.new_ask(caller=self.rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None)
+        ask.is_job, ask.changeable = True, False
+        new = ask.as_job(self.rng.choice((Lane.INTERNAL, Lane.EXTERNAL)))
+        life = self.life
+        try:
+            accepted = await life.jobs.accept(new)
+        except HearthError as refusal:
+            ask.refused = refusal
+            return
+        assert accepted.is_new
+        if not life.killed:
+            self.accepted_jobs[new.job_id] = ask
+
+    async def cancel_job(self) -> None:
+        """Somebody gives a job up."""
+        if not self.accepted_jobs:
+            return
+        job_id = self.rng.choice(list(self.accepted_jobs))
+        life = self.life
+        record = await life.tables.jobs.find(job_id)
+        if record is not None and await life.jobs.cancel(record) and not life.killed:
+            self.accepted_jobs[job_id].left_at = self.now
+
+    # What the owner does.
+
+    async def cancel(self) -> None:
+        """Somebody cancels by request id, or all that a caller has."""
+        gateway = self.life.gateway
+        if not self.asks:
+            return
+        ask = self.rng.choice(self.asks[-6:])
+        chance, request_id = self.rng.random(), RequestId(ask.request_id)
+        if chance < 0.7:
+            caller = ask.caller if chance < 0.5 else "a stranger"
+            ask.given_up = ask.given_up or caller == ask.caller
+            if gateway.worker.cancel_request(request_id, caller=caller) is None:
+                self.life.cloud.cancel_request(request_id, caller=caller)
+        else:
+            for mine in self.asks:
+                mine.given_up = mine.given_up or mine.caller == ask.caller
+            gateway.worker.cancel_caller(ask.caller, spare=self.life.jobs.items())
+            self.life.cloud.cancel_caller(ask.caller)
+
+    async def order(self) -> None:
+        """The owner orders something by hand."""
+        orders, chance = self.life.gateway.orders, self.rng.random()
+        if chance < 0.3:
+            self.life.gateway.worker.preempt_external()
+        elif chance < 0.6:
+            self._resume() if orders.paused else self._pause()
+        elif chance < 0.8:
+            await self._pin(self.rng.choice(MODELS))
+        else:
+            orders.unpin()
+
+    def _pause(self) -> None:
+        self.life.gateway.orders.pause()
+        self.life.watch.paused = True
+
+    def _resume(self) -> None:
+        self.life.watch.paused = False
+        self.life.gateway.orders.resume()
+
+    async def _pin(self, model: str) -> None:
+        try:
+            await self.life.gateway.orders.pin(model)
+        except OrderRefused:
+            return
+
+    async def reload(self) -> None:
+        """Other settings come into force."""
+        life = self.life
+        if life.gateway._stopping:
+            return
+        before = life.gateway.config
+        assert life.gateway.reload(GatewayConfig(settings=self.rng.choice(self.house.settings)))
+        assert life.gateway.config is not before
+        self.reloads += 1
+
+    # What goes wrong.
+
+    async def fault(self) -> None:
+        """Something of the model server, or of Claude, is about to fail."""
+        chance = self.rng.random()
+        if chance < 0.5:
+            self.ollama.next_calls(*self.rng.choices((None, *CALL_FAULTS), k=2))
+        elif chance < 0.7:
+            self.claude.faults.extend(self.rng.choices((None, *CLOUD_FAULTS), k=2))
+        elif chance < 0.85:
+            self.disturbed = True
+            self.ollama.next_loads(self.rng.choice((LoadFault.FAIL, LoadFault.LIE, LoadFault.NEVER)))
+        else:
+            self.disturbed = True
+            self.ollama.next_unloads(self.rng.choice((None, UnloadFault.STUCK)))
+
+    async def backend_dies(self) -> None:
+        """The model server is gone for a while."""
+        if self.now < self._up_at:
+            return
+        self.disturbed = True
+        self._up_at = self.now + self.rng.choice(self.down_s)
+        self.deaths += 1
+        self.ollama.go_down()
+        self.go(self._back_later())
+        if self.rng.random() < 0.5:  # what is believed to be in memory is gone when the server is back
+            self.ask_in_process(anything=True)
+
+    async def _back_later(self) -> None:
+        await asyncio.sleep(self._up_at - self.now)
+        self.ollama.come_up()
+
+    # The story.
+
+    async def live(self, steps: int) -> None:
+        """So many things happen, with pauses between them."""
+        rng = self.rng
+        await self.begin()
+        deeds = self._deeds()
+        kinds, weights = list(deeds), list(deeds.values())
+        for _ in range(steps):
+            await rng.choices(kinds, weights)[0]()
+            await asyncio.sleep(rng.choice(GAPS_S))
+        await self.come_to_rest()
+
+    def _deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
+        """What may happen, with its weight: no world has everything."""
+        rng = self.rng
+        may: dict[Callable[[], Awaitable[None]], float] = {self.external: 8.0, self.internal: 3.0, self.in_process: 2.0, self.cancel: 1.0}
+        rare: dict[Callable[[], Awaitable[None]], float] = {
+            self.order: 2.0,
+            self.reload: 2.0,
+            self.fault: 3.0,
+            self.backend_dies: 1.0,
+            self.job: 4.0,
+            self.cancel_job: 1.5,
+            self.restart: 1.0,
+            self.die: 1.0,
+        }
+        return may | {deed: weight for deed, weight in rare.items() if rng.random() < 0.4}
+
+    async def come_to_rest(self) -> None:
+        """Faults stop, orders are taken back, nobody comes any more; what was accepted has to end in time."""
+        if self.now < self._up_at:
+            await asyncio.sleep(self._up_at - self.now)
+        for faults in (self.ollama._call_faults, self.ollama._load_faults, self.ollama._unload_faults, self.claude.faults):
+            faults.clear()
+        life = self.life
+        self._resume()
+        life.gateway.orders.unpin()
+        bound_s = 120.0 + 120.0 * (len(life.watch.live) + len(self.accepted_jobs))
+        began_at = self.now
+        while self._tasks or life.watch.live or life.jobs.status() != {"waiting": 0, "running": 0}:
+            waited_s = self.now - began_at
+            assert waited_s <= bound_s, f"not at rest after {waited_s} s: {list(life.watch.live)}, {life.jobs.status()}"
+            await asyncio.sleep(4.0)
+        await asyncio.sleep(REST_S)
+
+    def go(self, doing: Any) -> None:
+        """Have it done beside everything else; the world does not rest before it is."""
+        task = asyncio.get_running_loop().create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.exception() is not None:
+            self.life.watch.broken.append(f"a caller: {task.exception()!r}")
