@@ -6,10 +6,12 @@ The rules stop DNS rebinding (Host), request smuggling (framing), and pages in t
 Host: exactly one, and its name one of `localhost`, `127.0.0.1`, `[::1]`, `*.localhost`, `server.host` unless that is a wildcard address,
 or listed in `server.allowed_hosts`; any port. Missing or repeated: 400, another name: 421.
 
-Framing: Content-Length together with Transfer-Encoding is 400 (RFC 9112 section 6.1 lets a server refuse it).
+Framing: Content-Length together with Transfer-Encoding is 400 (RFC 9112 section 6.1 lets a server refuse it), and so is a transfer coding
+that is not plain `chunked`.
 
 Origin: on every method but GET and HEAD an Origin must equal the request's own Host, with http or https; `null` never does. 403.
-`Sec-Fetch-Site: cross-site` is 403 on every method, except for a GET that is a top-level navigation: following a link is harmless.
+`Sec-Fetch-Site: cross-site` or `same-site` (another port of this machine is the same site) is 403 on every method, except for a GET that is
+a top-level navigation: following a link is harmless, where it asks nobody but Hearth (`check_link`).
 
 Media, on methods that carry a body: `application/json` always. A missing type, or `application/x-www-form-urlencoded` (what `curl -d`
 sends), only where neither Origin nor any Sec-Fetch header shows a browser, since a form on any page can send those without asking.
@@ -26,6 +28,7 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
 _HOST_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
+_OTHER_SITES = frozenset({b"cross-site", b"same-site"})
 _FETCH_HEADERS = (b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
 _JSON = "application/json"
 _OCTETS = "application/octet-stream"
@@ -83,12 +86,15 @@ def check_framing(headers: RequestHeaders) -> None:
     lengths = b"content-length" in headers.values
     if b"content-length" in headers.repeated or (lengths and b"transfer-encoding" in headers.values):
         raise BadRequest("send either Content-Length or Transfer-Encoding, once")
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None and (coding.strip().lower() != b"chunked" or b"transfer-encoding" in headers.repeated):
+        raise BadRequest("the only Transfer-Encoding here is chunked")
 
 
 def check_origin(method: str, headers: RequestHeaders) -> None:
     """Raises Forbidden for what a page of another site sent."""
     safe = method in _SAFE_METHODS
-    if headers.get(b"sec-fetch-site") == b"cross-site" and not (safe and headers.get(b"sec-fetch-mode") == b"navigate"):
+    if headers.get(b"sec-fetch-site") in _OTHER_SITES and not (safe and _is_link(headers)):
         raise Forbidden("requests from pages of other sites are not allowed")
     origin = headers.get(b"origin")
     if safe or origin is None:
@@ -97,6 +103,17 @@ def check_origin(method: str, headers: RequestHeaders) -> None:
     own = scheme in ("http", "https") and authority == headers.text(b"host").lower()
     if not own or b"origin" in headers.repeated:
         raise Forbidden("requests from pages of another origin are not allowed")
+
+
+def check_link(headers: RequestHeaders) -> None:
+    """Raises Forbidden where a page of another site leads here; for addresses that ask somebody else."""
+    if headers.get(b"sec-fetch-site") in _OTHER_SITES:
+        raise Forbidden("pages of other sites may link to Hearth's own pages only")
+
+
+def _is_link(headers: RequestHeaders) -> bool:
+    """Whether somebody follows a link in a tab of a browser; what a page shows within itself is none."""
+    return headers.get(b"sec-fetch-mode") == b"navigate" and headers.values.get(b"sec-fetch-dest", b"document") == b"document"
 
 
 def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, form: bool = False) -> None:

@@ -42,6 +42,7 @@ class Address:
         handlers: by method; empty means that the handler of `any_method` sorts methods out itself.
         binary: takes `application/octet-stream`; form: takes `multipart/form-data`.
         page: what a browser gets instead, where it asks for a page.
+        forwards: the model server is asked, which no link of another site may cause.
     """
 
     access: Access
@@ -50,6 +51,7 @@ class Address:
     binary: bool = False
     form: bool = False
     page: Address | None = None
+    forwards: bool = False
 
     def handler(self, method: str) -> Handler | None:
         """The handler for a method, None where it is not allowed."""
@@ -79,7 +81,7 @@ class AddressBook:
     def _add(self, routes: tuple[PlainRoute, ...], access: Access, handle: Handler) -> None:
         for route in routes:
             prefix, brace, _ = route.path.partition("{")
-            address = Address(access=access, handlers=dict.fromkeys(route.methods, handle), binary=bool(brace))
+            address = Address(access=access, handlers=dict.fromkeys(route.methods, handle), binary=bool(brace), forwards=True)
             (self._prefixed if brace else self._exact)[prefix] = address
 
     def _add_dashboard(self, dashboard: DashboardPages) -> None:

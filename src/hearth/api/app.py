@@ -8,7 +8,7 @@ for a model itself. Built by `bootstrap`, served by `api.server`.
 from __future__ import annotations
 
 from hearth.admission.auth import Identity, Keyring
-from hearth.admission.door import HostList, check_framing, check_host, check_media, check_origin
+from hearth.admission.door import HostList, check_framing, check_host, check_link, check_media, check_origin
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
 from hearth.api.asgi import Answer, Receive, Scope, Send
 from hearth.api.control import Control
@@ -110,6 +110,8 @@ class HearthApp:
         if address is None:
             raise NotFound(PAGE_NOT_FOUND)
         _check_access(identity, address)
+        if address.forwards:
+            check_link(visit.headers)
         handler = address.handler(visit.method)
         if handler is None:
             allow = ", ".join(sorted(address.handlers)).encode("ascii")

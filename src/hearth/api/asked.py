@@ -15,6 +15,8 @@ from hearth.api.visit import Visit
 
 VISIT = "hearth.visit"
 IDENTITY = "hearth.identity"
+_PROBLEMS_TOLD = 10
+_PROBLEM_CHARS = 500
 
 
 def visit_of(request: Request) -> Visit:
@@ -33,6 +35,12 @@ def problem_of(place: Sequence[object], problem: Mapping[str, Any]) -> str:
     """`field: what is wrong with it`; pydantic's own words already say what to do."""
     what = "unknown field; leave it out" if problem.get("type") == "extra_forbidden" else str(problem.get("msg"))
     return f"{'.'.join(map(str, place)) or 'body'}: {what}"
+
+
+def in_a_line(problems: Sequence[str]) -> str:
+    """The first problems, and how many more there are: an answer is not to be as long as whatever was sent."""
+    more = f"; and {len(problems) - _PROBLEMS_TOLD} more" if len(problems) > _PROBLEMS_TOLD else ""
+    return "; ".join(each[:_PROBLEM_CHARS] for each in problems[:_PROBLEMS_TOLD]) + more
 
 
 CurrentVisit = Annotated[Visit, Depends(visit_of)]

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
-from hearth.api.asked import IDENTITY, VISIT, Caller, CurrentVisit, identity_of, problem_of, visit_of
+from hearth.api.asked import IDENTITY, VISIT, Caller, CurrentVisit, identity_of, in_a_line, problem_of, visit_of
 from hearth.api.batches import BatchPages, add_batch_pages
 from hearth.api.completions import CompletionBody, Completions
 from hearth.api.dashboard.feed import DashboardFeed
@@ -245,7 +245,7 @@ class Control:
 
     async def _on_invalid(self, request: Request, error: Exception) -> Response:
         problems = error.errors() if isinstance(error, RequestValidationError) else ()
-        return await self._on_error(request, BadRequest("; ".join(problem_of(each["loc"][1:], each) for each in problems)))
+        return await self._on_error(request, BadRequest(in_a_line([problem_of(each["loc"][1:], each) for each in problems])))
 
     async def _on_http(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import Standing, admit, standing_of
-from hearth.api.asked import Caller, CurrentVisit, problem_of
+from hearth.api.asked import Caller, CurrentVisit, in_a_line, problem_of
 from hearth.api.visit import Visit
 from hearth.clock import RequestIds
 from hearth.config.settings import Settings
@@ -168,7 +168,7 @@ def _asked(body: bytes) -> JobBody:
     try:
         return JobBody.model_validate(json.loads(body))
     except ValidationError as error:
-        raise BadRequest("; ".join(problem_of(each["loc"], each) for each in error.errors())) from error
+        raise BadRequest(in_a_line([problem_of(each["loc"], each) for each in error.errors()])) from error
     except (ValueError, RecursionError) as error:
         raise BadRequest("the body is not usable JSON") from error
 

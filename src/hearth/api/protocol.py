@@ -5,7 +5,8 @@ other end takes nothing from a full write buffer for `write_s`. A closed connect
 caller who leaves: there is no second path for slow ones. Must never read a request. Used by `api.server`.
 
 uvicorn has no such deadlines (encode/uvicorn issue 157 asks for them). httptools, a third of the cost of h11, puts no limit on headers,
-takes trailers for headers, and lets a repeated Host pass; all three are cured here.
+takes trailers for headers, lets a repeated Host pass, and after a wish for another protocol takes the request's body for that protocol; all
+of them are cured here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httptools
 import uvicorn
@@ -26,7 +27,16 @@ from uvicorn.server import ServerState
 from hearth.api.asgi import Departure, whole_answers
 from hearth.api.gathering import GatheringTransport
 
+if TYPE_CHECKING:
+    from array import array
+
 HEADER_LIMIT_BYTES = 64 * 1024
+_FRAMING_PER_BODY_BYTE = 8
+"""What chunks of a single byte take beside it is 5; the rest of a chunked body, extensions and trailers, has the limit of a head."""
+
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview[int] | array[int]"
+"""What httptools reads."""
 
 
 class Reading(Enum):
@@ -46,6 +56,22 @@ class Deadlines:
     body_s: float = 30.0
 
 
+class _Parser(httptools.HttpRequestParser):
+    """Hands what follows a wish for another protocol back to its owner, who ignores the wish (RFC 9110, 7.8)."""
+
+    def __init__(self, owner: DeadlineProtocol) -> None:
+        super().__init__(owner)
+        self._owner = owner
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
+
+    def feed_data(self, data: Buffer) -> None:
+        """Raises HttpParserError."""
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as wish:
+            self._owner.read_on(bytes(data)[wish.args[0] :])
+
+
 class DeadlineConfig(uvicorn.Config):
     """uvicorn's configuration, carrying the deadlines to each connection."""
 
@@ -63,10 +89,14 @@ class DeadlineProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.parser = _Parser(self)
+        self._wishes_another = False
         self._deadlines = config.deadlines
         self._phase = Reading.HEADERS
         self._header_bytes = 0
-        self._headless_bytes = 0
+        self._began = False
+        self._body_bytes = 0
+        self._beside_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_for = Reading.NOTHING
         self._writing: asyncio.TimerHandle | None = None
@@ -93,11 +123,12 @@ class DeadlineProtocol(HttpToolsProtocol):
         """Progress, or the end of what was waited for."""
         if self.transport.is_closing():
             return
+        body_bytes, self._began = self._body_bytes, False
         super().data_received(data)
-        if self._phase is Reading.HEADERS:
-            self._headless_bytes += len(data)
-            if self._headless_bytes > HEADER_LIMIT_BYTES:
-                self.transport.abort()
+        if not self._began:
+            self._beside_bytes += len(data) - (self._body_bytes - body_bytes)
+        if self._phase is not Reading.NOTHING and self._beside_bytes > HEADER_LIMIT_BYTES + _FRAMING_PER_BODY_BYTE * self._body_bytes:
+            self.transport.abort()
         if not self.transport.is_closing():
             self._expect()
 
@@ -106,7 +137,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {Departure.EXTENSION: self._departure}  # type: ignore[dict-item]  # no plain data, but nobody else reads it
         self._phase = Reading.HEADERS
-        self._header_bytes = self._headless_bytes = 0
+        self._header_bytes = self._beside_bytes = self._body_bytes = 0
+        self._began = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head; a trailer comes too late to be one."""
@@ -118,18 +150,41 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The application may begin. A request whose Host nobody can tell says nothing about where the next one begins (RFC 9112, 3.2)."""
-        self._phase = Reading.BODY
         if [name for name, _ in self.headers].count(b"host") != 1:
             raise httptools.HttpParserError("send exactly one Host header")
         if not self.url.startswith(b"/") or b"#" in self.url:  # `http://another/host` would go past the check of Host
             raise httptools.HttpParserError("the target of a request is a path")
+        self._wishes_another = self.parser.should_upgrade()
+        if self._wishes_another:
+            return
+        self._phase = Reading.BODY
         self.app = self._served if self.parser.get_http_version() != "1.0" else whole_answers(self._served)
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The request is whole."""
-        self._phase = Reading.NOTHING
-        super().on_message_complete()
+        if not self._wishes_another:
+            self._phase = Reading.NOTHING
+            super().on_message_complete()
+
+    def read_on(self, rest: bytes) -> None:
+        """Read the request whose head has just ended again, without its wish for another protocol, and then what follows it.
+
+        Java's HTTP client wishes for HTTP/2 with its first POST on a connection. Raises HttpParserError for a tunnel or a WebSocket, which
+        are no requests that could be answered.
+        """
+        method, protocols = self.parser.get_method(), [value.strip().lower() for name, value in self.headers if name == b"upgrade"]
+        if method == b"CONNECT" or b"websocket" in protocols:
+            raise httptools.HttpParserError("there are no tunnels and no WebSockets here")
+        version = self.parser.get_http_version().encode("ascii")
+        fields = (b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade")
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(fields)) + rest)
 
     def on_response_complete(self) -> None:
         """After an answer the keep-alive timeout of uvicorn takes over."""

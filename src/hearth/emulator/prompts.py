@@ -5,6 +5,7 @@ Pure. The template is that of a toy model (`<role>content`); token counts matter
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,15 +55,19 @@ def render(messages: Sequence[Message], *, tools: Sequence[JsonObject] = ()) -> 
 
 def fit_messages(model: EmulatedModel, messages: Sequence[Message], room: Room, *, tools: Sequence[JsonObject] = ()) -> Prompt:
     """Drop the oldest messages, keeping system ones and the last, until the rest fits; raises `OllamaError` 400 where Ollama does."""
-    kept = list(messages)
-    text = render(kept, tools=tools)
-    while room.truncate and count_tokens(model, text) > room.num_ctx:
-        oldest = next((place for place, one in enumerate(kept[:-1]) if one.role != "system"), None)
-        if oldest is None:
-            break
-        del kept[oldest]
-        text = render(kept, tools=tools)
-    return fit_text(model, text, room)
+    droppable = [place for place, one in enumerate(messages[:-1]) if one.role != "system"]
+
+    def without_oldest(count: int) -> str:
+        gone = frozenset(droppable[:count])
+        return render([one for place, one in enumerate(messages) if place not in gone], tools=tools)
+
+    def fits(count: int) -> bool:
+        return count_tokens(model, without_oldest(count)) <= room.num_ctx
+
+    if not room.truncate or fits(0):
+        return fit_text(model, without_oldest(0), room)
+    least = bisect_left(range(len(droppable)), 1, key=lambda count: int(fits(count)))
+    return fit_text(model, without_oldest(least), room)
 
 
 def fit_text(model: EmulatedModel, text: str, room: Room) -> Prompt:

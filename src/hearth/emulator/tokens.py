@@ -13,7 +13,8 @@ _BEGIN_TOKENS = 1
 
 def count_tokens(model: EmulatedModel, text: str) -> int:
     """Size of `text` as a prompt, the begin-of-text token included."""
-    return len(token_ids(model, text)) + _BEGIN_TOKENS
+    tokens = len(text.replace(" ", "\u2581").encode()) if model.byte_tokens else sum(1 for _ in _WORD_PART.finditer(text))
+    return tokens + _BEGIN_TOKENS
 
 
 def token_ids(model: EmulatedModel, text: str) -> list[int]:

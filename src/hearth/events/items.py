@@ -119,7 +119,7 @@ class ItemEnded(ItemEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemLost(ItemEvent):
-    """Nobody works on it any more, and its end was never told: a defect of Hearth. `phase`: where it was; `silent_s`: since its last sign."""
+    """Nobody works on it any more, and its end was never told: a defect of ours. `phase`: where it was; `silent_s`: since its last sign."""
 
     phase: str
     silent_s: float

@@ -1,0 +1,115 @@
+"""A whole house to attack: all that `hearth serve` wires, over an emulated Ollama, with one key of each kind; and bytes for its door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hearth.api.app import build_app
+from hearth.api.protocol import Deadlines
+from hearth.api.server import HearthServer
+from hearth.bootstrap import build_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode, KeySettings, ServerSettings, Settings, StorageSettings
+from hearth.gateway import Gateway
+from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway
+from tests.clients.home import Events, house_settings, new_emulator
+
+WITHIN_S = 30.0
+"""Nothing here takes so long; it only ends a test that waits for what never comes."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
+STREAMS = ("/llm/queue/stream", "/llm/dashboard/stream")
+
+
+@dataclass
+class Fort:
+    """The running parts; `url` is the gateway's."""
+
+    url: str
+    gateway: Gateway
+    events: Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """An answer; `status` 0 where the connection ended without one."""
+
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    body: bytes = b""
+
+
+def fort_settings(folder: Path, keys: tuple[KeySettings, ...] = KEYS) -> Settings:
+    base = house_settings(keys=keys)
+    return replace(base, storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
+
+
+@asynccontextmanager
+async def open_fort(settings: Settings) -> AsyncIterator[Fort]:
+    """A house for the time of the block."""
+    emulator, events = new_emulator(), Events()
+    backend_url = await emulator.start("127.0.0.1", 0)
+    gateway = await build_gateway(
+        GatewayConfig(settings=settings), backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True
+    )
+    server = HearthServer(build_app(gateway), lambda: gateway.config.settings.server)
+    await gateway.start()
+    try:
+        yield Fort(url=await server.start("127.0.0.1", 0), gateway=gateway, events=events)
+    finally:
+        await gateway.stop(0.0)
+        await server.stop(0.0)
+        await emulator.stop()
+
+
+def described_routes() -> dict[str, Any]:
+    """The OpenAPI description, as `/openapi.json` serves it."""
+    found: dict[str, Any] = FakeGateway().app()._control._app.openapi()
+    return found
+
+
+def request(method: str, target: str, body: bytes = b"", *, key: str = "", host: str = "localhost", **headers: str) -> bytes:
+    """One request that is the last on its connection; names of headers with `_` for `-`."""
+    fields = {"host": host, "connection": "close", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    if key:
+        fields.setdefault("authorization", f"Bearer {key}")
+    if body or method in ("POST", "PUT", "PATCH"):
+        fields.setdefault("content-type", "application/json")
+        fields.setdefault("content-length", str(len(body)))
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+async def tell(url: str, raw: bytes, *, head_only: bool = False) -> Seen:
+    """What is answered to these bytes on a connection of their own."""
+    async with asyncio.timeout(WITHIN_S):
+        caller = await Caller.to(url)
+        try:
+            await caller.send(raw)
+            status, headers = await caller.head()
+            body = b"" if head_only else await caller.until_closed()
+            return Seen(status=status, headers=headers, body=body)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return Seen()
+        finally:
+            caller.leave()
+
+
+@asynccontextmanager
+async def open_door(
+    keys: tuple[KeySettings, ...] = KEYS, *, deadlines: Deadlines | None = None, server: ServerSettings | None = None
+) -> AsyncIterator[tuple[FakeGateway, str]]:
+    """The door alone, on a real socket: what gets past it is on record in `worker.submitted` and `backend.calls`."""
+    gateway = FakeGateway(keys=keys, server=server)
+    gateway.backend.answer = FakeExchange(200, (), (b"{}",))
+    served = HearthServer(gateway.app(), lambda: gateway.config.settings.server, deadlines=deadlines)
+    try:
+        yield gateway, await served.start("127.0.0.1", 0)
+    finally:
+        await served.stop(0.0)
+        await gateway.worker.aclose()

@@ -1,0 +1,308 @@
+"""More than anybody needs: endless heads and trailers, bodies that are bombs, callers who are slow on purpose, and ten times the work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import statistics
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from hearth.api.protocol import Deadlines
+from hearth.config.settings import ServerSettings
+from hearth.errors import QueueFull
+from hearth.events import InternalFault
+from hearth.intake import Ticket
+from hearth.reply import ReplyHead
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, NDJSON, Caller, hello
+from tests.api.test_app import CHAT
+from tests.clients.home import LLAMA
+from tests.security.house import WITHIN_S, Fort, described_routes, fort_settings, open_door, open_fort, request, tell
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import House, body_of, settings_with
+
+one_loop = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1024 * 1024
+FLOOD_BYTES = 125 * MIB
+CUT_OFF_BYTES = 16 * MIB
+"""What the sockets of a machine may hold on the way; what Hearth holds is far less."""
+
+CHUNKED = request("POST", "/api/chat", key=ADMIN_KEY).replace(b"content-length: 0", b"transfer-encoding: chunked")
+BODY = b"%x\r\n%b\r\n" % (len(CHAT), CHAT)
+FLOODS = {
+    "a method": (b"", b"A" * 65536),
+    "a target": (b"GET /", b"a" * 65536),
+    "a version": (b"GET / HTTP/1.1", b"1" * 65536),
+    "a name of a field": (b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"a" * 65536),
+    "a value": (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ", b"a" * 65536),
+    "blanks in front of a value": (b"GET / HTTP/1.1\r\nHost: localhost\r\nX:", b" " * 65536),
+    "fields": (b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"X: a\r\n" * 10_000),
+    "empty lines before a request": (b"", b"\r\n" * 32768),
+    "a chunk's size": (CHUNKED, b"0" * 65536),
+    "a chunk's extension": (CHUNKED + b"1;a=", b"a" * 65536),
+    "extensions of small chunks": (CHUNKED, b"1;%b\r\na\r\n" % (b"a" * 1000) * 60),
+    "a trailer": (CHUNKED + BODY + b"0\r\nX: ", b"a" * 65536),
+    "a name of a trailer": (CHUNKED + BODY + b"0\r\n", b"a" * 65536),
+    "trailers": (CHUNKED + BODY + b"0\r\n", b"X: a\r\n" * 10_000),
+}
+
+
+async def flooded(url: str, beginning: bytes, more: bytes) -> int:
+    """How many bytes go out before the connection ends; at most `FLOOD_BYTES`."""
+    caller, sent = await Caller.to(url), 0
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await caller.send(beginning)
+            while sent < FLOOD_BYTES:
+                await caller.send(more)
+                sent += len(more)
+    except ConnectionError:
+        pass
+    caller.leave()
+    return sent
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_what_never_ends_is_cut_off_long_before_125_mib(name):
+    async with open_door() as (gateway, url):
+        assert await flooded(url, *FLOODS[name]) < CUT_OFF_BYTES
+        assert gateway.worker.submitted == []
+        assert (await tell(url, request("GET", "/healthz"))).status == 200
+
+
+async def test_a_body_in_chunks_of_one_byte_is_as_good_as_any_other():
+    async with open_door() as (gateway, url):
+        body = CHAT.replace(b"hi", b"hi" * 10_000).replace(b"{", b'{"stream":false,', 1)
+        seen = await tell(url, CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+        assert seen.status == 200
+        assert gateway.worker.calls[0].body == body
+
+
+async def test_a_large_request_right_behind_another_one_is_read_to_its_end():
+    body = CHAT.replace(b"hi", b"hi" * 200_000)
+    raw = request("POST", "/api/chat", body, key=ADMIN_KEY)
+    async with open_door() as (gateway, url):
+        answers = await tell(url, raw.replace(b"connection: close", b"connection: keep-alive") * 3 + raw)
+        assert answers.status == 200
+        assert answers.body.count(b"HTTP/1.1 200 OK") == 3
+        assert len(gateway.worker.submitted) == 4
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_body_beyond_the_limit_is_413_and_reaches_no_queue(declared):
+    async with open_door(server=ServerSettings(max_body_mib=0.5)) as (gateway, url):
+        for path in ("/api/chat", "/v1/messages", "/llm/jobs", "/llm/completions", "/api/show", "/api/pull", "/v1/messages/count_tokens"):
+            caller = await Caller.to(url)
+            raw = CHUNKED.replace(b"/api/chat", path.encode())
+            if declared:
+                await caller.send(raw.replace(b"transfer-encoding: chunked", b"content-length: %d" % (33 * MIB)))
+            else:
+                await caller.send(raw + b"%x\r\n" % MIB + b" " * MIB + b"\r\n")
+            async with asyncio.timeout(WITHIN_S):
+                assert (await caller.head())[0] == 413, path
+            caller.leave()
+        assert gateway.worker.submitted == []
+        assert gateway.backend.calls == []
+
+
+JSON_PATHS = [
+    (method.upper(), path)
+    for path, methods in described_routes()["paths"].items()
+    for method, operation in methods.items()
+    if "application/json" in operation.get("requestBody", {}).get("content", {})
+]
+DEEP = 100_000
+LONGEST_ANSWER = 64 * 1024
+"""Of a refusal, whatever was refused."""
+CONVERSATION = b'{"model":"%b","max_tokens":5,"stream":false,"messages":[%%b]}' % LLAMA.encode()
+
+
+def field(value: bytes) -> bytes:
+    """A body with this value wherever a route may look for one."""
+    names = (b"model", b"prompt", b"messages", b"options", b"request", b"input", b"max_tokens", b"at", b"task_type", b"metadata", b"stream")
+    return b"{%b}" % b",".join(b'"%b":%b' % (name, value) for name in names)
+
+
+BOMBS = {
+    "nothing": b"",
+    "blanks": b" " * 1000,
+    "deep lists": b"[" * DEEP,
+    "deep lists that end": b"[" * DEEP + b"]" * DEEP,
+    "deep objects": b'{"a":' * DEEP,
+    "deep objects that end": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "a deep value": field(b"[" * 5000 + b"]" * 5000),
+    "a value as deep as may be": field(b"[" * 60 + b"]" * 60),
+    "a wide object": b"{%b}" % b",".join(b'"a%d":%d' % (each, each) for each in range(50_000)),
+    "a wide list": b"[%b]" % b",".join([b"{}"] * 50_000),
+    "ten thousand messages": CONVERSATION % b",".join([b'{"role":"user","content":"a"}'] * 10_000),
+    "a number of many digits": field(b"9" * 100_000),
+    "a number beyond all numbers": field(b"1e999999999"),
+    "a negative one": field(b"-1e999999999"),
+    "NaN": field(b"NaN"),
+    "Infinity": field(b"-Infinity"),
+    "null": field(b"null"),
+    "true": field(b"true"),
+    "an empty text": field(b'""'),
+    "half a surrogate": field(b'"\\ud800"'),
+    "the other half": field(b'"\\udc00x"'),
+    "halves in a name": b'{"model":"%b","\\ud800":"\\udfff","request":{"model":"%b","prompt":"\\ud800"}}'
+    % (LLAMA.encode(), LLAMA.encode()),
+    "half a surrogate in a prompt": b'{"model":"%b","prompt":"\\ud800","input":"\\ud800","stream":false}' % LLAMA.encode(),
+    "half a surrogate in a message": CONVERSATION % b'{"role":"user","content":"\\ud800"}',
+    "a null in a text": field(b'"a\\u0000b"'),
+    "a raw null": field(b'"a\x00b"'),
+    "bytes that are no text": field(b'"\xff\xfe"'),
+    "a text cut in a character": b'{"model":"\xe2\x82',
+    "a byte order mark": b"\xef\xbb\xbf" + field(b'"a"'),
+    "UTF-16": field(b'"a"').decode().encode("utf-16"),
+    "UTF-32": field(b'"a"').decode().encode("utf-32"),
+    "the same name twice": b'{"model":"a","model":"%b","MODEL":"b","prompt":"x","prompt":"y"}' % LLAMA.encode(),
+    "a comment": b'{"model":"a"/**/}',
+    "a comma too many": b'{"model":"a",}',
+    "two values": b'{"model":"a"}{"model":"b"}',
+    "a text alone": b'"model"',
+    "a number alone": b"1",
+    "a long name": b'{"%b":1}' % (b"a" * 1_000_000),
+    "a long model": field(b'"%b"' % (b"a" * 100_000)),
+    "names that climb": field(b'"../../../etc/passwd"'),
+    "an address": field(b'"http://127.0.0.1:1/x"'),
+    "a line of a log": field(b'"a\\n{\\"level\\":\\"error\\"}\\u001b[2J"'),
+    "gzip": b"\x1f\x8b\x08\x00" + bytes(100),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fort(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fort]:
+    async with open_fort(fort_settings(tmp_path_factory.mktemp("fort"))) as opened:
+        yield opened
+
+
+@one_loop
+@pytest.mark.parametrize("bomb", BOMBS)
+async def test_no_body_is_a_bomb_at_any_address_that_reads_json(bomb, fort):
+    for method, path in JSON_PATHS:
+        target = path.replace("{request_id}", "req_1")
+        seen = await tell(fort.url, request(method, target, BOMBS[bomb], key=ADMIN_KEY))
+        passed_on = path in {"/api/pull", "/api/push"} and b"registry" in seen.body  # which a house in a test cannot reach
+        assert 200 <= seen.status < 500 or passed_on, (path, seen)
+        assert len(seen.body) < LONGEST_ANSWER or seen.status == 200, path
+        fort.gateway.orders.resume()
+        fort.gateway.orders.unpin()
+    assert [event for event in fort.events.seen if isinstance(event, InternalFault)] == []
+    assert (await tell(fort.url, request("GET", "/llm/health", key=ADMIN_KEY))).status == 200
+
+
+@one_loop
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "deflate", "compress", "gzip, gzip", "identity, gzip", "x-gzip", "aes128gcm"])
+async def test_a_compressed_body_is_415_everywhere(coding, fort):
+    for method, path in (*JSON_PATHS, ("POST", "/v1/files"), ("POST", "/api/blobs/sha256:0")):
+        seen = await tell(fort.url, request(method, path, CHAT, key=ADMIN_KEY, content_encoding=coding), head_only=True)
+        assert seen.status == 415, path
+
+
+async def test_callers_who_never_finish_their_requests_are_all_sent_away_and_disturb_nobody():
+    beginnings = (
+        b"",
+        b"GET",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+        CHUNKED,
+        CHUNKED + BODY,
+        CHUNKED.replace(b"transfer-encoding: chunked", b"content-length: 9"),
+    )
+    async with open_door(deadlines=Deadlines(header_s=1.0, body_s=1.0, write_s=lambda: 10.0)) as (gateway, url):
+        slow = [await Caller.to(url) for _ in range(300)]
+        for number, caller in enumerate(slow):
+            await caller.send(beginnings[number % len(beginnings)])
+        for _ in range(50):
+            assert (await tell(url, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))).status == 200
+        async with asyncio.timeout(WITHIN_S):
+            assert {await caller.until_closed() for caller in slow} == {b""}
+        for caller in slow:
+            caller.leave()
+        assert len(gateway.worker.submitted) == 50
+
+
+async def test_callers_who_stop_reading_hold_little_and_are_dropped_with_their_work():
+    pushed: list[int] = []
+
+    async def endless(new, reply) -> None:
+        reply.start(ReplyHead(status=200, headers=NDJSON))
+        pushed.append(0)
+        mine = len(pushed) - 1
+        while True:
+            if not reply.full:
+                reply.push(b"a" * 65536)
+                pushed[mine] += 65536
+            await asyncio.sleep(0.005)
+
+    async with open_door(deadlines=Deadlines(write_s=lambda: 0.5)) as (gateway, url):
+        gateway.worker.serve = endless
+        stalled = []
+        for _ in range(40):
+            small = socket.socket()
+            small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            small.setblocking(False)
+            host, _, port = url.removeprefix("http://").rpartition(":")
+            await asyncio.get_running_loop().sock_connect(small, (host, int(port)))
+            await asyncio.get_running_loop().sock_sendall(small, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))
+            stalled.append(small)
+        async with asyncio.timeout(WITHIN_S):
+            while len(gateway.worker.cancelled) < len(stalled):  # noqa: ASYNC110 - forty ends, no event for the last
+                await asyncio.sleep(0.05)
+        assert max(pushed) < 16 * MIB  # the reply's limit is 1 MiB here; the rest is what the sockets of this machine hold
+        gateway.worker.serve = hello
+        assert (await tell(url, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))).status == 200
+        for small in stalled:
+            small.close()
+
+
+ARRIVALS = [10.0 + 7.3 * number for number in range(100)]
+OVERLOAD_PER_S = 10
+"""External requests of a second each on a card that does one at a time."""
+
+
+async def latencies(house: House) -> list[float]:
+    """How long each of the house's own requests takes, from its arrival to its answer."""
+
+    start = house.now
+
+    async def one(after_s: float) -> float:
+        await sleep_until(start + after_s)
+        await body_of(house.internal("a", service_s=1.0))
+        return house.now - start - after_s
+
+    return await asyncio.gather(*map(one, ARRIVALS))
+
+
+async def flood(house: House) -> tuple[int, int]:
+    """Ten times what the card can do; how many were taken and how many refused."""
+    taken, refused, start, end_s = list[Ticket](), 0, house.now, ARRIVALS[-1] + 5.0
+    for number in range(int(end_s * OVERLOAD_PER_S)):
+        await sleep_until(start + number / OVERLOAD_PER_S)
+        try:
+            taken.append(house.submit("a", service_s=1.0, caller=f"caller {number % 7}"))
+        except QueueFull:
+            refused += 1
+    return len(taken), refused
+
+
+@in_virtual_time
+async def test_ten_times_too_much_external_work_changes_nothing_for_the_house():
+    prompt = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+    async with House("a", resident=("a",), settings=prompt) as house:
+        alone = await latencies(house)
+    async with House("a", resident=("a",), settings=prompt) as house:
+        crowded, (taken, refused) = await asyncio.gather(latencies(house), flood(house))
+        assert taken > 100
+        assert refused > 5 * taken
+    p99 = [statistics.quantiles(each, n=100)[98] for each in (alone, crowded)]
+    assert p99[1] <= 1.1 * p99[0]
+
+
+def test_the_bombs_are_what_they_are_called():
+    assert json.loads(BOMBS["a value as deep as may be"])
+    assert len(JSON_PATHS) > 20

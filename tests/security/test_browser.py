@@ -1,0 +1,120 @@
+"""A page from another port of this machine, in a real browser, tries all that a page can against a gateway without keys, which trusts this
+machine: nothing reaches the queue or the model server, and nothing can be read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
+
+from hearth.events import RequestRejected
+from tests.security.house import open_door
+
+PATHS = (
+    "/api/chat",
+    "/api/tags",
+    "/api/ps",
+    "/api/pull",
+    "/v1/models",
+    "/llm/queue/stream",
+    "/llm/admin/pause",
+    "/llm/admin/config",
+    "/metrics",
+    "/",
+)
+ATTACK = """
+async ([target, paths]) => {
+  const read = [], body = JSON.stringify({model: 'm', messages: [{role: 'user', content: 'hi'}]});
+  const tries = [];
+  const attempt = (name, work) => tries.push(
+    Promise.race([work(), new Promise((resolve) => setTimeout(resolve, 3000))])
+      .then((got) => { if (got) read.push(name + ': ' + got); }, () => {}));
+  const element = (tag, fields) => new Promise((resolve) => {
+    const made = Object.assign(document.createElement(tag), fields);
+    made.onload = made.onerror = () => resolve('');
+    document.body.append(made);
+  });
+  for (const path of paths) {
+    const url = target + path;
+    for (const mode of ['no-cors', 'cors']) {
+      attempt('get ' + path, async () => (await fetch(url, {mode})).text());
+      for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/json', null])
+        attempt('post ' + path, async () => (await fetch(url, {mode, method: 'POST', body: new Blob([body], {type: type ?? ''})})).text());
+    }
+    for (const method of ['DELETE', 'PUT', 'HEAD'])
+      attempt(method + ' ' + path, async () => (await fetch(url, {method, credentials: 'include'})).headers.get('x-request-id'));
+    attempt('beacon ' + path, async () => { navigator.sendBeacon(url, new Blob([body], {type: 'text/plain'})); });
+    for (const [tag, fields] of [
+      ['img', {src: url}], ['script', {src: url}], ['iframe', {src: url}], ['object', {data: url}], ['embed', {src: url}],
+      ['video', {src: url}], ['audio', {src: url}], ['link', {rel: 'stylesheet', href: url}], ['link', {rel: 'prefetch', href: url}],
+      ['link', {rel: 'preload', as: 'fetch', href: url}], ['script', {src: url, crossOrigin: 'anonymous'}],
+    ]) attempt(tag + ' ' + path, () => element(tag, fields));
+    for (const [method, enctype] of [
+      ['get', ''], ['post', 'text/plain'], ['post', 'application/x-www-form-urlencoded'], ['post', 'multipart/form-data'],
+    ]) {
+      attempt('form ' + path, async () => {
+        const frame = document.createElement('iframe');
+        frame.name = 'frame' + Math.random();
+        document.body.append(frame);
+        const form = Object.assign(document.createElement('form'), {action: url, method, enctype, target: frame.name});
+        form.append(Object.assign(document.createElement('input'), {name: body.slice(0, -1) + ',"x":"', value: '"}'}));
+        document.body.append(form);
+        form.submit();
+        await new Promise((resolve) => { frame.onload = resolve; });
+      });
+    }
+    attempt('events ' + path, () => new Promise((resolve) => {
+      const source = new EventSource(url);
+      source.onmessage = (event) => resolve(event.data);
+      source.onerror = () => { source.close(); resolve(''); };
+    }));
+    attempt('socket ' + path, () => new Promise((resolve) => {
+      const socket = new WebSocket(url.replace('http', 'ws'));
+      socket.onopen = () => resolve('open');
+      socket.onerror = () => resolve('');
+    }));
+    const opened = window.open(url, '_blank', 'noopener');
+    attempt('open ' + path, async () => opened && opened.document.body.innerText);
+  }
+  await Promise.all(tries);
+  return read;
+}
+"""
+
+
+@asynccontextmanager
+async def foreign_page() -> AsyncIterator[str]:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text="<!doctype html><title>elsewhere</title><body></body>", content_type="text/html")
+
+    app = web.Application()
+    app.router.add_get("/", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_a_page_on_another_port_makes_the_gateway_do_nothing_and_reads_nothing(name, browser):
+    async with open_door(keys=()) as (gateway, url), foreign_page() as elsewhere:
+        page = await browser.new_page()
+        await page.goto(elsewhere)
+        async with asyncio.timeout(50):
+            read = await page.evaluate(ATTACK, [url.replace("127.0.0.1", name), list(PATHS)])
+        await page.close()
+        tried = {event.path for event in gateway.events.seen if isinstance(event, RequestRejected)}
+        assert set(PATHS) - {"/"} <= tried, json.dumps(sorted(tried))  # the attack was real: it came as far as the door
+        assert gateway.worker.submitted == []
+        assert gateway.backend.calls == []
+        assert not gateway.orders.paused
+        assert read == []

@@ -1,0 +1,345 @@
+"""A unique word in every secret and every prompt of a real `hearth serve` that logs all it can; then a search for each of them, plain and
+encoded, in everything that comes out of it. The only places are those that a prompt or a key is meant for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from aiohttp import web
+
+from hearth.admission.auth import digest_of
+from tests.api.house import Caller
+from tests.clients.home import new_emulator
+from tests.security.house import STREAMS, request, tell
+from tests.security.sinks import Sinks
+from tests.support.fake_claude import KEY as CLAUDE_KEY
+from tests.support.fake_claude import FakeClaude, refusal
+
+STARTS_S = 50.0
+MODEL = "llama3.1:8b"
+OWNER, FRIEND, MISTYPED = "hearth_canaryowner5Zq", "hearth_canaryfriend8Kd", "hearth_canarymistyped3Vx"
+SECRETS = {
+    "the key of the owner": OWNER,
+    "the key of a friend": FRIEND,
+    "a key that was mistyped": MISTYPED,
+    "a key in a query": "canaryquery7Wm",
+    "a cookie": "canarycookie2Rt",
+    "the key at Claude": CLAUDE_KEY,
+    "the address at Discord": "canarydiscord6Hp",
+    "the address of the webhook": "canarywebhook9Lb",
+    "the topic at ntfy": "canaryntfy4Yc",
+    "the secret that signs": "canarysignseverything1Gs",
+    "the webhook of a job": "canaryhook5Nf",
+}
+PROMPTS = {
+    name: f"canary{number}prompt{name.title().replace(' ', '')}7Qx"
+    for number, name in enumerate(
+        ("chat", "generate", "openai", "responses", "anthropic", "completion", "embedding", "system", "refused", "cloud")
+    )
+}
+KEPT_PROMPTS = {"a job": "canaryjobprompt3Jw", "a batch": "canarybatchprompt6Bz"}
+"""What is on the disk until the work is done, by design."""
+TABLES_WITH_PROMPTS = frozenset({"jobs", "files", "file_parts", "batches", "batch_lines", "batch_results"})
+
+
+@asynccontextmanager
+async def places(sinks: Sinks) -> AsyncIterator[str]:
+    """Discord, ntfy, webhooks and a collector of traces in one; what they are sent goes into the sinks."""
+
+    async def take(asked: web.Request) -> web.Response:
+        where = asked.path.split("/")[1]
+        headers = "\n".join(f"{name}: {value}" for name, value in asked.headers.items()).encode()
+        sinks.add(f"sent to {where}", headers + b"\n" + await asked.read())
+        return web.Response(status=500 if where == "ntfy" else 200, text="{}")
+
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_route("*", "/{path:.*}", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
+    keys = [
+        {"name": "owner", "sha256": digest_of(OWNER), "admin": True, "allow_cloud": True},
+        {"name": "friend", "sha256": digest_of(FRIEND), "models": [f"{MODEL}*", "nomic*"]},
+    ]
+    return {
+        "server": {"log_level": "debug", "log_format": "json", "shutdown_grace_s": 1},
+        "auth": {"keys": keys},
+        "storage": {"path": str(folder / "hearth.db")},
+        "alerts": {
+            "discord_webhook_url": f"{places_url}/discord/{SECRETS['the address at Discord']}",
+            "webhook_url": f"{places_url}/webhook/{SECRETS['the address of the webhook']}",
+            "ntfy_url": f"{places_url}/ntfy/{SECRETS['the topic at ntfy']}",
+            "rate_limit_alert_threshold": 1,
+        },
+        "rate_limits": {"default": {"requests_per_minute": 30}},
+        "cloud": {
+            "api_key": "${CANARY_CLAUDE}",
+            "base_url": claude_url,
+            "model": "claude-fake-1",
+            "prices": {"claude-fake-1": {"input_usd": 1, "output_usd": 1}},
+        },
+        "budget": {"daily_external_usd": 5},
+        "jobs": {"webhooks": {"allowed_hosts": ["127.0.0.1"], "secret": "${CANARY_SIGNS}"}},
+        "telemetry": {"otlp_endpoint": places_url},
+    }
+
+
+@dataclass
+class Served:
+    """A `hearth serve` of its own process."""
+
+    url: str
+    process: asyncio.subprocess.Process
+    log: bytearray
+
+    async def until(self, event: str) -> None:
+        """Return once an event is in the log."""
+        async with asyncio.timeout(STARTS_S):
+            while f'"{event}"'.encode() not in self.log:
+                assert self.process.returncode is None, bytes(self.log[-2000:])
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def serving(config: dict[str, Any], ollama_url: str, folder: Path) -> AsyncIterator[Served]:
+    file = folder / "hearth.yaml"
+    file.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", "from hearth.cli import main; main()"]
+    command += ["serve", "--ollama-url", ollama_url, "--port", "0", "--config", str(file)]
+    environ = {
+        "HOME": str(folder),
+        "PATH": os.environ["PATH"],
+        "CANARY_CLAUDE": CLAUDE_KEY,
+        "CANARY_SIGNS": SECRETS["the secret that signs"],
+    }
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environ, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    served = Served("", process, bytearray())
+    reading = asyncio.ensure_future(_read_on(process, served.log))
+    try:
+        await served.until("gateway_started")
+        started = next(json.loads(line) for line in served.log.splitlines() if b'"gateway_started"' in line)
+        served.url = started["url"]
+        yield served
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+        await reading
+
+
+async def _read_on(process: asyncio.subprocess.Process, log: bytearray) -> None:
+    assert process.stdout is not None
+    while more := await process.stdout.read(65536):
+        log += more
+
+
+PAGES = (
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/openapi.json",
+    "/llm/queue/status",
+    "/llm/queue/item/1",
+    "/llm/log",
+    "/llm/swaps",
+    "/llm/models",
+    "/llm/health",
+    "/llm/jobs",
+    "/llm/admin/config",
+    "/llm/admin/orders",
+    "/v1/batches",
+    "/v1/files",
+    "/",
+)
+
+
+def inference() -> Iterator[tuple[str, dict[str, Any]]]:
+    said, system = PROMPTS, {"role": "system", "content": PROMPTS["system"]}
+    few = {"model": MODEL, "max_tokens": 5}
+    yield "/api/chat", {"model": MODEL, "messages": [system, {"role": "user", "content": said["chat"]}], "options": {"num_predict": 5}}
+    yield "/api/generate", {"model": MODEL, "prompt": said["generate"], "system": said["system"], "options": {"num_predict": 5}}
+    yield (
+        "/v1/chat/completions",
+        {**few, "stream": True, "messages": [{"role": "user", "content": said["openai"]}], "user": said["refused"]},
+    )
+    yield "/v1/responses", {"model": MODEL, "max_output_tokens": 5, "input": said["responses"]}
+    yield "/v1/messages", {**few, "messages": [{"role": "user", "content": said["anthropic"]}], "system": said["system"]}
+    yield "/llm/completions", {"model": MODEL, "max_tokens": 5, "prompt": said["completion"]}
+    yield "/api/embed", {"model": "nomic-embed-text", "input": said["embedding"]}
+    yield "/v1/embeddings", {"model": "nomic-embed-text", "input": [said["embedding"]] * 2}
+    # What is refused, in as many ways as there are.
+    yield "/api/chat", {"model": MODEL, "messages": said["refused"]}
+    yield "/api/generate", {"model": MODEL, "prompt": {"a": said["refused"]}}
+    yield "/llm/completions", {"prompt": said["refused"], "unknown": said["refused"]}
+    yield (
+        "/llm/jobs",
+        {"request": {"model": MODEL, "prompt": said["refused"]}, "webhook": f"http://elsewhere.test/{SECRETS['the webhook of a job']}"},
+    )
+    yield "/llm/admin/announce", {"task_type": "a", "at": said["refused"]}
+    yield "/api/chat", {"model": MODEL, "messages": [{"role": "user", "content": said["refused"]}], "format": {"type": said["refused"]}}
+
+
+async def work(url: str, places_url: str) -> list[bytes]:
+    """Every kind of work that there is; the answers of errors and of Hearth's own pages, none of which repeats a prompt."""
+    answers = []
+    cookie = f"session={SECRETS['a cookie']}"
+    for number, (path, body) in enumerate(inference()):
+        target = f"{path}?api_key={SECRETS['a key in a query']}"
+        seen = await tell(url, request("POST", target, json.dumps(body).encode(), key=(OWNER, FRIEND)[number % 2], cookie=cookie))
+        if seen.status >= 400:
+            answers.append(seen.body)
+    wrongs: list[dict[str, Any]] = [
+        {"x_api_key": MISTYPED},
+        {"authorization": f"Basic {MISTYPED}"},
+        {"authorization": f"Bearer {OWNER}", "x_api_key": MISTYPED},
+    ]
+    answers += [(await tell(url, request("GET", "/llm/health", **wrong))).body for wrong in wrongs]
+    broken = b'{"model":"%b","prompt":"%b' % (MODEL.encode(), PROMPTS["refused"].encode())
+    for path in ("/api/generate", "/v1/chat/completions", "/v1/messages", "/llm/jobs", "/llm/completions"):
+        answers += [(await tell(url, request("POST", path, broken, key=OWNER))).body]
+    for script_model in ("nowhere:1b", "nowhere:2b"):
+        asked = {"model": script_model, "max_tokens": 5, "messages": [{"role": "user", "content": PROMPTS["cloud"]}]}
+        await tell(url, request("POST", "/v1/messages", json.dumps(asked).encode(), key=OWNER))
+    await durable(url, places_url)
+    leaving = await Caller.to(url)
+    endless = {"model": MODEL, "messages": [{"role": "user", "content": PROMPTS["chat"]}]}
+    await leaving.send(request("POST", "/api/chat", json.dumps(endless).encode(), key=FRIEND))
+    leaving.leave()
+    for _ in range(40):  # until the caller is over its rate, which is an alert
+        await tell(
+            url,
+            request("POST", "/api/embed", json.dumps({"model": "nomic-embed-text", "input": PROMPTS["embedding"]}).encode(), key=FRIEND),
+        )
+    return answers
+
+
+async def durable(url: str, places_url: str) -> None:
+    prompt, line = (
+        KEPT_PROMPTS["a job"],
+        {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": KEPT_PROMPTS["a batch"]}]},
+    )
+    job = {
+        "request": {"model": MODEL, "prompt": prompt, "options": {"num_predict": 5}},
+        "webhook": f"{places_url}/hook/{SECRETS['the webhook of a job']}",
+    }
+    assert (await tell(url, request("POST", "/llm/jobs", json.dumps(job).encode(), key=OWNER))).status == 202
+    part = json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": line})
+    form = '--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+    form += f'Content-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n{part}\r\n--b--\r\n'
+    kind = "multipart/form-data; boundary=b"
+    file = json.loads((await tell(url, request("POST", "/v1/files", form.encode(), key=OWNER, content_type=kind))).body)
+    batch = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    assert (await tell(url, request("POST", "/v1/batches", json.dumps(batch).encode(), key=OWNER))).status == 200
+
+
+@asynccontextmanager
+async def listening(url: str, sinks: Sinks) -> AsyncIterator[None]:
+    """Hear both streams during the block."""
+    callers = {path: await Caller.to(url) for path in STREAMS}
+    for path, caller in callers.items():
+        await caller.send(request("GET", path, key=OWNER))
+    hearing = [asyncio.ensure_future(_keep(caller, path, sinks)) for path, caller in callers.items()]
+    try:
+        yield
+    finally:
+        for caller in callers.values():
+            caller.leave()
+        await asyncio.gather(*hearing, return_exceptions=True)
+
+
+async def _keep(caller: Caller, path: str, sinks: Sinks) -> None:
+    while more := await caller.reader.read(65536):
+        sinks.add(path, more)
+
+
+def look_into(folder: Path, sinks: Sinks) -> None:
+    """Every row of every table; and every file byte by byte, for what is nowhere on the disk."""
+    connection = sqlite3.connect(folder / "hearth.db")
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    for table in tables:
+        rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
+        sinks.add(f"table {table}", b"\n".join(each if isinstance(each, bytes) else str(each).encode() for row in rows for each in row))
+    connection.close()
+    for file in folder.iterdir():
+        if file.name != "hearth.yaml":
+            sinks.add(f"file {file.name}", file.read_bytes())
+
+
+async def test_no_secret_and_no_prompt_is_anywhere_but_where_it_belongs(tmp_path: Path) -> None:
+    sinks, claude = Sinks(), FakeClaude()
+    await claude.start()
+    emulator = new_emulator()
+    ollama_url = await emulator.start("127.0.0.1", 0)
+    claude.scripts = [refusal(401, "authentication_error", f"invalid x-api-key {CLAUDE_KEY} {PROMPTS['cloud']}")]
+    async with places(sinks) as places_url:
+        config = settings(places_url, claude.url, tmp_path)
+        async with serving(config, ollama_url, tmp_path) as served, listening(served.url, sinks):
+            for answer in await work(served.url, places_url):
+                sinks.add("answers of errors", answer)
+            await served.until("webhook_delivered")
+            await served.until("batch_ended")
+            await served.until("alert_sent")
+            await tell(served.url, request("POST", "/llm/admin/alert/test", key=OWNER))
+            for page in PAGES:
+                for key in (OWNER, FRIEND):
+                    sinks.add(page, (await tell(served.url, request("GET", page, key=key))).body)
+        sinks.add("log", bytes(served.log))
+    await claude.stop()
+    await emulator.stop()
+    look_into(tmp_path, sinks)
+    everywhere = {
+        "log",
+        "sent to discord",
+        "sent to webhook",
+        "sent to ntfy",
+        "sent to hook",
+        "sent to v1",
+        "table invocation_log",
+        "file hearth.db",
+    }
+    assert everywhere | {"/llm/queue/stream", "/llm/dashboard/stream", *PAGES} <= set(sinks.said)
+    assert json.dumps(claude.requests).count(PROMPTS["cloud"]) > 0
+    on_disk = [(name, where) for name, where in sinks.found(SECRETS) if not allowed_on_disk(name, where)]
+    assert on_disk == []
+    assert sinks.found(PROMPTS) == []
+    kept = {where for _, where in sinks.found(KEPT_PROMPTS)}
+    assert {where for where in kept if not where.startswith("file ")} <= {f"table {name}" for name in TABLES_WITH_PROMPTS}
+
+
+def allowed_on_disk(name: str, where: str) -> bool:
+    """Where a job's messages go has to be known until they have been sent."""
+    return name == "the webhook of a job" and (where == "table jobs" or where.startswith("file hearth.db"))
+
+
+def test_the_search_finds_a_word_in_every_disguise() -> None:
+    canary = "canaryowner5Zq"
+    disguises = [
+        canary,
+        canary.upper(),
+        canary.encode().hex(),
+        *(base64.b64encode(b"k" * lead + canary.encode() + b"tail").decode() for lead in range(5)),
+    ]
+    for disguise in disguises:
+        sinks = Sinks()
+        sinks.add("x", f"before{disguise}".encode() if "=" not in disguise else disguise.encode())
+        assert sinks.found({"it": canary}) == [("it", "x")], disguise

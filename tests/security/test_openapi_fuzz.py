@@ -1,0 +1,118 @@
+"""Every operation of the gateway's own description, with values that fit it and values that do not: nothing is answered with a 5xx, and
+no defect is reported. `HEARTH_EXAMPLES=20` tries a thousand of them each (`make reliability`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.events import InternalFault
+from tests.api.house import ADMIN_KEY
+from tests.clients.home import EMBEDDER, LLAMA
+from tests.security.house import STREAMS, Fort, described_routes, fort_settings, open_fort, request, tell
+from tests.support.examples import EXAMPLES
+
+PER_KIND = min(50 * EXAMPLES, 500)
+"""Examples that fit, and as many that do not."""
+INSTALLED = {"anyOf": [{"type": "string", "enum": [LLAMA, EMBEDDER]}, {"type": "string"}]}
+
+
+def tempting() -> dict[str, Any]:
+    """The description, in which models that are installed are likely names; or hardly anything would reach the queue."""
+    described = described_routes()
+    for path in INFERENCE_ROUTES:
+        schema = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        schema["properties"] = {**schema["properties"], "model": INSTALLED}
+    for name in ("CompletionBody", "ModelBody"):
+        described["components"]["schemas"][name]["properties"]["model"] = INSTALLED
+    return described
+
+
+FOUND: list[Any] = list(schemathesis.openapi.from_dict(tempting()).get_all_operations())
+OPERATIONS = {operation.label: operation for operation in (found.ok() for found in FOUND)}
+MADE_OF = {GenerationMode.POSITIVE: "fits", GenerationMode.NEGATIVE: "does not fit"}
+
+
+@dataclass
+class Attack:
+    """A house, and the loop that it lives on."""
+
+    fort: Fort
+    runner: asyncio.Runner
+
+    def status_of(self, raw: bytes, *, head_only: bool) -> int:
+        """What these bytes are answered with; the orders that they may have given are taken back."""
+        status = self.runner.run(self._ask(raw, head_only=head_only))
+        faults = [event for event in self.fort.events.seen if isinstance(event, InternalFault)]
+        self.fort.events.seen.clear()
+        assert faults == []
+        return status
+
+    async def _ask(self, raw: bytes, *, head_only: bool) -> int:
+        seen = await tell(self.fort.url, raw, head_only=head_only)
+        self.fort.gateway.orders.resume()
+        self.fort.gateway.orders.unpin()
+        return seen.status
+
+
+@pytest.fixture(scope="module")
+def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
+    folder: Path = tmp_path_factory.mktemp("fort")
+    with asyncio.Runner() as runner:
+        opened = open_fort(fort_settings(folder))
+        fort = runner.run(opened.__aenter__())
+        yield Attack(fort, runner)
+        runner.run(opened.__aexit__(None, None, None))
+
+
+def bytes_of(case: Any) -> bytes:
+    """The request that a case stands for, with the owner's key."""
+    given_ = case.as_transport_kwargs(base_url="http://localhost")
+    kept = ("method", "url", "headers", "data", "json", "params", "files")
+    prepared = requests.Request(**{name: given_[name] for name in kept if name in given_}).prepare()
+    raw: Any = prepared.body or b""
+    body = raw.encode() if isinstance(raw, str) else bytes(raw)
+    sent = {name.lower(): str(value) for name, value in prepared.headers.items() if name.lower() == "content-type"}
+    return request(prepared.method or "", prepared.path_url, body, key=ADMIN_KEY, host="localhost", **sent)
+
+
+def test_every_address_that_the_program_has_is_described():
+    app = described_routes()["paths"]
+    assert set(INFERENCE_ROUTES) <= set(app)
+    assert {"/api/tags", "/api/pull", "/api/blobs/{digest}", "/v1/models/{model}", "/v1/files/{file_id}/content", "/llm/jobs"} <= set(app)
+    for path, methods in app.items():
+        named = {part.partition("}")[0] for part in path.split("{")[1:]}
+        for operation in methods.values():
+            assert named <= {each["name"] for each in operation.get("parameters", ())}, path
+            assert "422" not in operation["responses"] or path == "/llm/admin/reload"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", MADE_OF, ids=MADE_OF.get)
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_nothing_that_is_sent_to_an_operation_is_answered_with_a_5xx(label, mode, attack):
+    operation = OPERATIONS[label]
+    head_only = operation.path in STREAMS
+
+    @given(operation.as_strategy(generation_mode=mode))
+    @settings(max_examples=PER_KIND, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    def fuzz(case):
+        raw = bytes_of(case)
+        status = attack.status_of(raw, head_only=head_only)
+        assert 100 <= status < 500, (status, raw)
+
+    try:
+        fuzz()
+    except Unsatisfiable:
+        assert mode is GenerationMode.NEGATIVE  # it takes nothing that could be wrong

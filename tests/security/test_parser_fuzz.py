@@ -1,0 +1,224 @@
+"""However the bytes of a request are cut on their way, it is understood alike: the same call reaches the application."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from hearth.api.app import HearthApp
+from hearth.api.multipart import FileForm
+from hearth.api.protocol import DeadlineProtocol, Deadlines
+from hearth.api.server import HearthServer
+from hearth.config.settings import ServerSettings
+from hearth.errors import HearthError
+from tests.support.examples import EXAMPLES
+
+pytestmark = pytest.mark.timeout(600)
+
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+class Line(asyncio.Transport):
+    """A connection without a network: what is written is kept, and nothing is ever full."""
+
+    def __init__(self, plug: Any) -> None:
+        super().__init__({"socket": plug, "sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
+        self.sent = bytearray()
+        self.ended = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.ended
+
+    def close(self) -> None:
+        self.ended = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        """All is read at once here."""
+
+    resume_reading = pause_reading
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Plug:
+    """A socket that takes every option."""
+
+    def setsockopt(self, *_: object) -> None:
+        """Nothing to set."""
+
+    def getsockname(self) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def getpeername(self) -> tuple[str, int]:
+        return ("127.0.0.1", 2)
+
+
+class Echo:
+    """An application that keeps what it was asked, and answers with the length of the body."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes, tuple[tuple[bytes, bytes], ...], bytes]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message["body"], message["more_body"]
+        self.asked.append((scope["method"], scope["raw_path"], tuple(scope["headers"]), body))
+        said = b"%d" % len(body)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+        await send({"type": "http.response.body", "body": said})
+
+
+ECHO = Echo()
+CONFIG = HearthServer(cast("HearthApp", ECHO), ServerSettings, deadlines=Deadlines(write_s=lambda: 10.0))._config()
+CONFIG.load()
+
+
+async def understood(pieces: list[bytes]) -> tuple[list[Any], bytes]:
+    """What the application was asked, and what was answered."""
+    ECHO.asked = []
+    protocol, line = DeadlineProtocol(CONFIG, ServerState(), {}), Line(Plug())
+    protocol.connection_made(line)
+    for piece in pieces:
+        if not line.ended:
+            protocol.data_received(piece)
+        for _ in range(12):
+            await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    return ECHO.asked, bytes(line.sent)
+
+
+def cut(raw: bytes, places: list[int]) -> list[bytes]:
+    at = sorted({place % (len(raw) + 1) for place in places} | {0, len(raw)})
+    return [raw[first:last] for first, last in itertools.pairwise(at)]
+
+
+FIELDS = st.sampled_from(
+    [
+        b"X: a\r\n",
+        b"x:\r\n",
+        b"X: \xff\r\n",
+        b"Connection: close\r\n",
+        b"Connection: Upgrade\r\nUpgrade: h2c\r\n",
+        b"Upgrade: h2c\r\n",
+        b"Expect: 100-continue\r\n",
+        b"Content-Length: 3\r\n",
+        b"Transfer-Encoding: gzip\r\n",
+        b"Host: b\r\n",
+        b" folded\r\n",
+        b"no colon\r\n",
+        b"\x00: a\r\n",
+    ]
+)
+BODIES = st.binary(max_size=40)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """One request, mostly a proper one, often with something in it that is not."""
+    head = draw(
+        st.sampled_from(
+            [
+                b"POST /a HTTP/1.1\r\n",
+                b"POST /a?b=c HTTP/1.1\r\n",
+                b"GET /a HTTP/1.1\r\n",
+                b"PUT /a HTTP/1.0\r\n",
+                b"GET http://b/ HTTP/1.1\r\n",
+            ]
+        )
+    )
+    head += b"Host: a\r\n" + b"".join(draw(st.lists(FIELDS, max_size=2)))
+    body = draw(BODIES)
+    if draw(st.booleans()):
+        chunks = cut(body, draw(st.lists(st.integers(0, 40), max_size=4)))
+        framed = b"".join(b"%x%b\r\n%b\r\n" % (len(each), draw(st.sampled_from([b"", b";a", b";a=b"])), each) for each in chunks if each)
+        trailer = draw(st.sampled_from([b"", b"T: a\r\n", b"Content-Length: 5\r\n"]))
+        return head + b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n" + trailer + b"\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> bytes:
+    """A request with a few of its bytes changed."""
+    raw = bytearray(draw(requests()))
+    for place, byte in draw(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)):
+        raw[place % len(raw)] = byte
+    return bytes(raw)
+
+
+@given(raw=st.one_of(requests(), spoilt()), places=st.lists(st.integers(0, 400), max_size=8))
+@settings(max_examples=300 * EXAMPLES, deadline=None, suppress_health_check=QUIET)
+def test_a_request_is_the_same_however_it_is_cut(raw, places):
+    whole, whole_answer = asyncio.run(understood([raw]))
+    parts, parts_answer = asyncio.run(understood(cut(raw, places)))
+    agree(whole, parts)
+    if whole_answer and parts_answer:
+        assert whole_answer[:12] == parts_answer[:12]
+
+
+@given(raws=st.lists(requests(), min_size=2, max_size=3), places=st.lists(st.integers(0, 900), max_size=8))
+@settings(max_examples=150 * EXAMPLES, deadline=None, suppress_health_check=QUIET)
+def test_requests_in_a_row_are_the_same_ones_however_they_are_cut(raws, places):
+    raw = b"".join(raws)
+    whole, _ = asyncio.run(understood([raw]))
+    parts, _ = asyncio.run(understood(cut(raw, places)))
+    agree(whole, parts)
+
+
+def agree(one: list[Any], other: list[Any]) -> None:
+    """A connection may be cut off earlier, but nobody may see another request in the same bytes."""
+    shared = min(len(one), len(other))
+    assert one[:shared] == other[:shared]
+
+
+@given(body=st.binary(max_size=200), size=st.integers(1, 30), body_cuts=st.lists(st.integers(0, 400), max_size=8))
+@settings(max_examples=100 * EXAMPLES, deadline=None, suppress_health_check=QUIET)
+def test_a_proper_request_gets_all_the_way_through_every_cut(body, size, body_cuts):
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(body[at : at + size]), body[at : at + size]) for at in range(0, len(body), size))
+    for framed in (b"Content-Length: %d\r\n\r\n%b" % (len(body), body), b"Transfer-Encoding: chunked\r\n\r\n%b0\r\n\r\n" % chunks):
+        raw = b"POST /a HTTP/1.1\r\nHost: a\r\n" + framed
+        asked, answer = asyncio.run(understood(cut(raw, body_cuts)))
+        assert [(method, path, got) for method, path, _, got in asked] == [("POST", b"/a", body)]
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def form_of(pieces: list[bytes]) -> tuple[Any, ...]:
+    form, file = FileForm(b"b"), b""
+    try:
+        for piece in pieces:
+            file += form.feed(piece)
+        form.end()
+    except HearthError as error:
+        return (type(error),)
+    return file, form.filename, form.fields
+
+
+@given(
+    name=st.text(st.characters(exclude_characters='"\\\r\n\x00', exclude_categories=["Cs"]), min_size=1, max_size=20),
+    content=st.binary(max_size=100),
+    places=st.lists(st.integers(0, 400), max_size=8),
+)
+@settings(max_examples=200 * EXAMPLES, deadline=None)
+def test_a_form_is_the_same_however_it_is_cut_and_its_file_may_have_any_name(name, content, places):
+    head = '--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+    head += f'Content-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    raw = head.encode() + content.replace(b"--b", b"") + b"\r\n--b--\r\n"
+    assert form_of([raw]) == form_of(cut(raw, places))
+    assert len(form_of([raw])) == 3

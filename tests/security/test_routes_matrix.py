@@ -1,0 +1,77 @@
+"""Every address of the running program, asked by everybody, with every method, over a socket. Deny by default: an address that is not in
+the table fails, and so does a line of the table that is no address."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import pytest_asyncio
+
+from tests.api.house import ADMIN_KEY, LOW_KEY, FakeGateway
+from tests.api.test_app import ADDRESSES, ADMIN, ANY_KEY, ANYBODY, CHAT
+from tests.security.house import STREAMS, described_routes, open_door, request, tell
+
+one_loop = pytest.mark.asyncio(loop_scope="module")
+
+EXPECTED = ADDRESSES | dict.fromkeys(STREAMS, (ANY_KEY, ("GET",)))
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "SUBSCRIBE")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def door():
+    async with open_door() as opened:
+        yield opened
+
+
+def templates() -> set[str]:
+    """Every path that the program knows, as its description and its own table have it."""
+    book = FakeGateway().app()._addresses
+    return {*described_routes()["paths"], *book._exact, *(f"{prefix}{{rest}}" for prefix in book._prefixed)}
+
+
+def test_the_table_has_every_address_of_the_program_and_no_other():
+    patterns = {template: re.compile(re.sub(r"\{[^}]*\}", "[^/]+", template)) for template in templates()}
+    assert {template for template, pattern in patterns.items() if not any(map(pattern.fullmatch, EXPECTED))} == set()
+    assert {path for path in EXPECTED if not any(pattern.fullmatch(path) for pattern in patterns.values())} == set()
+
+
+def test_a_method_that_is_described_is_in_the_table():
+    described = described_routes()["paths"]
+    for template, methods in described.items():
+        pattern = re.compile(re.sub(r"\{[^}]*\}", "[^/]+", template))
+        allowed = {method for path, (_, methods) in EXPECTED.items() if pattern.fullmatch(path) for method in methods}
+        assert {method.upper() for method in methods} <= allowed, template
+
+
+async def status(door, method: str, path: str, key: str) -> int:
+    seen = await tell(door[1], request(method, path, CHAT if method != "HEAD" else b"", key=key), head_only=True)
+    return seen.status
+
+
+@one_loop
+@pytest.mark.parametrize("path", EXPECTED)
+async def test_every_method_of_every_address_answers_each_caller_as_the_table_says(path, door):
+    who, methods = EXPECTED[path]
+    for method in METHODS:
+        open_to_all = 200 if method in methods else 405
+        for key in ("", "wrong", "hearth_" + "0" * 64):
+            assert await status(door, method, path, key) == (open_to_all if who == ANYBODY else 401), (method, key)
+        low, admin = await status(door, method, path, LOW_KEY), await status(door, method, path, ADMIN_KEY)
+        assert (low == 403) is (who == ADMIN), (method, low)
+        for got in (low, admin) if who != ADMIN else (admin,):
+            assert (got == 405) is (method not in methods), (method, got)
+            assert got < 500
+            assert got not in {401, 403}
+
+
+@one_loop
+async def test_what_needs_a_key_reached_nobody_without_one(door):
+    gateway, url = door
+    gateway.worker.submitted.clear()
+    gateway.backend.calls.clear()
+    for path in EXPECTED:
+        for method in ("GET", "POST", "DELETE"):
+            await tell(url, request(method, path, CHAT), head_only=True)
+    assert gateway.worker.submitted == []
+    assert gateway.backend.calls == []

@@ -1,0 +1,254 @@
+"""Other spellings of an address, and requests that two readers would cut in two different places, as raw bytes on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+from hearth.api.protocol import Deadlines
+from tests.api.house import ADMIN_KEY, Caller, FakeGateway
+from tests.api.test_app import ADDRESSES, ANYBODY, CHAT
+from tests.security.house import WITHIN_S, Seen, open_door, request, tell
+
+one_loop = pytest.mark.asyncio(loop_scope="module")
+
+SPELLINGS = (
+    "//{path}",
+    "{slash}/",
+    "{slash}//",
+    "/.{slash}",
+    "/..{slash}",
+    "/x/..{slash}",
+    "/healthz/..{slash}",
+    "/healthz/../..{slash}",
+    "/healthz;{slash}",
+    "/healthz%3b{slash}",
+    "/healthz%2f..{slash}",
+    "/healthz%00{slash}",
+    "/static/..{slash}",
+    "/static/%2e%2e{slash}",
+    "/static/..%2f{path}",
+    "/static/app.js/..{slash}",
+    "/v1/models/..{slash}",
+    "/v1/models/%2e%2e{slash}",
+    "/v1/models/../..{slash}",
+    "{slash};a=b",
+    "{slash};.js",
+    "{slash}/.",
+    "{slash}/..",
+    "{slash}%20",
+    "{slash}%00",
+    "{slash}%0a",
+    "{slash}%0d%0ahost:%20x",
+    "{slash}%2f",
+    "{slash}%3fa=b",
+    "{slash}%23",
+    "{slash}.json",
+    "{slash}/index.html",
+    "{slash}~",
+    "{slash}\\",
+    "\\{path}",
+    "{slash}\x01",
+    "{slash}\x7f",
+    "{slash}\xa0",
+    "{slash}\xff",
+    "{slash}#x",
+    "{slash}?/healthz",
+    "{slash}?/../healthz",
+    "{slash}??",
+    "{path}",
+    "http://localhost{slash}",
+    "http://localhost/healthz#{slash}",
+    "http://evil.test{slash}",
+    "http://localhost@evil.test{slash}",
+    "http://evil.test@localhost{slash}",
+    "https://localhost:1{slash}",
+    "localhost{slash}",
+    "@localhost{slash}",
+    "*",
+    "%2f{path}",
+    "/%2f{path}",
+    "/%5c{path}",
+    "/%252e%252e{slash}",
+    "{upper}",
+    "{escaped}",
+    "{escaped_twice}",
+    "{wide}",
+)
+NEVER_ENDING = 3_000
+"""Longer than any path of ours."""
+
+
+def spelled(spelling: str, path: str) -> str:
+    bare = path.removeprefix("/")
+    escaped = "/" + "".join(f"%{ord(each):02x}" for each in bare)
+    return spelling.format(
+        path=bare,
+        slash=path,
+        upper=path.upper(),
+        escaped=escaped,
+        escaped_twice=escaped.replace("%", "%25"),
+        wide=path.replace("/", "/\xef\xbc\x8f", 1),
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def door():
+    async with open_door() as opened:
+        yield opened
+
+
+def method_of(path: str) -> str:
+    return "POST" if "POST" in ADDRESSES[path][1] else ADDRESSES[path][1][0]
+
+
+@one_loop
+@pytest.mark.parametrize("path", [path for path, (who, _) in ADDRESSES.items() if who != ANYBODY])
+async def test_no_spelling_of_an_address_opens_it_without_a_key(path, door):
+    gateway, url = door
+    for spelling in SPELLINGS:
+        seen = await tell(url, request(method_of(path), spelled(spelling, path), CHAT), head_only=True)
+        assert seen.status in {400, 401}, spelling
+    seen = await tell(url, request(method_of(path), path + "/a" * NEVER_ENDING, CHAT), head_only=True)
+    assert seen.status in {400, 401}
+    assert gateway.worker.submitted == []
+    assert gateway.backend.calls == []
+
+
+@one_loop
+@pytest.mark.parametrize("path", ["/llm/queue/status", "/llm/admin/config", "/api/chat", "/api/pull", "/api/tags", "/healthz", "/metrics"])
+async def test_a_spelling_gets_a_key_no_further_than_the_address_itself(path, door):
+    url = door[1]
+    plain = await tell(url, request(method_of(path), path, CHAT, key=ADMIN_KEY))
+    for spelling in SPELLINGS:
+        seen = await tell(url, request(method_of(path), spelled(spelling, path), CHAT, key=ADMIN_KEY))
+        allowed = seen.status == plain.status and spelling.startswith(("{slash}?", "{slash}#"))
+        passed = spelling.startswith("/v1/models/") and seen.status == 405
+        assert allowed or passed or seen.status in {400, 404}, (spelling, seen)
+
+
+SMUGGLED = (
+    b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: "
+    + ADMIN_KEY.encode()
+    + b"\r\nContent-Length: %d\r\n\r\n%b" % (len(CHAT), CHAT)
+)
+HEAD = b"POST /llm/health HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+
+AMBIGUOUS = {
+    "both lengths": HEAD + b"Content-Length: 5\r\n" + CHUNKED + b"0\r\n\r\n",
+    "both lengths, the other way round": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": HEAD + b"Content-Length: 0\r\nContent-Length: 5\r\n\r\n",
+    "two lengths that agree": HEAD + b"Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
+    "a list of lengths": HEAD + b"Content-Length: 0, 5\r\n\r\n",
+    "a signed length": HEAD + b"Content-Length: +0\r\n\r\n",
+    "a negative length": HEAD + b"Content-Length: -1\r\n\r\n",
+    "a length in hex": HEAD + b"Content-Length: 0x0\r\n\r\n",
+    "a length with a blank in it": HEAD + b"Content-Length: 0 0\r\n\r\n",
+    "an empty length": HEAD + b"Content-Length: \r\n\r\n",
+    "a length beyond all numbers": HEAD + b"Content-Length: 18446744073709551616\r\n\r\n",
+    "a length in other digits": HEAD + "Content-Length: \u0660\r\n\r\n".encode(),
+    "a blank before the colon": HEAD + b"Content-Length : 0\r\n\r\n",
+    "a tab before the colon": HEAD + b"Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n",
+    "a field without a name": HEAD + b": x\r\n\r\n",
+    "a field without a colon": HEAD + b"Nonsense\r\n\r\n",
+    "a folded field": HEAD + b"X: a\r\n Content-Length: 0\r\n\r\n",
+    "a folded first field": b"POST /llm/health HTTP/1.1\r\n Host: localhost\r\n\r\n",
+    "a null in a name": HEAD + b"Content-\x00Length: 0\r\n\r\n",
+    "a null in a value": HEAD + b"X: a\x00b\r\n\r\n",
+    "a bare carriage return in a value": HEAD + b"X: a\rContent-Length: 0\r\n\r\n",
+    "bare line feeds": HEAD.replace(b"\r\n", b"\n") + b"Content-Length: 0\n\n",
+    "a bare line feed at the end of the head": HEAD + b"Content-Length: 0\r\n\n",
+    "a transfer coding that is none": HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "a transfer coding after chunked": HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "chunked twice": HEAD + b"Transfer-Encoding: chunked\r\n" + CHUNKED + b"0\r\n\r\n",
+    "gzip and chunked": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "identity": HEAD + b"Transfer-Encoding: identity\r\n\r\n",
+    "a coding with a control character": HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "a coding with a parameter": HEAD + b"Transfer-Encoding: chunked;x=y\r\n\r\n0\r\n\r\n",
+    "a chunk of hex in words": HEAD + CHUNKED + b"0x0\r\n\r\n",
+    "a signed chunk": HEAD + CHUNKED + b"+0\r\n\r\n",
+    "a negative chunk": HEAD + CHUNKED + b"-1\r\n\r\n",
+    "a chunk with a blank before its size": HEAD + CHUNKED + b" 0\r\n\r\n",
+    "a chunk beyond all numbers": HEAD + CHUNKED + b"10000000000000000\r\n\r\n",
+    "an empty chunk size": HEAD + CHUNKED + b"\r\n\r\n",
+    "a chunk that is longer than it says": HEAD + CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
+    "a chunk that ends in a bare line feed": HEAD + CHUNKED + b"1\na\n0\n\n",
+    "an extension with a line feed": HEAD + CHUNKED + b"1;a\nb\r\na\r\n0\r\n\r\n",
+    "two hosts": HEAD + b"Host: localhost\r\nContent-Length: 0\r\n\r\n",
+    "no host": b"POST /llm/health HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "a blank in the target": b"POST /llm/health /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+    "a tab in the first line": b"POST\t/llm/health\tHTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+    "a version that is none": b"POST /llm/health HTTP/1.9\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+    "no version": b"POST /llm/health\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+    "HTTP/2 at once": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "another protocol": b"POST /llm/health RTSP/1.0\r\nHost: localhost\r\n\r\n",
+    "a method in small letters": b"post /llm/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+    "a method with a colon": b"PO:ST /llm/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+    "a proxy's method": b"CONNECT localhost:11434 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an upgrade to a WebSocket": b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    "bytes of TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    "a first line that never ends": b"GET /" + b"a" * 70_000,
+}
+"""Each is followed by a request with the owner's key; whoever answers that one took an attacker's bytes for a request."""
+
+
+async def heard(url: str, raw: bytes) -> bytes:
+    """All that comes back until the connection is closed."""
+    async with asyncio.timeout(WITHIN_S):
+        caller = await Caller.to(url)
+        try:
+            await caller.send(raw)
+            return await caller.until_closed()
+        except ConnectionError:
+            return b""
+        finally:
+            caller.leave()
+
+
+async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read():
+    async with open_door(deadlines=Deadlines(header_s=0.5, body_s=0.5, write_s=lambda: 10.0)) as (gateway, url):
+        answers = await asyncio.gather(*(heard(url, raw + SMUGGLED) for raw in AMBIGUOUS.values()))
+        for name, answer in zip(AMBIGUOUS, answers, strict=True):
+            assert answer.count(b"HTTP/1.1 ") <= 1, name
+            assert not answer or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 401 ")), (name, answer[:60])
+        assert reached(gateway) == 0
+        assert (await tell(url, SMUGGLED.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))).status == 200
+        assert reached(gateway) == 1
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+
+
+@pytest.mark.parametrize("cut", [0, 60, len(SMUGGLED) + len(UPGRADE) - len(CHAT), len(SMUGGLED) + len(UPGRADE) - 5])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_wish_for_http_2_is_ignored_and_the_body_is_no_request_of_its_own(chunked, cut):
+    inner = b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: " + ADMIN_KEY.encode() + b"\r\n\r\n"
+    body = b'{"model":"allowed","stream":false,"messages":[{"role":"user","content":"%b"}]}' % inner.replace(b"\r\n", b"\\r\\n")
+    head = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: " + ADMIN_KEY.encode() + b"\r\n" + UPGRADE
+    raw = head + (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    async with open_door() as (gateway, url):
+        caller = await Caller.to(url)
+        await caller.send(raw[:cut])
+        await asyncio.sleep(0)
+        await caller.send(raw[cut:] + request("GET", "/healthz"))
+        async with asyncio.timeout(WITHIN_S):
+            answers = await caller.until_closed()
+        caller.leave()
+        assert answers.count(b"HTTP/1.1 200 OK") == 2
+        assert [call.body for call in gateway.worker.calls] == [body]
+        assert gateway.backend.calls == []
+
+
+def reached(gateway: FakeGateway) -> int:
+    return len(gateway.worker.submitted) + len(gateway.backend.calls)
+
+
+async def test_a_path_in_the_host_header_opens_nothing():
+    async with open_door() as (_, url):
+        for host in ("localhost/healthz", "localhost?/healthz", "localhost#", "localhost/healthz?x=", "healthz@localhost", "localhost\\@x"):
+            seen: Seen = await tell(url, request("GET", "/llm/health", host=host))
+            assert seen.status in {400, 421}, host
