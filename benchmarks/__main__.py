@@ -10,45 +10,74 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 
 import click
 from rich.console import Console
 
 from benchmarks import accepting, crowd, decisions, embeddings, overhead, slot, startup
-from benchmarks.findings import Finding, as_json, table
+from benchmarks.findings import Finding, as_json, markdown, table
+from benchmarks.machine import Machine, sentence
 
 Measure = Callable[[int, Path], list[Finding]]
 
+LITELLM = "litellm"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
+    LITELLM: overhead.measure_with_litellm,
     "start": startup.measure,
     "slot": slot.measure,
     "crowd": crowd.measure,
     "embeddings": embeddings.measure,
     "accepting": accepting.measure,
+    "decisions": decisions.measure,
 }
-DECISIONS = "decisions"
-NAMES = (*MEASURES, DECISIONS)
+DRAWN = {"overhead", LITELLM, "decisions"}
+WIDTH = 150
+"""Columns of the table where it does not go to a terminal."""
+_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command
-@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.argument("names", nargs=-1, type=click.Choice(tuple(MEASURES)))
 @click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True, help="Alternating rounds; medians are shown.")
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings to a file, too.")
-def main(names: tuple[str, ...], rounds: int, file: Path | None) -> None:
-    """Measure what Hearth costs; without NAMES everything."""
-    console = Console(file=sys.stdout)
-    chosen, findings = names or NAMES, list[Finding]()
+@click.option("--json", "json_file", type=_FILE, help="Write the machine and the findings to a file, too.")
+@click.option("--markdown", "markdown_file", type=_FILE, help="Write the table as the documentation has it.")
+@click.option("--plot", "plot_file", type=_FILE, help="Draw requests, chunks, added latency and decisions into this PNG.")
+def main(names: tuple[str, ...], rounds: int, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None) -> None:
+    """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with LiteLLM, installed for it, beside it."""
+    if plot_file is not None and not DRAWN & set(chosen(names)):
+        raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")
+    console, machine = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH), Machine()
+    findings = [finding for name in chosen(names) for finding in _measured(name, rounds, console)]
+    facts = machine.facts()
+    console.print(table(findings))
+    console.print(sentence(facts), highlight=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps({"machine": facts, "findings": as_json(findings)}, indent=2) + "\n")
+    if markdown_file is not None:
+        markdown_file.write_text(f"{sentence(facts)}\n\n{markdown(findings, overhead.LABELS)}")
+    if plot_file is not None:
+        from benchmarks.plot import draw_png  # noqa: PLC0415 - matplotlib takes a second that nobody else pays
+
+        plot_file.write_bytes(draw_png(findings, sentence(facts)))
+
+
+def chosen(names: tuple[str, ...]) -> list[str]:
+    """What is measured, in the order of `MEASURES`: `litellm` contains `overhead`."""
+    wanted = set(names or (name for name in MEASURES if name != LITELLM))
+    if LITELLM in wanted:
+        wanted.discard("overhead")
+    return [name for name in MEASURES if name in wanted]
+
+
+def _measured(name: str, rounds: int, console: Console) -> list[Finding]:
+    console.print(f"measuring: {name}", style="dim", end=" ")
+    began_at = monotonic()
     with TemporaryDirectory(prefix="hearth-bench-") as folder:
-        for name in [name for name in MEASURES if name in chosen]:
-            console.print(f"measuring: {name}", style="dim")
-            findings += MEASURES[name](rounds, Path(folder))
-    if findings:
-        console.print(table(findings))
-    if file is not None:
-        file.write_text(json.dumps(as_json(findings), indent=2) + "\n")
-    if DECISIONS in chosen:
-        decisions.main()
+        findings = MEASURES[name](rounds, Path(folder))
+    console.print(f"{monotonic() - began_at:.0f} s", style="dim", highlight=False)
+    return findings
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from os import getpid
@@ -21,6 +20,7 @@ from time import perf_counter, sleep
 
 from benchmarks import house
 from benchmarks.findings import Finding
+from benchmarks.keys import authorization
 from benchmarks.process import Child, free_port
 from benchmarks.stub import MODEL
 from hearth.clock import SystemClock
@@ -32,31 +32,34 @@ from hearth.types import Lane, Priority
 CALLERS = 64
 WARM_UP = 2_000
 JOBS = 10_000
-TARGET_US = 500.0
-"""Microseconds a job, which is 2,000 jobs a second."""
+TARGET_PER_S = 2_000.0
+MOST_ROUNDS, MOST_STARTS = 3, 2
+"""A round takes 5 s, a start fills a file with the jobs of an earlier life first."""
 QUEUED = 100_000
 START_TARGET_S = 5.0
 LOOK_S = 0.05
 """Between two questions to a gateway that is starting, which cost it time."""
 TIMEOUT_S = 120.0
 MORE = "jobs: {max_queued: 1000000, max_stored_mib: 4096}\n"
+_AUTHORIZATION = "".join(f"{name}: {value}\r\n" for name, value in authorization().items())
 REQUEST = {"model": MODEL, "messages": [{"role": "user", "content": "hold"}]}
 
 
 def measure(rounds: int, place: Path) -> list[Finding]:
-    """One process and one file per round."""
+    """One process and one file per round and start."""
     with house.stub() as stub:
-        taken_us = [_accept(stub, place) for _ in range(rounds)]
-        started_s = [_start(stub, place) for _ in range(rounds)]
-    typical = median(taken_us)
+        per_s = [_accept(stub, place) for _ in range(min(rounds, MOST_ROUNDS))]
+        started_s = [_start(stub, place) for _ in range(min(rounds, MOST_STARTS))]
+    typical = median(per_s)
     return [
         Finding(
             subject="accepting",
-            name=f"a job, {CALLERS} callers",
-            unit="µs",
+            name=f"jobs, {CALLERS} callers",
+            unit="jobs/s",
             measured=typical,
-            target=TARGET_US,
-            note=f"{1e6 / typical:,.0f} jobs a second, each synced",
+            target=TARGET_PER_S,
+            at_least=True,
+            note=f"each synced; {1e6 / typical:.0f} µs a job",
         ),
         Finding(
             subject="accepting", name=f"start with {QUEUED:,} jobs queued", unit="s", measured=median(started_s), target=START_TARGET_S
@@ -65,10 +68,10 @@ def measure(rounds: int, place: Path) -> list[Finding]:
 
 
 def _accept(stub: Child, place: Path) -> float:
-    """Microseconds for a job."""
+    """Jobs a second."""
     with _hearth(stub, place, free_port()) as hearth:
         _drive(hearth.port, WARM_UP)
-        return _drive(hearth.port, JOBS) / JOBS * 1e6
+        return JOBS / _drive(hearth.port, JOBS)
 
 
 def _hearth(stub: Child, place: Path, port: int) -> Child:
@@ -119,8 +122,7 @@ def _jobs() -> Iterator[NewJob]:
 
 
 def _waiting(url: str) -> int:
-    with urllib.request.urlopen(f"{url}/llm/queue/status", timeout=TIMEOUT_S) as answer:  # noqa: S310 - a URL of our own
-        return int(json.load(answer)["jobs"]["waiting"])
+    return int(json.loads(house.get(f"{url}/llm/queue/status", TIMEOUT_S))["jobs"]["waiting"])
 
 
 class Submitter(asyncio.Protocol):
@@ -161,7 +163,7 @@ class Submitter(asyncio.Protocol):
             self._transport.close()
             return
         body = json.dumps({"request": REQUEST, "task_type": f"type-{key % 10}"}, separators=(",", ":"))
-        head = f"POST /llm/jobs HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Type: application/json\r\n"
+        head = f"POST /llm/jobs HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Type: application/json\r\n{_AUTHORIZATION}"
         self._transport.write(f"{head}Idempotency-Key: {getpid()}-{key}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
 

@@ -11,7 +11,6 @@ import json
 import resource
 import subprocess
 import sys
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
@@ -25,7 +24,7 @@ CALLERS = 10_000
 DRIVERS = 2
 AT_ONCE = 200
 STATUS_CALLS = 100
-RSS_TARGET_MIB = 400.0
+RSS_TARGET_MIB = 350e6 / 2**20
 STATUS_TARGET_MS = 100.0
 LEAVE_TARGET_S = 5.0
 SPARE_FILES = 200
@@ -102,20 +101,14 @@ def _until_waiting(hearth: Child, *, at_least: int) -> None:
 
 
 def _waiting(hearth: Child) -> int:
-    health = json.loads(_get(f"{hearth.url}/llm/health"))
+    health = json.loads(house.get(f"{hearth.url}/llm/health", TIMEOUT_S))
     return int(health["queue"]["waiting"])
 
 
 def _status_ms(hearth: Child) -> float:
     began = perf_counter()
-    _get(f"{hearth.url}/llm/queue/status")
+    house.get(f"{hearth.url}/llm/queue/status", TIMEOUT_S)
     return (perf_counter() - began) * 1e3
-
-
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - a URL of our own
-        content: bytes = answer.read()
-    return content
 
 
 class _Waiting(asyncio.Protocol):

@@ -7,14 +7,12 @@ the next item. The queue keeps its depth: for each item that ends another one ar
 from __future__ import annotations
 
 import gc
-import sys
+from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.findings import Finding
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.actions import Action, Dispatch, Load, Unload
 from hearth.scheduling.core import Scheduler
@@ -103,28 +101,27 @@ def _round(queue: Queue) -> tuple[float, float]:
     return arrivals_s / DECISIONS * 1e6, ends_s / DECISIONS * 1e6
 
 
-def decisions_table() -> Table:
-    """Cost by policy and depth; the last column is what 100 times the depth costs more."""
-    table = Table(title="microseconds per decision (arrival + end)")
-    table.add_column("policy")
-    for depth in DEPTHS:
-        table.add_column(f"{depth:,} waiting", justify="right")
-    table.add_column("t(100k)/t(1k)", justify="right")
-    for policy in PolicyName:
-        costs = [cost_us(policy, depth) for depth in DEPTHS]
-        cells = [f"{arrival:.1f} + {end:.1f}" for arrival, end in costs]
-        table.add_row(policy.value, *cells, f"{sum(costs[3]) / sum(costs[1]):.2f}")
-    return table
+def _decisions(policy: PolicyName) -> Finding:
+    """The deepest queue is the finding; the others stand beside it."""
+    by_depth = {depth: sum(cost_us(policy, depth)) / 2 for depth in DEPTHS}
+    deepest = by_depth.pop(DEPTHS[-1])
+    growth = deepest / by_depth[1_000]
+    return Finding(
+        subject="a decision",
+        name=f"{policy.value}, {DEPTHS[-1]:,} waiting",
+        unit="µs",
+        measured=deepest,
+        beside={f"{depth:,}": took_us for depth, took_us in by_depth.items()},
+        note=f"{1e6 / deepest:,.0f} a second; {growth:.2f} times a depth of 1,000",
+    )
 
 
-def simulation_table() -> Table:
-    """Requests that the simulator gets through in a second."""
-    table = Table(title=f"simulated requests per second\n({REQUESTS:,} requests)")
-    for heading in ("policy", "quiet house", "overloaded house"):
-        table.add_column(heading, justify="right" if heading != "policy" else "left")
-    for policy in PolicyName:
-        table.add_row(policy.value, *(f"{_requests_per_s(policy, gap_s):,.0f}" for gap_s in (3.0, 0.1)))
-    return table
+def _simulation(policy: PolicyName) -> Finding:
+    """A quiet house is one request every 3 s, an overloaded one ten a second."""
+    quiet, overloaded = (_requests_per_s(policy, gap_s) for gap_s in (3.0, 0.1))
+    return Finding(
+        subject="simulator", name=f"{policy.value}, overloaded house", unit="requests/s", measured=overloaded, beside={"quiet house": quiet}
+    )
 
 
 def _requests_per_s(policy: PolicyName, mean_gap_s: float) -> float:
@@ -139,13 +136,10 @@ def _day(mean_gap_s: float) -> Workload:
     return random_workload(Random(4), mix)
 
 
-def main() -> None:
-    """Print both tables."""
+def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - has rounds of its own, and needs no files
+    """Every policy at every depth, then in the simulator."""
     gc.disable()
-    console = Console(file=sys.stdout)
-    console.print(decisions_table())
-    console.print(simulation_table())
-
-
-if __name__ == "__main__":
-    main()
+    try:
+        return [find(policy) for find in (_decisions, _simulation) for policy in PolicyName]
+    finally:
+        gc.enable()

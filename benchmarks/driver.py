@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import perf_counter
 
+from benchmarks.keys import EXTERNAL, authorization
 from benchmarks.process import cpu_s
-from benchmarks.stub import MODEL
+from benchmarks.stub import MODEL, NATIVE, OPENAI
 
 TIMEOUT_S = 60
 
@@ -27,15 +28,17 @@ class Plan:
     Attributes:
         port: of loopback, where the process under test listens.
         pid: that process.
+        path: of the API that is asked, `NATIVE` or `OPENAI`.
         word: what the chats say; see `stub`.
         requests: measured ones, over all connections.
-        warm_up: unmeasured ones before.
+        warm_up: unmeasured ones before, always answered at once.
     """
 
     port: int
     pid: int
     connections: int
     requests: int
+    path: str = NATIVE
     streaming: bool = False
     word: str = "hello"
     warm_up: int = 50
@@ -51,14 +54,16 @@ class Load:
     first_s: list[float]
 
 
-def chat_request(port: int, word: str, *, streaming: bool, extra: str = "") -> bytes:
+def chat_request(port: int, word: str, *, streaming: bool, path: str = NATIVE, key: str = EXTERNAL, extra: str = "") -> bytes:
     """A chat as a client writes it; `extra` are more header lines, each with its line break."""
+    seed = {"seed": 1} if path == OPENAI else {"options": {"seed": 1}}
     body = json.dumps(
-        {"model": MODEL, "messages": [{"role": "user", "content": word}], "stream": streaming, "options": {"seed": 1}},
+        {"model": MODEL, "messages": [{"role": "user", "content": word}], "stream": streaming, **seed},
         separators=(",", ":"),
     )
-    head = f"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{extra}"
-    return f"{head}\r\n{body}".encode()
+    headers = {"Host": f"127.0.0.1:{port}", "Content-Type": "application/json", "Content-Length": str(len(body)), **authorization(key)}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}{extra}\r\n{body}".encode()
 
 
 class Caller(asyncio.Protocol):
@@ -126,17 +131,17 @@ class Caller(asyncio.Protocol):
 
 async def drive(plan: Plan) -> Load:
     """Warm up, then measure."""
-    await _ask_all(plan, plan.warm_up)
+    await _ask_all(plan, "hello", plan.warm_up)
     before_s, began = cpu_s(plan.pid), perf_counter()
-    load = await _ask_all(plan, plan.requests)
+    load = await _ask_all(plan, plan.word, plan.requests)
     took_s = perf_counter() - began
     return Load(cpu_s=cpu_s(plan.pid) - before_s, took_s=took_s, latencies_s=load.latencies_s, first_s=load.first_s)
 
 
-async def _ask_all(plan: Plan, requests: int) -> Load:
+async def _ask_all(plan: Plan, word: str, requests: int) -> Load:
     loop = asyncio.get_running_loop()
     load, left = Load(cpu_s=0.0, took_s=0.0, latencies_s=[], first_s=[]), iter(range(requests))
-    request = chat_request(plan.port, plan.word, streaming=plan.streaming)
+    request = chat_request(plan.port, word, streaming=plan.streaming, path=plan.path)
 
     async def call() -> None:
         ended = loop.create_future()

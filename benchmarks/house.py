@@ -1,18 +1,22 @@
-"""The processes of a measurement: stub, nginx and Hearth, each as an owner would run it, on free ports of loopback."""
+"""The processes of a measurement: stub, nginx, a bare passthrough and Hearth, each as an owner would run it, on free ports of loopback."""
 
 from __future__ import annotations
 
 import sys
+import urllib.request
+from hashlib import sha256
 from pathlib import Path
 from shutil import which
 
+from benchmarks.keys import EXTERNAL, INTERNAL, authorization
 from benchmarks.process import Child, free_port
 from benchmarks.stub import MODEL
 
 HEARTH = """\
 scheduling: {{active_hours: "00:00-24:00", preempt_min_remaining_s: 0}}
 queue: {{max_external_depth: 100000, max_internal_depth: 100000, max_interrupt_count: 100}}
-rate_limits: {{default: {{requests_per_minute: 100000, requests_per_hour: 100000}}}}
+rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
+auth: {{keys: [{{name: bench, sha256: "{external}"}}, {{name: house, sha256: "{internal}", lane: internal}}]}}
 gpu: {{home_model: "{model}", parallel: {parallel}, vram_gb: 0}}
 backend: {{mode: ollama}}
 ollama: {{url: "{upstream}", first_byte_timeout_s: 300}}
@@ -63,11 +67,31 @@ def nginx(program: str, upstream: Child, place: Path) -> Child:
     return Child([program, "-p", str(place), "-c", str(file)], port, log=place / "nginx.log")
 
 
+def passthrough(upstream: Child) -> Child:
+    """What Python costs with aiohttp on both sides and nothing between; see `benchmarks.passthrough`."""
+    port = free_port()
+    return Child([sys.executable, "-m", "benchmarks.passthrough", str(port), upstream.url], port)
+
+
+def config_text(upstream: Child, place: Path, *, port: int, parallel: int, model: str = MODEL) -> str:
+    """Keys, limits, store, metrics and log are on, with limits that nobody reaches; `parallel` slots."""
+    digests = {name: sha256(key.encode()).hexdigest() for name, key in (("external", EXTERNAL), ("internal", INTERNAL))}
+    return HEARTH.format(model=model, parallel=parallel, upstream=upstream.url, port=port, place=place, **digests)
+
+
 def write_config(upstream: Child, place: Path, *, port: int, parallel: int) -> Path:
-    """A file with limits out of the way and `parallel` slots."""
+    """The same as a file."""
     file = place / f"hearth-{port}.yaml"
-    file.write_text(HEARTH.format(model=MODEL, parallel=parallel, upstream=upstream.url, port=port, place=place))
+    file.write_text(config_text(upstream, place, port=port, parallel=parallel))
     return file
+
+
+def get(url: str, timeout_s: float) -> bytes:
+    """What Hearth answers the external caller. Raises OSError for any answer but 2xx."""
+    request = urllib.request.Request(url, headers=authorization())  # noqa: S310 - a URL of our own
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - as above
+        content: bytes = answer.read()
+    return content
 
 
 def serve_command(file: Path) -> list[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 POLL_S = 0.002
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 15.0
 
 
@@ -24,13 +24,27 @@ class Child:
 
     Args:
         log: where its output goes; nowhere where None.
+        environment: variables beside those of this process.
+        start_timeout_s: seconds until it must listen.
     """
 
-    def __init__(self, command: Sequence[str], port: int, *, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        *,
+        log: Path | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
         self._command = command
         self._log = Path(os.devnull) if log is None else log
+        self._environment = environment
+        self._start_timeout_s = start_timeout_s
         self.port = port
         self.pid = 0
+        self.started_s = 0.0
+        """Seconds from the start of the process until it listened."""
 
     @property
     def url(self) -> str:
@@ -38,9 +52,10 @@ class Child:
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
+        began = monotonic()
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - commands of our own
-                self._command, stdout=output, stderr=subprocess.STDOUT, env=_environment()
+                self._command, stdout=output, stderr=subprocess.STDOUT, env={**_environment(), **self._environment}
             )
         self.pid = self._process.pid
         try:
@@ -48,13 +63,14 @@ class Child:
         except BaseException:
             self._end()
             raise
+        self.started_s = monotonic() - began
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end()
 
     def _wait_until_listening(self) -> None:
-        give_up_at = monotonic() + START_TIMEOUT_S
+        give_up_at = monotonic() + self._start_timeout_s
         while not is_listening(self.port):
             if self._process.poll() is not None or monotonic() > give_up_at:
                 raise RuntimeError(f"{self._command[0]} did not begin to listen on {self.port}; its output is in {self._log}")

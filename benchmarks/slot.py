@@ -16,6 +16,7 @@ from time import monotonic, sleep
 from benchmarks import house
 from benchmarks.driver import Plan, chat_request, run
 from benchmarks.findings import Finding, quantile
+from benchmarks.keys import INTERNAL
 from benchmarks.process import Child
 
 CALLERS = 64
@@ -74,7 +75,7 @@ def _cancel_ms(stub: Child, hearth: Child) -> float:
             external.sendall(chat_request(hearth.port, "hold", streaming=True))
             watch.until("arrived")
             asked_at = monotonic()
-            internal.sendall(chat_request(hearth.port, "hello", streaming=False, extra="X-Task-Type: bench\r\n"))
+            internal.sendall(chat_request(hearth.port, "hello", streaming=False, key=INTERNAL, extra="X-Task-Type: bench\r\n"))
             closed_at = watch.until("closed")
             watch.until("ended")
             watch.until("arrived")

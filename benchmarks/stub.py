@@ -1,9 +1,9 @@
 """An Ollama that does nothing, as fast as Python can: what every gateway is measured against. Run as `python -m benchmarks.stub PORT`.
 
-Plain asyncio protocol, answers prepared beforehand. The last message of a chat says how it is answered: `hold` never, `pause` after
-`PAUSE_S`, anything else at once; `"stream":true` gets `CHUNKS` chunks, written one by one. `GET /bench/log` gives, and forgets, what
-happened to chats: `[kind, instant]` with kind `arrived`, `ended` or `closed` (by the gateway, before an answer), and instants of
-CLOCK_MONOTONIC.
+Plain asyncio protocol, answers prepared beforehand, in Ollama's API and in OpenAI's. The last message of a chat says how it is answered:
+`hold` never, `pause` after `PAUSE_S`, anything else at once; a stream has `CHUNKS` chunks, written one by one without pause, or for
+`paced` `PACED_CHUNKS` chunks, one every `PACE_S`. `GET /bench/log` gives, and forgets, what happened to chats: `[kind, instant]` with
+kind `arrived`, `ended` or `closed` (by the gateway, before an answer), and instants of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
 MODEL = "bench:latest"
 CHUNKS = 200
 PAUSE_S = 0.004
+PACED_CHUNKS = 50
+PACE_S = 0.01
+"""A hundred tokens a second, which is a fast card with a small model."""
+NATIVE, OPENAI = "/api/chat", "/v1/chat/completions"
 BACKLOG = 2048
 _TIMES = '"total_duration":5000000,"load_duration":1000000,"prompt_eval_count":26,"prompt_eval_duration":1000000'
 _DONE = f'"done_reason":"stop","done":true,{_TIMES},"eval_count":{CHUNKS},"eval_duration":3000000'
@@ -33,12 +39,48 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-CHAT = _whole(f'{_HEAD}"{"four words of answer " * 8}"}},{_DONE}}}'.encode())
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
-STREAM = (
-    *[_chunk(f'{_HEAD}" word"}},"done":false}}\n'.encode())] * (CHUNKS - 1),
-    _chunk(f'{_HEAD}""}},{_DONE}}}\n'.encode()) + b"0\r\n\r\n",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """One API's prepared bytes; `last` ends the stream."""
+
+    whole: bytes
+    head: bytes
+    chunk: bytes
+    last: bytes
+
+    def chunks(self, count: int) -> Iterator[bytes]:
+        """A stream of so many chunks."""
+        yield from [self.chunk] * (count - 1)
+        yield self.last
+
+
+def _stream_head(content_type: str) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+
+def _openai(kind: str, choice: str, usage: str = "") -> str:
+    return f'{{"id":"chatcmpl-1","object":"{kind}","created":1793534400,"model":"{MODEL}","choices":[{{"index":0,{choice}}}]{usage}}}'
+
+
+_REPLY = "four words of answer " * 8
+_DELTA, _COMPLETION = "chat.completion.chunk", "chat.completion"
+_USAGE = f',"usage":{{"prompt_tokens":26,"completion_tokens":{CHUNKS},"total_tokens":{26 + CHUNKS}}}'
+_MESSAGE = f'"message":{{"role":"assistant","content":"{_REPLY}"}},"finish_reason":"stop"'
+_WORD, _STOP = '"delta":{"role":"assistant","content":" word"},"finish_reason":null', '"delta":{},"finish_reason":"stop"'
+ANSWERS = {
+    NATIVE: Answers(
+        whole=_whole(f'{_HEAD}"{_REPLY}"}},{_DONE}}}'.encode()),
+        head=_stream_head("application/x-ndjson"),
+        chunk=_chunk(f'{_HEAD}" word"}},"done":false}}\n'.encode()),
+        last=_chunk(f'{_HEAD}""}},{_DONE}}}\n'.encode()) + b"0\r\n\r\n",
+    ),
+    OPENAI: Answers(
+        whole=_whole(_openai(_COMPLETION, _MESSAGE, _USAGE).encode()),
+        head=_stream_head("text/event-stream"),
+        chunk=_chunk(f"data: {_openai(_DELTA, _WORD)}\n\n".encode()),
+        last=_chunk(f"data: {_openai(_DELTA, _STOP)}\n\n".encode()) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n",
+    ),
+}
 PAGES = {
     b"GET /api/version": _whole(b'{"version":"0.99.0"}'),
     b"GET /api/tags": _whole(json.dumps({"models": [_LISTED]}).encode()),
@@ -93,33 +135,53 @@ class StubConnection(asyncio.Protocol):
 
     def _answer(self, head: bytes, body: bytes) -> None:
         request = head[: head.index(b" HTTP/")]
-        if request == b"POST /api/chat":
-            self._chat(body)
+        method, _, path = request.decode("latin-1").partition(" ")
+        if method == "POST" and path in ANSWERS:
+            self._chat(ANSWERS[path], body)
         elif request == b"GET /bench/log":
             self._transport.write(_whole(self._log.take()))
         else:
             self._transport.write(PAGES.get(request, NOT_FOUND))
 
-    def _chat(self, body: bytes) -> None:
+    def _chat(self, answers: Answers, body: bytes) -> None:
         self._log.note("arrived")
         self._unanswered = True
-        answer = self._stream if b'"stream":true' in body else self._reply
         if b'"hold"' in body:
             return
+        streaming = b'"stream":true' in body or b'"stream": true' in body
+        if streaming and b'"paced"' in body:
+            self._pace(answers)
+            return
+        answer = partial(self._stream if streaming else self._reply, answers)
         if b'"pause"' in body:
             asyncio.get_running_loop().call_later(PAUSE_S, answer)
         else:
             answer()
 
-    def _reply(self) -> None:
+    def _reply(self, answers: Answers) -> None:
         self._ended()
-        self._transport.write(CHAT)
+        self._transport.write(answers.whole)
 
-    def _stream(self) -> None:
+    def _stream(self, answers: Answers) -> None:
         self._ended()
-        self._transport.write(STREAM_HEAD)
-        for chunk in STREAM:
+        self._transport.write(answers.head)
+        for chunk in answers.chunks(CHUNKS):
             self._transport.write(chunk)
+
+    def _pace(self, answers: Answers) -> None:
+        self._transport.write(answers.head)
+        self._beat(answers.chunks(PACED_CHUNKS), PACED_CHUNKS, asyncio.get_running_loop().time())
+
+    def _beat(self, chunks: Iterator[bytes], left: int, due: float) -> None:
+        """The next of `left` chunks now, the one after it at its time, however late this one is."""
+        if self._transport.is_closing():
+            return
+        if left == 1:
+            self._ended()
+        self._transport.write(next(chunks))
+        if left > 1:
+            next_due = due + PACE_S
+            asyncio.get_running_loop().call_at(next_due, self._beat, chunks, left - 1, next_due)
 
     def _ended(self) -> None:
         self._unanswered = False

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 
 import pytest
+from openai import AsyncOpenAI
 
 from benchmarks.driver import Plan, chat_request, drive
-from benchmarks.stub import CHUNKS, serve
+from benchmarks.process import Child, free_port
+from benchmarks.stub import CHUNKS, MODEL, NATIVE, OPENAI, PACE_S, PACED_CHUNKS, serve
 
 
 @pytest.fixture
@@ -37,9 +40,10 @@ async def log_of(port: int) -> list[str]:
     return [kind for kind, _ in json.loads(await ask(port, b"GET /bench/log HTTP/1.1\r\n\r\n"))]
 
 
+@pytest.mark.parametrize("path", [NATIVE, OPENAI])
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_the_driver_measures_every_request_but_the_warm_up(port, streaming):
-    load = await drive(plan(port, streaming=streaming))
+async def test_the_driver_measures_every_request_but_the_warm_up(port, streaming, path):
+    load = await drive(plan(port, streaming=streaming, path=path))
     assert len(load.latencies_s) == len(load.first_s) == 4
     assert load.took_s > 0
     assert await log_of(port) == ["arrived", "ended"] * 6
@@ -53,6 +57,40 @@ async def test_a_stream_is_valid_ndjson_that_ends_as_ollama_ends_it(port):
     assert len(lines) == CHUNKS
     assert [line["done"] for line in lines[-2:]] == [False, True]
     writer.close()
+
+
+async def test_openais_client_understands_the_stub(port):
+    async with AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
+        whole = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}])
+        assert (whole.choices[0].message.content or "").startswith("four words")
+        stream = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True)
+        chunks = [chunk async for chunk in stream]
+    assert len(chunks) == CHUNKS
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+async def test_a_paced_stream_takes_its_time_and_ends(port):
+    load = await drive(plan(port, streaming=True, word="paced"))
+    assert len(load.latencies_s) == 4
+    assert min(load.latencies_s) >= (PACED_CHUNKS - 1) * PACE_S * 0.9
+    assert sorted(await log_of(port)) == ["arrived"] * 6 + ["ended"] * 6
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_the_passthrough_changes_nothing_and_keeps_chunks_apart(port, streaming):
+    proxied = free_port()
+    with Child([sys.executable, "-m", "benchmarks.passthrough", str(proxied), f"http://127.0.0.1:{port}"], proxied) as child:
+        assert await raw(child.port, streaming=streaming) == await raw(port, streaming=streaming)
+
+
+async def raw(port: int, *, streaming: bool) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(chat_request(port, "hello", streaming=streaming))
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    body = await reader.readuntil(b"\r\n0\r\n\r\n" if streaming else b'"eval_duration":3000000}')
+    writer.close()
+    return body
 
 
 async def test_a_held_chat_is_never_answered_and_its_end_is_noted(port):

@@ -1,0 +1,115 @@
+"""One picture of a run: Hearth beside the others. Colours are Okabe and Ito's; every proxy has a hatch or a marker of its own as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from benchmarks.findings import Finding, number
+from benchmarks.overhead import HEARTH, LABELS, LITELLM, NGINX, PASSTHROUGH
+
+LOOKS = {NGINX: ("#009E73", "//"), PASSTHROUGH: ("#56B4E9", ".."), HEARTH: ("#0072B2", ""), LITELLM: ("#E69F00", "xx")}
+LINES = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#D55E00", "D"))
+TARGET = "#000000"
+WIDTH_IN, PANEL_IN, DOTS_PER_INCH = 12.0, 3.6, 120
+
+Draw = Callable[[Axes, Sequence[Finding]], None]
+
+
+def draw_png(findings: Sequence[Finding], caption: str) -> bytes:
+    """The picture as PNG; a panel for which nothing was measured is left out. Raises ValueError where that is all of them."""
+    panels = [(title, draw, of) for title, draw, names in _PANELS if (of := [finding for finding in findings if names(finding)])]
+    if not panels:
+        raise ValueError("nothing was measured that a picture could show: choose overhead, litellm or decisions")
+    rows = (len(panels) + 1) // 2
+    figure = Figure(figsize=(WIDTH_IN, PANEL_IN * rows + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle("What Hearth costs", fontsize=13, x=0.01, ha="left")
+    figure.supxlabel(caption, fontsize=7, color="#444444", x=0.01, ha="left")
+    places = figure.subplots(rows, 2, squeeze=False).flatten()
+    for axes, (title, draw, of) in zip(places, panels, strict=False):
+        draw(axes, of)
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in places[len(panels) :]:
+        axes.set_axis_off()
+    _legend(figure, places)
+    out = BytesIO()
+    figure.savefig(out, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return out.getvalue()
+
+
+def _legend(figure: Figure, places: Iterable[Axes]) -> None:
+    """One for all panels with bars; panels with lines have their own."""
+    shown = {
+        label: handle
+        for axes in places
+        if axes.get_legend() is None
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(shown.values(), shown.keys(), loc="outside upper right", ncols=max(1, len(shown)), frameon=False, fontsize=9)
+
+
+def _bars(axes: Axes, findings: Sequence[Finding]) -> None:
+    """A group for each subject, a bar for each proxy, a line at what Hearth may take."""
+    rows = [_by_proxy(finding) for finding in findings]
+    proxies = [proxy for proxy in LOOKS if any(proxy in row for row in rows)]
+    width = 0.8 / max(1, len(proxies))
+    for place, proxy in enumerate(proxies):
+        colour, hatch = LOOKS[proxy]
+        at = [group - 0.4 + (place + 0.5) * width for group, row in enumerate(rows) if proxy in row]
+        heights = [row[proxy] for row in rows if proxy in row]
+        bars = axes.bar(at, heights, width * 0.92, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=LABELS[proxy])
+        axes.bar_label(bars, [number(height) for height in heights], fontsize=6, padding=1)
+    for group, finding in enumerate(findings):
+        if finding.target is not None:
+            axes.hlines(finding.target, group - 0.45, group + 0.45, color=TARGET, ls="dashed", lw=1.2)
+    if any(finding.target is not None for finding in findings):
+        axes.plot([], [], color=TARGET, ls="dashed", lw=1.2, label="target")
+    axes.set_xticks(range(len(findings)), [finding.subject for finding in findings], fontsize=8)
+    _logarithmic(axes, findings[0].unit)
+
+
+def _lines(axes: Axes, findings: Sequence[Finding]) -> None:
+    """A line for each policy over the depth of the queue."""
+    for finding, (colour, marker) in zip(findings, LINES, strict=False):
+        policy, _, deepest = finding.name.partition(", ")
+        values = {**finding.beside, deepest.removesuffix(" waiting"): finding.measured or 0.0}
+        depths = [int(depth.replace(",", "")) for depth in values]
+        axes.plot(depths, list(values.values()), color=colour, marker=marker, lw=1.5, label=policy)
+    axes.set_xscale("log")
+    axes.set_xlabel("items waiting")
+    axes.set_ylabel(findings[0].unit)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8, loc="lower center", ncols=len(LINES))
+
+
+def _logarithmic(axes: Axes, unit: str) -> None:
+    axes.set_yscale("log", nonpositive="clip")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(f"{unit}, logarithmic")
+    axes.margins(y=0.12)
+
+
+def _by_proxy(finding: Finding) -> Mapping[str, float]:
+    """What can stand on a logarithmic axis: an addition that is lost in the noise may be below zero."""
+    values = {**finding.beside, HEARTH: finding.measured or 0.0}
+    return {proxy: value for proxy, value in values.items() if value > 0}
+
+
+_PANELS: tuple[tuple[str, Draw, Callable[[Finding], bool]], ...] = (
+    ("CPU per request", _bars, lambda finding: finding.name == "CPU per request"),
+    ("CPU per chunk of a stream", _bars, lambda finding: finding.name == "CPU per chunk"),
+    ("Latency added, median", _bars, lambda finding: finding.name == "p50 added"),
+    ("Latency added, 99th percentile", _bars, lambda finding: finding.name == "p99 added"),
+    ("First bytes of a stream, median added", _bars, lambda finding: finding.name == "first bytes, p50 added"),
+    ("One decision", _lines, lambda finding: finding.subject == "a decision"),
+)
