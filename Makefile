@@ -32,7 +32,7 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## Cost per request and chunk, start-up, idle slots, 10,000 callers, accepted jobs, decisions (ARGS="slot --rounds 3")
+bench: $(VENV)/.dev ## What Hearth costs beside nginx and a bare proxy, and what it holds (ARGS="litellm", ARGS="slot --rounds 3 --json OUT --plot OUT.png")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT")
@@ -40,7 +40,7 @@ sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT
 
 reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability")
 	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
-		$(or $(ARGS),tests/scheduling tests/simulation tests/jobs tests/reliability tests/faults)
+		$(or $(ARGS),tests/scheduling tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security)
 	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)
 
 docs: $(VENV)/.dev ## Build the documentation's site into site/, broken links are errors
@@ -54,7 +54,7 @@ lock: $(VENV)/.dev ## Pin every dependency with hashes
 		--extra build --extra dev --extra docs -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build/litellm site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

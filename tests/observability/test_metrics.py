@@ -306,6 +306,7 @@ async def test_every_beat_of_the_loop_is_measured():
 async def test_a_task_of_the_loop_counts_while_it_lives():
     async with House("a") as house:
         before = number(house.gateway, "hearth_loop_tasks")
+        assert before is not None
         waiting = asyncio.ensure_future(asyncio.sleep(1))
         assert number(house.gateway, "hearth_loop_tasks") == before + 1
         await waiting

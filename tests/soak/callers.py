@@ -1,0 +1,174 @@
+"""A house full of callers: every API, streams and whole answers, embeddings, jobs, people who leave.
+
+Each caller judges what it got: a whole answer, an error in the words of its API, or something that no caller must ever see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import aiohttp
+
+from tests.soak.wire import EMBEDDER, HOME, SECOND
+
+SECOND_SHARE = 0.1
+PATIENCE_S = 120.0
+LEAVES_AFTER_S = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""Before anything came, while waiting, in the middle of the answer; some stay until the end."""
+ERRORS = frozenset({500, 502, 503, 504})
+"""Statuses that a bad minute of the model server may have. Anything else that is not 200 is a defect, of Hearth or of this test."""
+Body = dict[str, Any]
+
+
+class End(StrEnum):
+    """How a request ended for its caller."""
+
+    WHOLE = "whole"
+    REFUSED = "refused"
+    TOLD = "told"
+    LEFT = "left"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One kind of request.
+
+    Attributes:
+        share: how many of a hundred.
+        ending: the last words of a stream that is complete; empty for an answer that comes whole.
+    """
+
+    name: str
+    path: str
+    share: int
+    body: Callable[[str, str], Body]
+    ending: str = ""
+    leaves: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    status: int = 200
+
+
+def _chat(model: str, text: str) -> Body:
+    return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 40, "options": {"num_predict": 40}}
+
+
+def _streamed(model: str, text: str) -> Body:
+    return {**_chat(model, text), "stream": True}
+
+
+def _unstreamed(model: str, text: str) -> Body:
+    return {**_chat(model, text), "stream": False}
+
+
+def _generate(model: str, text: str) -> Body:
+    return {"model": model, "prompt": text, "stream": False, "options": {"num_predict": 40}}
+
+
+def _embed(_: str, text: str) -> Body:
+    return {"model": EMBEDDER, "input": text}
+
+
+def _job(_: str, text: str) -> Body:
+    return {"request": {"model": HOME, "prompt": text, "options": {"num_predict": 40}}}
+
+
+REQUESTS = (
+    Request(name="native stream", path="/api/chat", share=15, body=_streamed, ending='"done":true'),
+    Request(name="native whole", path="/api/generate", share=10, body=_generate),
+    Request(name="openai stream", path="/v1/chat/completions", share=15, body=_streamed, ending="data: [DONE]"),
+    Request(name="openai whole", path="/v1/chat/completions", share=10, body=_unstreamed),
+    Request(name="anthropic stream", path="/v1/messages", share=10, body=_streamed, ending="event: message_stop"),
+    Request(name="anthropic whole", path="/v1/messages", share=5, body=_unstreamed),
+    Request(name="native embedding", path="/api/embed", share=5, body=_embed),
+    Request(name="openai embedding", path="/v1/embeddings", share=5, body=_embed),
+    Request(name="the house", path="/api/generate", share=10, body=_generate, headers={"X-Task-Type": "parse_task"}),
+    Request(name="leaves", path="/api/chat", share=10, body=_streamed, ending='"done":true', leaves=True),
+    Request(name="job", path="/llm/jobs", share=5, body=_job, status=202),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One request from its caller's side; instants of the monotonic clock."""
+
+    name: str
+    end: End
+    asked_at: float
+    ended_at: float
+    said: str = ""
+
+
+class Callers:
+    """Sends requests and remembers how each ended.
+
+    Attributes:
+        asked: requests so far; ends: those that have ended; jobs: ids of the jobs that were accepted.
+    """
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, chance: random.Random) -> None:
+        self.asked = 0
+        self.ends: list[Ended] = []
+        self.jobs: list[str] = []
+        self._url = url
+        self._session = session
+        self._chance = chance
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def call(self, rate_per_s: float, seconds: float) -> None:
+        """Ask so often, whoever is still waiting; returns when the last one has been asked."""
+        began_at, count = time.monotonic(), int(rate_per_s * seconds)
+        for number in range(count):
+            await asyncio.sleep(max(0.0, began_at + number / rate_per_s - time.monotonic()))
+            task = asyncio.ensure_future(self._one(self._chance.choices(REQUESTS, [one.share for one in REQUESTS])[0]))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def answered(self) -> None:
+        """Wait until nobody waits any more."""
+        await asyncio.gather(*self._under_way)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        return Counter((ended.name, ended.end.value) for ended in self.ends)
+
+    async def _one(self, request: Request) -> None:
+        self.asked += 1
+        asked_at, text = time.monotonic(), f"request {self.asked} " + "word " * self._chance.randrange(1, 60)
+        model = SECOND if self._chance.random() < SECOND_SHARE else HOME
+        try:
+            async with asyncio.timeout(self._chance.choice(LEAVES_AFTER_S) if request.leaves else PATIENCE_S):
+                end, said = await self._ask(request, request.body(model, text))
+        except TimeoutError:
+            end, said = (End.LEFT, "") if request.leaves else (End.BROKEN, "no answer at all")
+        except (aiohttp.ClientError, ValueError) as error:
+            end, said = End.BROKEN, repr(error)
+        ended = Ended(name=request.name, end=end, asked_at=asked_at, ended_at=time.monotonic(), said=said)
+        self.ends.append(ended)
+
+    async def _ask(self, request: Request, body: Body) -> tuple[End, str]:
+        async with self._session.post(f"{self._url}{request.path}", json=body, headers=request.headers) as answer:
+            text = await answer.text()
+        if answer.status != request.status:
+            known = answer.status in ERRORS and "error" in json.loads(text)
+            return (End.REFUSED if known else End.BROKEN), f"{answer.status} {text[:300]}"
+        if request.path == "/llm/jobs":
+            self.jobs.append(json.loads(text)["id"])
+        return judged(request, text)
+
+
+def judged(request: Request, text: str) -> tuple[End, str]:
+    """How an answer of the expected status ended, and its last words where that was not well."""
+    if not request.ending:
+        return (End.WHOLE, "") if isinstance(json.loads(text), dict) else (End.BROKEN, text[:300])
+    last = text.strip().rpartition("\n\n" if request.path.startswith("/v1") else "\n")[2]
+    if request.ending in last:
+        return End.WHOLE, ""
+    return (End.TOLD if "error" in last else End.BROKEN), last[-300:]

@@ -1,0 +1,93 @@
+"""Memory and time: mixed traffic at 20 requests/s for as long as `HEARTH_SOAK_MINUTES` says, while the model server has one bad minute
+after the other. Real processes, real time: 3 minutes with a fault every 20 s here, 60 minutes with one a minute in `make reliability`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+import pytest
+
+from tests.soak.gateway import Gateway
+from tests.soak.soak import Plan, Soak
+from tests.soak.verdict import MB, climb, lags_s, lows, mb_per_10k
+from tests.soak.wire import ModelServer
+
+MINUTES = float(os.environ.get("HEARTH_SOAK_MINUTES", "3"))
+LONG = MINUTES >= 30
+"""Long enough to judge the single worst moment, and the quiet moments of every interval."""
+PLAN = (
+    Plan(warm_up_s=600.0, seconds=MINUTES * 60, fault_every_s=60.0)
+    if LONG
+    else Plan(warm_up_s=20.0, seconds=MINUTES * 60 - 20, fault_every_s=20.0)
+)
+LAG_S = 0.25
+GROWTH_MB = 1.0 if LONG else 10.0
+"""A slope, per 10,000 requests. In a few thousand the histories that are kept (the last 4,000 spans and the like) still fill."""
+WAL_MB = 64.0
+SPARE = 2
+"""Descriptors and tasks by which two moments of rest may differ: a thread that happens to have a file open, the look itself."""
+DRIFT = 5
+"""The same for the quietest moments of busy minutes."""
+
+
+def told(soak: Soak) -> str:
+    """The run in a few lines, for people."""
+    before, after, lags = soak.before, soak.after, lags_s(soak.samples, PLAN.fault_every_s)
+    ends = Counter(ended.end.value for ended in soak.callers.ends)
+    lines = (
+        f"{soak.callers.asked} requests, {dict(ends)}, {len(soak.callers.jobs)} jobs, {len(soak.faults)} faults",
+        f"RSS {before.rss_bytes / MB:.1f} -> {after.rss_bytes / MB:.1f} MB, {mb_per_10k(soak.samples):.2f} MB per 10,000 requests",
+        f"descriptors {before.descriptors:.0f} -> {after.descriptors:.0f}, tasks {before.tasks:.0f} -> {after.tasks:.0f} at rest",
+        f"loop lag: at most {max(lags)} s, {median(lags)} s in the median interval",
+        f"write-ahead log: at most {max(sample.wal_bytes for sample in soak.samples) / MB:.1f} MB",
+    )
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.timeout(PLAN.warm_up_s + PLAN.seconds + 900)
+async def test_memory_descriptors_tasks_and_lag_stand_still_under_mixed_traffic_and_faults(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, logger="aiohttp.server")  # connections that break off under the emulator are the point
+    seed = random.SystemRandom().randrange(2**32)
+    sys.stdout.write(f"seed {seed}\n")
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        ModelServer() as server,
+        Gateway(tmp_path, server.url, session) as gateway,
+    ):
+        soak = Soak(gateway, server, session, seed=seed)
+        await soak.run(PLAN)
+        sys.stdout.write(told(soak))
+        require_that_nothing_is_lost(soak, await gateway.numbers(), await soak.jobs())
+        require_that_nothing_grows(soak)
+
+
+def require_that_nothing_is_lost(soak: Soak, numbers: dict[str, float], jobs: Counter[str]) -> None:
+    assert soak.broken() == []
+    assert soak.unhealed() == []
+    assert jobs == {"completed": len(soak.callers.jobs)}
+    assert numbers["hearth_requests_lost_total"] == 0
+    assert numbers["hearth_internal_faults_total"] == 0, soak.gateway.complaints()
+
+
+def require_that_nothing_grows(soak: Soak) -> None:
+    before, after, lags = soak.before, soak.after, lags_s(soak.samples, PLAN.fault_every_s)
+    assert after.descriptors <= before.descriptors + SPARE
+    assert after.tasks <= before.tasks + SPARE
+    assert (max(lags) if LONG else median(lags)) <= LAG_S
+    assert max(sample.wal_bytes for sample in soak.samples) <= WAL_MB * MB
+    assert mb_per_10k(soak.samples) <= GROWTH_MB
+    if LONG:
+        quiet = lows(soak.samples, PLAN.fault_every_s)
+        assert climb([sample.descriptors for sample in quiet]) <= DRIFT
+        assert climb([sample.tasks for sample in quiet]) <= DRIFT
