@@ -44,6 +44,11 @@ class Seen:
     body: bytes = b""
 
 
+def is_of_the_registry(path: str, seen: Seen) -> bool:
+    """Is it Ollama's own 500 for a registry of models that a house in a test cannot reach?"""
+    return path in {"/api/create", "/api/pull", "/api/push"} and b"/v2/" in seen.body
+
+
 def fort_settings(folder: Path, keys: tuple[KeySettings, ...] = KEYS) -> Settings:
     base = house_settings(keys=keys)
     return replace(base, storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
