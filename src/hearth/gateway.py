@@ -85,15 +85,7 @@ class Gateway:
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = self._worker(config, backend, control)
         self._identity = identity
-        self._watch = BackendWatch(
-            control=control,
-            clock=clock,
-            settings=self._settings,
-            state=self.worker.scheduler.state,
-            post=self.worker.post,
-            events=events,
-            tracker=self.worker.tracker,
-        )
+        self._watch = self._backend_watch(control)
         self._timetable = Timetable(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
         self._supervisor = Supervisor(clock=clock, events=events)
         self._stats, self.timeline, self.tallies = Stats24h(), Timeline(), MetricTallies()
@@ -128,6 +120,17 @@ class Gateway:
             fingerprint_of=self._fingerprint_of,
             extra_status=self.status_beside_queue,
             on_backend_down=self._look_at_backend,
+        )
+
+    def _backend_watch(self, control: ModelControl) -> BackendWatch:
+        return BackendWatch(
+            control=control,
+            clock=self.clock,
+            settings=self._settings,
+            state=self.worker.scheduler.state,
+            post=self.worker.post,
+            events=self.events,
+            tracker=self.worker.tracker,
         )
 
     @property

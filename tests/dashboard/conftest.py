@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture
 async def browser() -> AsyncIterator[Any]:
     if importlib.util.find_spec("playwright") is None:
-        pytest.skip("playwright is not installed: `make setup` brings it")
+        pytest.skip("playwright is not installed: `make test` brings it")
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         pytest.skip("no Chromium on this machine: `apt install chromium`")
     from playwright.async_api import async_playwright, expect  # noqa: PLC0415 - only where there is one

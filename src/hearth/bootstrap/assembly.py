@@ -58,17 +58,12 @@ async def build_gateway(
     clock, events = clock or SystemClock(), EventFanout(sinks)
     mode = backend_mode or config.settings.backend.mode
     async with AsyncExitStack() as closing:
-        alerter = GatewayAlerter(settings=config.settings.alerts, clock=clock, events=events)
-        closing.push_async_callback(alerter.aclose)
-        events.subscribe(alerter)
+        alerter = _open_alerter(config, clock=clock, events=events, closing=closing)
         telemetry = open_telemetry(config, clock=clock, events=events, closing=closing)
         log = await open_store(config, clock=clock, events=events, closing=closing) if store and config.settings.storage.enabled else None
         url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
         learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
-        control, claude = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S), ClaudeBackend()
-        backend = OllamaBackend(url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
-        for adapter in (control, claude, backend):
-            closing.push_async_callback(adapter.aclose)
+        control, claude, backend = _open_adapters(config, url, closing=closing)
         card = None if emulated else card_of_this_machine(config, closing=closing)
         gateway = Gateway(
             config=config,
@@ -89,6 +84,21 @@ async def build_gateway(
         if card is not None:
             gateway.accompany("gpu watch", gpu_watch(gateway, card, control).run)
         return gateway
+
+
+def _open_alerter(config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> GatewayAlerter:
+    alerter = GatewayAlerter(settings=config.settings.alerts, clock=clock, events=events)
+    closing.push_async_callback(alerter.aclose)
+    events.subscribe(alerter)
+    return alerter
+
+
+def _open_adapters(config: GatewayConfig, url: str, *, closing: AsyncExitStack) -> tuple[OllamaControl, ClaudeBackend, OllamaBackend]:
+    control, claude = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S), ClaudeBackend()
+    backend = OllamaBackend(url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
+    for adapter in (control, claude, backend):
+        closing.push_async_callback(adapter.aclose)
+    return control, claude, backend
 
 
 def _join_store(gateway: Gateway, log: Store | None, learned: Recollection | None, claude: ClaudeBackend) -> None:
