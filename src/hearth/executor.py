@@ -70,9 +70,10 @@ class Executor:
 
     def _open(self, work: Work) -> Opening | None:
         """What cannot be opened is tried again by its task, which tells of what is wrong with it."""
-        with suppress(Exception):
+        try:
             return self._backend.open(work.call_on(work.model or ""))
-        return None
+        except Exception:  # noqa: BLE001 - whatever it is
+            return None
 
     def _forget(self, work: Work, attempt: int, opening: Opening | None, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
@@ -127,7 +128,8 @@ class Executor:
         self._post(report)
 
     async def _run(self, work: Work, opening: Opening | None, prompt_s: float, limit_s: float) -> None:
-        self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
+        if opening is None:  # else it was sent in the turn of its dispatch, which is what was expected then
+            self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
         began_at = asyncio.get_running_loop().time()
         end_at = began_at + max(MIN_TIMEOUT_S, 2 * limit_s)
         quiet_s = self._settings().ollama.first_byte_timeout_s + 2 * prompt_s

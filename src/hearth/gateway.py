@@ -28,10 +28,8 @@ from hearth.jobs.tasks import TaskDoor
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics.families import Reading
 from hearth.observability.metrics.live import Live
-from hearth.observability.metrics.tallies import MetricTallies
-from hearth.observability.timeline import RECALLED_ROWS, SPAN_S, Timeline
+from hearth.observability.records import Records
 from hearth.observability.tracing.gathering import TraceGathering
-from hearth.observability.windows import DAY_S, Stats24h
 from hearth.orders import Orders
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import LLMQueueWorker
@@ -40,7 +38,7 @@ from hearth.reloading import ConfigInForce, MakeWatch, Reloader
 from hearth.scheduling.inputs import TimerFired
 from hearth.supervision import Supervisor
 from hearth.timetable import Timetable
-from hearth.types import InvocationFilter, canonical_model
+from hearth.types import canonical_model
 from hearth.version import __version__
 
 
@@ -88,9 +86,8 @@ class Gateway:
         self._watch = self._backend_watch(control)
         self._timetable = Timetable(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
         self._supervisor = Supervisor(clock=clock, events=events)
-        self._stats, self.timeline, self.tallies = Stats24h(), Timeline(), MetricTallies()
-        for sink in (self._stats, self.timeline, self.tallies):
-            events.subscribe(sink)
+        self.records = Records()
+        events.subscribe(self.records)
         self._on_stop = on_stop
         self.alerter: GatewayAlerter | None = None
         self.cloud: Cloud | None = None
@@ -172,10 +169,7 @@ class Gateway:
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         admissions = await history.admissions_since(wall_s - HOUR_S)
         self.rate_limiter.rebuild_from_records([(caller, now - (wall_s - accepted)) for caller, accepted in admissions], now)
-        for count in await history.counts_since(wall_s - DAY_S):
-            self._stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
-        swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)
-        self.timeline.recall(swaps, await history.find(InvocationFilter(limit=RECALLED_ROWS)), wall_less_now_s=wall_s - now)
+        await self.records.recall(history, now=now, wall_s=wall_s)
 
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""
@@ -197,10 +191,12 @@ class Gateway:
             await self._drain(grace_s, hurry)
         await self._supervisor.stop()
         await self._reloader.close()
+        self.records.flush()
         for close in self._on_stop:
             await close()
         now = self.clock.monotonic()
         self.events.emit(GatewayStopped(at=now, uptime_s=now - (now if self._started_at is None else self._started_at)))
+        self.records.flush()
 
     async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
         grace_s = self.config.settings.server.shutdown_grace_s if grace_s is None else grace_s
@@ -291,7 +287,7 @@ class Gateway:
         now, worker = self.clock.monotonic(), self.worker
         gpu, limits = worker.tracker.get_metrics(now), self._settings().queue
         live = Live(now=now, state=worker.scheduler.state, limits=limits, gpu=gpu, health=self.health(), parts=self._parts())
-        return self.tallies.readings(live)
+        return self.records.readings(live)
 
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""
@@ -337,7 +333,7 @@ class Gateway:
         now = self.clock.monotonic()
         usage = self.rate_limiter.get_all_usage(now)
         return {
-            "stats_24h": self._stats.snapshot(now),
+            "stats_24h": self.records.stats.snapshot(now),
             "rate_limits": {
                 caller: {"minute": f"{used.minute}/{used.minute_limit}", "hour": f"{used.hour}/{used.hour_limit}"}
                 for caller, used in usage.items()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hearth.config.settings import GpuAlertSettings
-from hearth.types import GpuReading
+from hearth.types import GpuReading, value
 
 HOUR_S = 3600.0
 SWAPS_KEPT = 200
@@ -54,7 +54,7 @@ class _Swap:
     started_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Span:
     """A stretch of GPU time, from `started_at` to `ended_at`."""
 

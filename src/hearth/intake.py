@@ -4,18 +4,17 @@ will know it by, and the count of those on their way there."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hearth.errors import Draining, ShuttingDown
 from hearth.events import Event
 from hearth.reply import Reply
-from hearth.types import BackendCall, Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind
+from hearth.types import BackendCall, Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind, value
 
 DRAIN_RETRY_S = 30.0
 """Nobody can tell when a drain ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class NewItem:
     """A request as it is submitted.
 
@@ -42,7 +41,7 @@ class NewItem:
     told: Callable[[Event], None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ticket:
     """An accepted request; the answer arrives in `reply`.
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hearth.errors import CallerGone, HearthError
-from hearth.types import Headers
+from hearth.types import Headers, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReplyHead:
     """Status and end-to-end headers of an answer."""
 

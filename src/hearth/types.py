@@ -131,7 +131,7 @@ class QueueItem:
         return (self.band, self.sequence) < (other.band, other.sequence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Usage:
     """What one finished generation reported of itself; None where the dialect does not say.
 
@@ -150,7 +150,7 @@ NO_USAGE = Usage()
 """Nothing was reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BackendCall:
     """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded, whole body."""
 
@@ -174,7 +174,7 @@ class CloudCall:
     api_key: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LoadOptions:
     """The options that decide how a model is loaded; changing one of them is a reload (Ollama's scheduler)."""
 

@@ -24,6 +24,7 @@ from hearth.gateway import Gateway
 from hearth.intake import Doors
 from hearth.observability.metrics import families
 from hearth.observability.metrics.families import Reading
+from hearth.observability.records import Records
 from hearth.orders import Orders
 from hearth.ports import InvocationHistory
 from hearth.queue import LLMQueueWorker, NewItem, Ticket
@@ -240,6 +241,7 @@ class FakeGateway:
         self.backend = FakeBackend()
         self.clock = Clock()
         self.events = Sink()
+        self.records = Records()
         self.orders = Orders(worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events)
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
         self.cloud = None

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from typing import Any, cast
 
 import pytest
 
+from hearth.api.app import HearthApp
+from hearth.api.asgi import AT_ONCE, Answer, Receive, Scope, Send
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
 from hearth.errors import ConfigError
+from hearth.types import Headers
 from tests.api.house import Caller, FakeGateway, hello, never
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -117,6 +121,59 @@ async def test_a_connection_is_kept_for_the_next_request(url):
         assert status == 200
         await caller.reader.readexactly(int(headers["content-length"]))
     caller.leave()
+
+
+class Saying:
+    """Answers everything with the same complete answer, in one piece where it may."""
+
+    def __init__(self, headers: Headers, *, at_once: bool) -> None:
+        self.headers = headers
+        self.at_once = at_once
+        self.took: list[bool] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await Answer(send, self._noted(scope["extensions"][AT_ONCE]) if self.at_once else None).whole(200, self.headers, b"hello")
+
+    def _noted(self, send: Any) -> Any:
+        def sent(*answer: Any) -> bool:
+            self.took.append(send(*answer))
+            return self.took[-1]
+
+        return sent
+
+    def end_streams(self) -> None:
+        """There are none."""
+
+
+async def said_by(app: Saying, raw: bytes) -> bytes:
+    server = HearthServer(cast("HearthApp", app), ServerSettings)
+    said = await answer_to(await server.start("127.0.0.1", 0), raw)
+    await server.stop(0.5)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("before", "took"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", [True, False]),
+        (2 * b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", [True, True, False]),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{}", [True, False]),
+        (b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n", [False, False]),
+        (b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", [False]),
+    ],
+)
+async def test_an_answer_in_one_piece_is_the_same_as_one_in_two_messages(before, took):
+    raw = before if b"1.0" in before else before + b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    short = Saying(((b"content-type", b"text/plain"),), at_once=True)
+    assert await said_by(short, raw) == await said_by(Saying(short.headers, at_once=False), raw)
+    assert short.took == took
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("value", [b"a\r\nset-cookie: b", b"a\nset-cookie: b", b"a\rset-cookie: b"])
+async def test_an_answer_with_a_line_break_in_a_header_is_never_sent(at_once, value):
+    assert await said_by(Saying(((b"x-model", value),), at_once=at_once), HEALTH) == b""
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])

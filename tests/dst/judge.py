@@ -100,7 +100,7 @@ def money_agrees(world: World) -> None:
 
 def counters_agree(world: World) -> None:
     """The counts of the last day are those of the events, over all lives; what is a day old leaves up to two minutes early."""
-    shown = +Counter(world.life.gateway._stats.snapshot(world.now))
+    shown = +Counter(world.life.gateway.records.stats.snapshot(world.now))
     least, most = (happened(world, world.now - span_s) for span_s in (DAY_S - 120.0, DAY_S))
     assert least <= shown <= most, f"counted {shown}, happened {most}, of which {least} for sure"
 

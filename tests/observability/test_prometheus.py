@@ -42,7 +42,7 @@ def promtool(*arguments: str, stdin: bytes = b"", cwd: Path = HERE) -> str:
 async def test_promtool_finds_nothing_wrong_with_the_page():
     async with House("a", "b", resident=("a",)) as house:
         for event in (*map(sample, all_kinds()), ended(), interrupted(), rejected()):
-            house.gateway.tallies.emit(event)
+            house.gateway.records.emit(event)
         page = render(house.gateway.readings())
     assert promtool("check", "metrics", stdin=page) == ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -54,7 +53,7 @@ async def test_what_nobody_waits_for_is_tried_again_without_being_asked(tmp_path
             assert not await outcome(writer, 1)
             writer.post(same_note(2))
             shell.rollback()
-        await asyncio.wait_for(well.wait(), 5.0)
+        await asyncio.wait_for(well.wait(), 30.0)
         assert notes(path) in ([], [2])
     assert notes(path) == [2]
 
@@ -127,7 +126,7 @@ async def test_after_a_failed_sync_the_connection_is_opened_anew_and_the_databas
         await writer.submit(note(0))
         before = len(opened)
         del statements[:]
-        fuse.arm(5)  # BEGIN, SAVEPOINT, INSERT, RELEASE, COMMIT
+        fuse.arm(3)  # BEGIN, INSERT, COMMIT
         assert not await outcome(writer, 1)
         assert await outcome(writer, 2)
         assert len(opened) == before + 1
@@ -251,7 +250,7 @@ async def test_a_disk_that_fails_at_the_end_is_admitted(tmp_path):
         await writer.submit(note(1))
         fuse.arm(1, lasting=True)
         writer.post(same_note(2))
-        assert not await writer.close(5.0)
+        assert not await writer.close(30.0)
         fuse.repair()
     assert notes(tmp_path / "hearth.db") == [1]
 
@@ -263,7 +262,7 @@ async def test_upkeep_that_meets_a_bad_disk_ends_and_is_reported(tmp_path):
 
     reported = asyncio.Event()
     async with writing(tmp_path / "hearth.db", upkeep=Unlucky(), listener=lambda health: reported.set()) as writer:
-        await asyncio.wait_for(reported.wait(), 5.0)
+        await asyncio.wait_for(reported.wait(), 30.0)
         assert await outcome(writer, 1)
         assert writer.health.fault is None
 
@@ -296,9 +295,8 @@ asyncio.run(main(Path(sys.argv[1])))
 
 def test_a_real_write_that_fails_halfway_loses_no_acknowledged_row(tmp_path):
     path = tmp_path / "hearth.db"
-    ran = subprocess.run([sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, timeout=30, check=False)
+    ran = subprocess.run([sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
     acknowledged = {int(word) for word in ran.stdout.split()}
     assert acknowledged <= set(notes(path))
     assert len(acknowledged) >= 14
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.getrlimit(resource.RLIMIT_FSIZE)[1]

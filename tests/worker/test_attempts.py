@@ -14,7 +14,7 @@ from hearth.executor import Executor
 from hearth.intake import item_of
 from hearth.ports import Exchange
 from hearth.reply import Reply
-from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Started, Stopped
+from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Stopped
 from hearth.types import BackendCall, Headers, Sequence
 from hearth.work import Work
 from tests.support.virtual_time import LoopClock, in_virtual_time
@@ -87,12 +87,10 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
     ("kind", "there", "turns", "reports"),
     [
         (None, True, 0, [Stopped]),
-        (Started, True, 1, [Started, Stopped]),
-        (Started, True, 0, [Started, FirstByte, Finished]),
-        (FirstByte, True, 0, [Started, FirstByte, Finished]),
-        (Finished, True, 0, [Started, FirstByte, Finished]),
-        (BackendDown, False, 0, [Started, BackendDown, Failed]),
-        (Failed, False, 1, [Started, BackendDown, Failed]),
+        (FirstByte, True, 0, [FirstByte, Finished]),
+        (Finished, True, 1, [FirstByte, Finished]),
+        (BackendDown, False, 0, [BackendDown, Failed]),
+        (Failed, False, 1, [BackendDown, Failed]),
     ],
 )
 @in_virtual_time

@@ -268,6 +268,7 @@ class Wired:
                 events=events,
                 history=store.invocations,
             )
+            gateway.records.subscribe(store.invocations)
             async with gateway:
                 yield gateway
 

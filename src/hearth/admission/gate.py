@@ -7,7 +7,6 @@ once there is cloud work. Must never queue anything and never read a clock. Call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from hearth.admission.auth import Identity
@@ -15,13 +14,13 @@ from hearth.admission.headers import RequestHeaders
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, RateLimited
 from hearth.rate_limiter import RateLimiter
-from hearth.types import Lane, Priority, canonical_model
+from hearth.types import Lane, Priority, canonical_model, value
 
 _TASK_TYPE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
 _TASK_TYPE_LENGTH = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Standing:
     """Where a request goes in line."""
 

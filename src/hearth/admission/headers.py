@@ -7,7 +7,9 @@ Must never decide anything and never keep a credential longer than the request. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from hearth.types import value
 
 _READ = frozenset(
     {
@@ -38,7 +40,7 @@ _READ = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RequestHeaders:
     """First values by lower-case name, and the names that came more than once; fields that Hearth does not read are not here."""
 
@@ -50,13 +52,13 @@ class RequestHeaders:
         """Read header fields whose names are in lower case."""
         values: dict[bytes, bytes] = {}
         repeated = []
-        for name, value in fields:
+        for name, content in fields:
             if name not in _READ:
                 continue
             if name in values:
                 repeated.append(name)
             else:
-                values[name] = value
+                values[name] = content
         return cls(values=values, repeated=frozenset(repeated))
 
     def get(self, name: bytes) -> bytes | None:

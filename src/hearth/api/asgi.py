@@ -20,13 +20,20 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+AtOnce = Callable[[int, Headers, bytes], bool]
+"""Sends a complete answer past ASGI, in one piece, where that is possible now; its headers declare its length."""
+AT_ONCE = "hearth.at_once"
+"""Where an `AtOnce` stands in `scope["extensions"]`, where the server is Hearth's own."""
+
+
 class Answer:
     """One HTTP answer being written; after the caller has left every write returns without effect."""
 
-    __slots__ = ("_send", "started")
+    __slots__ = ("_at_once", "_send", "started")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, at_once: AtOnce | None = None) -> None:
         self._send = send
+        self._at_once = at_once
         self.started = False
 
     async def head(self, status: int, headers: Headers) -> None:
@@ -44,8 +51,14 @@ class Answer:
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """A complete answer; Content-Length is added."""
-        await self.head(status, (*headers, (b"content-length", b"%d" % len(body))))
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self.measured(status, (*headers, (b"content-length", b"%d" % len(body))), body)
+
+    async def measured(self, status: int, headers: Headers, body: bytes) -> None:
+        """A complete answer whose headers have its Content-Length."""
+        self.started = True
+        if self._at_once is None or not self._at_once(status, headers, body):
+            await self.head(status, headers)
+            await self.end(body)
 
     async def raw(self, message: Message) -> None:
         """An ASGI message as another framework made it."""

@@ -21,6 +21,7 @@ class GatheringTransport(asyncio.Transport):
         super().__init__()
         self._transport = transport
         self._loop = loop
+        self.is_closing = transport.is_closing  # type: ignore[method-assign]  # asked four times for each request
         self._gathered: list[bytes] = []
         self._size_bytes = 0
 
@@ -43,6 +44,11 @@ class GatheringTransport(asyncio.Transport):
             self._size_bytes = 0
             self._transport.write(data)
 
+    def write_at_once(self, data: bytes) -> None:
+        """Send what was written, and the data after it, now."""
+        self.flush()
+        self._transport.write(data)
+
     def close(self) -> None:
         """Send what was written, then close."""
         self.flush()
@@ -61,10 +67,6 @@ class GatheringTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - the signature is asyncio's
         """As the other transport says."""
         return self._transport.get_extra_info(name, default)
-
-    def is_closing(self) -> bool:
-        """As the other transport says."""
-        return self._transport.is_closing()
 
     def pause_reading(self) -> None:
         """As the other transport does."""

@@ -17,15 +17,17 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hearth.api.asgi import Departure, whole_answers
+from hearth.api.asgi import AT_ONCE, Departure, whole_answers
 from hearth.api.gathering import GatheringTransport
+from hearth.types import Headers
 
 if TYPE_CHECKING:
     from array import array
@@ -146,7 +148,10 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._header_bytes += len(name) + len(value)
             if self._header_bytes > HEADER_LIMIT_BYTES:
                 raise httptools.HttpParserError("the headers are too large")
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The application may begin. A request whose Host nobody can tell says nothing about where the next one begins (RFC 9112, 3.2)."""
@@ -160,6 +165,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._phase = Reading.BODY
         self.app = self._served if self.parser.get_http_version() != "1.0" else whole_answers(self._served)
         super().on_headers_complete()
+        self.scope["extensions"][AT_ONCE] = partial(self._send_at_once, self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -192,6 +198,22 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._outgoing.flush()
         if not self.transport.is_closing():
             self._expect()
+
+    def _send_at_once(self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
+        """What uvicorn does for both messages of a complete answer; False where it is to do it, or to object to the headers."""
+        special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
+        if special or cycle.disconnected or self.flow.write_paused:
+            return False
+        lines = [STATUS_LINE[status][:-2], *(b"%b: %b" % field for field in (*cycle.default_headers, *headers))]
+        head = b"\r\n".join(lines)
+        if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
+            return False
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        self._outgoing.write_at_once(b"%b\r\n\r\n%b" % (head, body))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
 
     def send_400_response(self, msg: str) -> None:
         """Say in JSON that this is not HTTP, if nothing was said yet; then close. A body that breaks off is the end of the connection."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hearth.api.asgi import wait_gone
@@ -25,10 +24,10 @@ from hearth.dialects.routes import Route
 from hearth.errors import BackendError, HearthError
 from hearth.queue import LLMQueueWorker, Ticket
 from hearth.reply import ReplyHead
-from hearth.types import Headers
+from hearth.types import Headers, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Exchange:
     """What a relay is about: the route, the model as the caller wrote it, whether it streams, and the headers that Hearth adds."""
 
@@ -94,7 +93,12 @@ class Relay:
         try:
             head = await self._head()
             if not self._visit.answer.started:
-                await self._visit.answer.head(head.status, (*head.headers, *self._of.headers))
+                headers = (*head.headers, *self._of.headers)
+                if self._ticket.reply.complete and _has_length(head):
+                    self._complete = True
+                    await self._visit.answer.measured(head.status, headers, self._ticket.reply.whole()[1])
+                    return
+                await self._visit.answer.head(head.status, headers)
             elif head.status >= 400:
                 raise BackendError(error_text(await self._ticket.reply.body()))
             await self._pass_chunks()

@@ -6,7 +6,6 @@ Must never read a body or write an answer. Called by `api.inference` and `api.co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import Standing, admit, standing_of
@@ -16,7 +15,7 @@ from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
 from hearth.observability.tracing.spans import Origin
 from hearth.queue import NewItem, Ticket
-from hearth.types import BackendCall, Headers, WorkKind
+from hearth.types import BackendCall, Headers, WorkKind, value
 
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 """Every body that goes on has been read as JSON."""
@@ -26,7 +25,7 @@ _EMBED = WorkKind.EMBED
 _FORWARDED = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wanted:
     """Work that a caller asks for.
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from hearth.admission.auth import Identity
 from hearth.admission.headers import RequestHeaders
 from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
 from hearth.config.settings import ServerSettings
-from hearth.types import RequestId
+from hearth.types import RequestId, value
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _BYTES_PER_MIB = 1024 * 1024
 _NOTHING: Scope = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Visit:
     """A request and the way to answer it.
 

@@ -153,7 +153,7 @@ class Answer:
             self._keep = False
             raise BackendProtocolError(f"The model server at {self._address} {problem}")
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
 
         A body with neither chunks nor a length is whole wherever its connection ends (RFC 9112, section 6.3): only the terminator of
@@ -163,19 +163,25 @@ class Answer:
             BackendGone: the body ended short of its framing.
             BackendProtocolError: the framing is garbage, or the body or one line of a stream is larger than any answer.
         """
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The iterator of `chunks`, which as a generator would have to be registered with the loop."""
         ready = self._ready
-        while True:
-            while ready:
-                yield ready.popleft()
+        while not ready:
             self._unread_bytes = 0
             if self._error is not None:
                 raise self._error
             if self._ended:
-                return
+                raise StopAsyncIteration
             if self._paused and self._link is not None:
                 self._paused = False
                 self._link.resume()
             await self._news()
+        return ready.popleft()
 
     def close(self) -> None:
         """Keep the connection where the answer is over, else end it."""

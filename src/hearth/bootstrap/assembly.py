@@ -105,6 +105,7 @@ def _join_store(gateway: Gateway, log: Store | None, learned: Recollection | Non
     """What needs a memory: money, jobs, and what was learned."""
     if log is None:
         return
+    gateway.records.subscribe(log.invocations)
     open_cloud(gateway, claude, log)
     open_jobs(gateway, log)
     gateway.show("storage", log.shown)

@@ -55,7 +55,7 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
     gateway.accompany("alerts", alerter.run)
     gateway.show("alerts", alerter.status)
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
-    lag = LoopLagMonitor(clock=clock, events=events, settings=lambda: gateway.config.settings.alerts, note=gateway.tallies.note_loop_lag)
+    lag = LoopLagMonitor(clock=clock, events=events, settings=lambda: gateway.config.settings.alerts, note=gateway.records.note_loop_lag)
     gateway.accompany("loop lag", lag.run)
     if log_directory is not None:
         disk = DiskSpaceMonitor(log_directory, clock=clock, events=events, settings=lambda: gateway.config.settings.alerts)
@@ -95,7 +95,7 @@ def _in_a_line(gateway: Gateway) -> str:
 def join_latency(gateway: Gateway) -> None:
     """Have every request's phases followed, for the status and the metrics."""
     tracker = LatencyTracker()
-    gateway.events.subscribe(tracker)
+    gateway.records.subscribe(tracker)
     gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
     alive = partial(_is_alive, gateway)
     watch = LatencyWatch(tracker, clock=gateway.clock, events=gateway.events, alive=alive, history=gateway.history)

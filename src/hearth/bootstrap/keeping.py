@@ -34,7 +34,6 @@ async def open_store(
     path = database_path(settings.path, os.environ)
     store = await Store.open(path, settings, clock=clock, listener=reporter.hear, connect=connect)
     closing.push_async_callback(_close_store, store, reporter)
-    events.subscribe(store.invocations)
     events.subscribe(store.swaps)
     return store
 

@@ -20,6 +20,7 @@ from hearth.config.settings import BackendMode
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.housekeeping import housekeeping
+from hearth.observability.late import LateFanout
 from hearth.observability.logs import DirectSink, configure_logging
 from hearth.ports import EventSink
 
@@ -93,6 +94,7 @@ async def serve(
     """
     clock = SystemClock()
     output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
+    log = LateFanout((DirectSink(clock, output),))
     signals = Signals()
     try:
         async with (
@@ -103,7 +105,7 @@ async def serve(
                 clock=clock,
                 backend_mode=backend_mode,
                 ollama_url=ollama_url,
-                sinks=(DirectSink(clock, output), *sinks),
+                sinks=(log, *sinks),
                 store=True,
                 watch=True,
                 hurry=signals.hurry_requested,
@@ -114,5 +116,6 @@ async def serve(
             await signals.stop_requested.wait()
     finally:
         signals.close()
+        log.flush()
         output.close()
     return 0

@@ -9,7 +9,6 @@ Called by the gateway, once per inference request.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hearth.dialects.demands import check_request
 from hearth.dialects.durations import keep_alive_ns
@@ -31,13 +30,13 @@ from hearth.dialects.prompt_size import prompt_tokens
 from hearth.dialects.quirks import BackgroundTask, background_task, without_attribution
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import BadRequest
-from hearth.types import Dialect, LoadOptions, WorkKind
+from hearth.types import Dialect, LoadOptions, WorkKind, value
 
 _LOAD_TIME_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"})
 """Options that make Ollama reload the model when they differ from those it was loaded with (server/sched.go, `needsReload`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Envelope:
     """A request body as the gateway sees it.
 
@@ -166,12 +165,12 @@ def _rewrite(
 
 def _without_load_options(options: JsonObject, num_ctx: int | None) -> JsonObject:
     kept: JsonObject = {}
-    for key, value in options.items():
+    for key, setting in options.items():
         name = key.lower()
         if name == "num_ctx" and num_ctx is not None:
             kept["num_ctx"] = num_ctx
         elif name not in _LOAD_TIME_OPTIONS:
-            kept[key] = value
+            kept[key] = setting
     if num_ctx is not None:
         kept["num_ctx"] = num_ctx
     return kept

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import Endpoint, Route
-from hearth.types import Dialect, Usage, WorkKind
+from hearth.types import Dialect, Usage, WorkKind, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
 """Longest line that is understood: the last line of a long native answer lists its whole context, some 8 bytes per token."""
@@ -90,7 +89,7 @@ class StreamTail:
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WholeAnswer:
     """What an answer that came in one piece says of itself. `usage` is empty for errors and for whatever is not JSON."""
 

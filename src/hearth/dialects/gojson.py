@@ -11,10 +11,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from hearth.dialects.goscan import MAX_DEPTH, GoJsonError, refuse_malformed
+from hearth.types import value
 
 __all__ = [
     "MAX_DEPTH",
@@ -50,7 +50,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Document:
     """A decoded body. `exact`: False when re-encoding `value` would mean something else to a reader that handles duplicates otherwise."""
 
@@ -107,9 +107,9 @@ def _built(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
 def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does."""
     merged: JsonObject = {}
-    for key, value in pairs:
+    for key, content in pairs:
         merged.pop(key, None)
-        merged[key] = value
+        merged[key] = content
     return merged
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
+from hearth.types import value
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@value
 class Event:
     """Base of all events; `at` is the monotonic instant of the fact in seconds."""
 

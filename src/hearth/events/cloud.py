@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.events.base import Event
+from hearth.types import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BudgetThresholdReached(Event):
     """External callers have spent `budget.alert_pct` of what they may spend today on cloud models. Said once a day."""
 
@@ -16,7 +15,7 @@ class BudgetThresholdReached(Event):
     pct: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BudgetExhausted(Event):
     """A call to a cloud model was refused because it could have cost more than is left for today."""
 
@@ -26,7 +25,7 @@ class BudgetExhausted(Event):
     limit_usd: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CloudWentDown(Event):
     """Claude takes no work from this house: the key or the account is at fault. It is tried again after `retry_s`, or after a reload."""
 
@@ -35,7 +34,7 @@ class CloudWentDown(Event):
     retry_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CloudCameUp(Event):
     """Claude has answered again."""
 

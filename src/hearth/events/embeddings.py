@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.events.base import Event
+from hearth.types import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class EmbeddingsFlushed(Event):
     """A call for `inputs` callers went to the queue.
 
@@ -22,7 +21,7 @@ class EmbeddingsFlushed(Event):
     held_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class EmbeddingsParted(Event):
     """A call for several callers failed in a way that one of its inputs can cause; each input is now asked for by itself."""
 

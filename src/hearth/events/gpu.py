@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.events.base import Event
+from hearth.types import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SwapStarted(Event):
     """The scheduler set out to make `to_model` resident; `from_models` are evicted for it.
 
@@ -19,7 +18,7 @@ class SwapStarted(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SwapCompleted(Event):
     """The model is verified resident. `swap_s` spans unload and load, not the draining before it."""
 
@@ -30,7 +29,7 @@ class SwapCompleted(Event):
     offloaded: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SwapFailed(Event):
     """The model is not resident after all."""
 
@@ -41,7 +40,7 @@ class SwapFailed(Event):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ResidencyDrifted(Event):
     """The backend's memory changed without us: somebody else loaded or unloaded a model."""
 
@@ -49,7 +48,7 @@ class ResidencyDrifted(Event):
     vanished: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ModelOffloaded(Event):
     """A model that was loaded or changed without us runs, wholly or in part, on the CPU."""
 
@@ -58,7 +57,7 @@ class ModelOffloaded(Event):
     vram_mib: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GpuFound(Event):
     """The GPU says how it is, for the first time."""
 
@@ -66,7 +65,7 @@ class GpuFound(Event):
     total_mib: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GpuUnreadable(Event):
     """No GPU says how it is; its numbers stay unknown until one does. Said once."""
 
@@ -74,7 +73,7 @@ class GpuUnreadable(Event):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GpuLost(Event):
     """The GPU has stopped saying how it is. `reason`: a `GpuFault`."""
 
@@ -82,14 +81,14 @@ class GpuLost(Event):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GpuRecovered(Event):
     """The GPU says again how it is."""
 
     lost_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GpuOverheated(Event):
     """The GPU has reached `gpu.alerts.temperature_c`."""
 
@@ -97,7 +96,7 @@ class GpuOverheated(Event):
     limit_c: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GpuCooledDown(Event):
     """The GPU is well below `gpu.alerts.temperature_c` again."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.events.base import Event
+from hearth.types import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GatewayStarted(Event):
     """The gateway listens."""
 
@@ -17,7 +16,7 @@ class GatewayStarted(Event):
     authentication: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GatewayStopping(Event):
     """A stop was asked for; new work is refused."""
 
@@ -26,14 +25,14 @@ class GatewayStopping(Event):
     running: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GatewayStopped(Event):
     """Everything has ended."""
 
     uptime_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class EmulatorStarted(Event):
     """No Ollama answered, or the emulator was asked for: answers are made up."""
 
@@ -41,14 +40,14 @@ class EmulatorStarted(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BackendWentDown(Event):
     """The model server stopped answering."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BackendCameUp(Event):
     """The model server answers (again)."""
 
@@ -56,7 +55,7 @@ class BackendCameUp(Event):
     down_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskAnnounced(Event):
     """An internal task is due `due_s` from now; shortly before that, external work that could overrun it is held back."""
 
@@ -64,14 +63,14 @@ class TaskAnnounced(Event):
     due_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ModeChanged(Event):
     """Active hours began or ended."""
 
     active: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ConfigReloaded(Event):
     """A new configuration is in force. `needs_restart` names the keys that have changed since the start and wait for a restart."""
 
@@ -80,14 +79,14 @@ class ConfigReloaded(Event):
     needs_restart: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ConfigRejected(Event):
     """The file was not usable; the configuration in force stays."""
 
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class StorageFailed(Event):
     """What should be kept cannot be written; it waits in memory, and requests go on. `reason`: a `StorageFault`."""
 
@@ -95,14 +94,14 @@ class StorageFailed(Event):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class StorageRecovered(Event):
     """The store writes again. `dropped` rows found no room in memory meanwhile and are lost."""
 
     dropped: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class InternalFault(Event):
     """A defect of ours was caught at a supervision point; `where` names it."""
 
@@ -110,14 +109,14 @@ class InternalFault(Event):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LoopLagged(Event):
     """The event loop was held up for `lag_s` (`alerts.loop_lag_warning_s` or more): whatever should have happened meanwhile was late."""
 
     lag_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DiskRanLow(Event):
     """The disk of the log file has less free space than `alerts.disk_free_warning_mib`."""
 
@@ -125,14 +124,14 @@ class DiskRanLow(Event):
     limit_mib: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DiskSpaceReturned(Event):
     """The disk of the log file has enough free space again."""
 
     free_mib: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TelemetryFailed(Event):
     """The collector of traces does not take them; they are lost, and requests go on. Said once, until it takes them again."""
 
@@ -140,14 +139,14 @@ class TelemetryFailed(Event):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TelemetryRecovered(Event):
     """The collector takes traces again."""
 
     lost_spans: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AlertSent(Event):
     """A message with one or several alerts has arrived. `suppressed`: further ones like them that it only counts."""
 
@@ -158,7 +157,7 @@ class AlertSent(Event):
     attempts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AlertFailed(Event):
     """A message was given up. `stopped`: the target wants no more (401, 403, 404, 410), and gets none until a reload."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.events.base import Event
-from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.types import Lane, Outcome, RequestId, Sequence, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemEvent(Event):
     """Base of what happens to one item."""
 
@@ -20,14 +18,14 @@ class ItemEvent(Event):
     task_type: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemQueued(ItemEvent):
     """Accepted. `position` counts the items ahead of it, waiting ones only."""
 
     position: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemDispatched(ItemEvent):
     """Sent to the backend; `attempt` counts from 1."""
 
@@ -35,7 +33,7 @@ class ItemDispatched(ItemEvent):
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemStreaming(ItemEvent):
     """The first byte of a streamed answer has arrived; a whole one comes with its end."""
 
@@ -43,7 +41,7 @@ class ItemStreaming(ItemEvent):
     first_byte_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemInterrupted(ItemEvent):
     """Stopped for more urgent work and put back to the front of the external queue."""
 
@@ -52,7 +50,7 @@ class ItemInterrupted(ItemEvent):
     ran_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemPromoted(ItemEvent):
     """Waited `scheduling.aging.promote_after_s` and rose to `band`."""
 
@@ -60,14 +58,14 @@ class ItemPromoted(ItemEvent):
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemProtected(ItemEvent):
     """Interrupted `queue.max_interrupt_count` times: it will not be interrupted again (a starvation warning)."""
 
     interrupt_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemResumed(ItemEvent):
     """A replay has reproduced what an interrupted stream's caller had, and goes on from there. `catch_up_s` spans dispatch to there."""
 
@@ -76,14 +74,14 @@ class ItemResumed(ItemEvent):
     catch_up_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemDiverged(ItemEvent):
     """A replay gave another answer; the stream ended with a retryable error, and nothing of the other answer was sent."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemResent(ItemEvent):
     """An attempt failed before anything was forwarded; the item runs once more."""
 
@@ -91,7 +89,7 @@ class ItemResent(ItemEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemEnded(ItemEvent):
     """The one terminal event of an accepted item.
 
@@ -117,7 +115,7 @@ class ItemEnded(ItemEvent):
     cost_usd: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ItemLost(ItemEvent):
     """Nobody works on it any more, and its end was never told: a defect of ours. `phase`: where it was; `silent_s`: since its last sign."""
 
@@ -125,7 +123,7 @@ class ItemLost(ItemEvent):
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RequestRejected(Event):
     """Refused at the door: it was never accepted."""
 

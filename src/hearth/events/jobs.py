@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.events.base import Event
+from hearth.types import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobEvent(Event):
     """Base of what happens to one job."""
 
@@ -17,14 +16,14 @@ class JobEvent(Event):
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobQueued(JobEvent):
     """A job is on the disk: it will be done. `waiting` counts the jobs that wait in the store, this one included."""
 
     waiting: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobStarted(JobEvent):
     """A job goes to the GPU's queue; `attempt` counts from 1."""
 
@@ -32,7 +31,7 @@ class JobStarted(JobEvent):
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobRequeued(JobEvent):
     """A job that was started waits in the store again; it runs once more, not before `retry_s` from now."""
 
@@ -41,7 +40,7 @@ class JobRequeued(JobEvent):
     retry_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobEnded(JobEvent):
     """The one end of a job, said once its record is on the disk.
 
@@ -58,7 +57,7 @@ class JobEnded(JobEvent):
     status: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobsRecovered(Event):
     """What earlier processes left behind: `queued` jobs wait on, `requeued` ones were running and run again, `failed` ones do not."""
 
@@ -67,7 +66,7 @@ class JobsRecovered(Event):
     failed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BatchStarted(Event):
     """The file of a batch is in order: its `requests` will be done."""
 
@@ -77,7 +76,7 @@ class BatchStarted(Event):
     requests: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BatchEnded(Event):
     """The one end of a batch, said once its record is on the disk.
 
@@ -96,7 +95,7 @@ class BatchEnded(Event):
     total_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WebhookDelivered(Event):
     """Whoever asked to be told of the end of a job has been told."""
 
@@ -105,7 +104,7 @@ class WebhookDelivered(Event):
     attempts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WebhookFailed(Event):
     """The message about the end of a job was given up."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.events.base import Event
+from hearth.types import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DrainStarted(Event):
     """New work is refused from now on, on the owner's order; what waits and runs is finished."""
 
@@ -15,14 +14,14 @@ class DrainStarted(Event):
     running: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class DrainEnded(Event):
     """New work is taken again."""
 
     drained_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class OrderGiven(Event):
     """The owner ordered something else. `order`: pause, resume, pin, unpin, load or unload; `model`: which, where it is about one."""
 

@@ -12,9 +12,9 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import cast
 
 from hearth.events import (
     AlertFailed,
@@ -56,7 +56,7 @@ from hearth.events import (
     WebhookFailed,
     name_of,
 )
-from hearth.types import Outcome
+from hearth.types import Outcome, value
 
 MAX_FIELD_CHARS = 500
 MAX_LIST_ITEMS = 20
@@ -114,13 +114,17 @@ _LEVELS: Mapping[type[Event], int] = MappingProxyType(
     {**dict.fromkeys(_WARNINGS, logging.WARNING), **dict.fromkeys(_STEPS, logging.DEBUG), InternalFault: logging.ERROR}
 )
 
+_LEVEL_NAMES = {level: logging.getLevelName(level).lower() for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)}
+_AS_THEY_ARE = frozenset({int, bool, type(None)})
+_encoded = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
 _GLYPHS = {logging.DEBUG: "·", logging.INFO: "·", logging.WARNING: "!", logging.ERROR: "✗"}
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
 _COLOURS = {logging.DEBUG: "\x1b[2m", logging.INFO: "\x1b[32m", logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m"}
 _EVENT_WIDTH = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LogLine:
     """What one line says. `wall_at`: seconds since 1970-01-01 UTC; `level`: a number of `logging`; `fields` are not yet cleaned."""
 
@@ -158,11 +162,12 @@ def to_json(line: LogLine) -> str:
     """One JSON object in ASCII without a line break: `ts` (RFC 3339, UTC, ms), `level`, `event`, then the fields."""
     record: dict[str, Field] = {
         "ts": datetime.fromtimestamp(line.wall_at, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "level": logging.getLevelName(line.level).lower(),
+        "level": _LEVEL_NAMES.get(line.level) or logging.getLevelName(line.level).lower(),
         "event": clean(line.event),
     }
-    record.update((name, value_of(raw)) for name, raw in line.fields.items())
-    return json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for name, raw in line.fields.items():
+        record[name] = value_of(raw)
+    return _encoded(record)
 
 
 def to_text(line: LogLine, *, colour: bool) -> str:
@@ -178,8 +183,8 @@ def to_text(line: LogLine, *, colour: bool) -> str:
 
 def value_of(raw: object) -> Field:
     """A value that JSON can hold: text cleaned, floats finite and rounded to the microsecond, tuples as lists of at most 20 texts."""
-    if raw is None or isinstance(raw, bool):
-        return raw
+    if type(raw) in _AS_THEY_ARE:
+        return cast("Field", raw)
     if isinstance(raw, float):
         return round(raw, 6) if math.isfinite(raw) else str(raw)
     if isinstance(raw, str):
@@ -193,7 +198,7 @@ def value_of(raw: object) -> Field:
 
 def clean(text: str) -> str:
     """The text without credentials and at most 500 characters long."""
-    if len(text) < _SHORTEST_SECRET_CHARS:
+    if len(text) < _SHORTEST_SECRET_CHARS or (text.isalnum() and len(text) <= MAX_FIELD_CHARS):  # each pattern above has a separator in it
         return text
     scanned = text[:_SCANNED_CHARS]
     for pattern, replacement in _SECRETS if _SUSPICIOUS.search(scanned) else ():

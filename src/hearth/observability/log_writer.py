@@ -18,7 +18,7 @@ from hearth.observability.log_lines import LogLine
 
 GATHER_S = 0.02
 """A pause before the thread looks for more lines: waking it for each one costs the event loop more than the lines themselves."""
-AT_ONCE = 64
+AT_ONCE = 16
 """Lines that are written together at most."""
 
 

@@ -25,7 +25,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
-from hearth.types import Invocation, Lane, LoggedSwap, Sequence
+from hearth.types import Invocation, Lane, LoggedSwap, Sequence, value
 
 SPAN_S = 3600.0
 JOIN_S = 2.0
@@ -70,7 +70,7 @@ class Interruption:
     caller: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class EndedItem:
     """An item that has ended lately; `number` grows with every one."""
 

@@ -6,16 +6,22 @@ rate limiter's rebuild read through it.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 
 from hearth import failpoints
 from hearth.clock import Clock
+from hearth.errors import StorageUnavailable
 from hearth.events import Event, ItemEnded
 from hearth.storage.reader import Reader
 from hearth.storage.swaps import read_swaps
 from hearth.storage.writer import Writer
 from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
+
+CATCH_UP_S = 1.0
+"""The most that a question waits for rows that are on their way to a slow disk."""
 
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
 _INSERT = (
@@ -83,7 +89,8 @@ class InvocationLog:
         )
 
     async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
-        """Rows that match, the latest written first. Raises StorageUnavailable."""
+        """Rows that match, the latest written first, with those of all items that ended before. Raises StorageUnavailable."""
+        await self._catch_up()
         parameters = {
             "caller": wanted.caller,
             "model": wanted.model,
@@ -93,6 +100,11 @@ class InvocationLog:
             "limit": max(0, wanted.limit),
         }
         return await self._reader.read(lambda connection: tuple(_invocation(row) for row in connection.execute(_SELECT, parameters)))
+
+    async def _catch_up(self) -> None:
+        with suppress(StorageUnavailable, TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._writer.submit(lambda _: None)
 
     async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
         """Swaps that ended between the two instants, both inclusive, the latest written first. Raises StorageUnavailable."""

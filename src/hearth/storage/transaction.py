@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from hearth import failpoints
 from hearth.storage.faults import fault_of, unavailable
@@ -25,7 +26,7 @@ class Failure:
 
 
 def commit_together(connection: sqlite3.Connection, statements: Sequence[Statement]) -> list[object]:
-    """Run all functions in order in one transaction, each behind its own savepoint.
+    """Run all functions in order in one transaction; where one fails by its own doing, again with each behind its own savepoint.
 
     Returns:
         One result per function, `Failure` for those that raised. By then everything else is on the disk.
@@ -35,15 +36,25 @@ def commit_together(connection: sqlite3.Connection, statements: Sequence[Stateme
             the transaction may nevertheless turn out to be there when the file is opened again.
     """
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        results = [_attempt(connection, statement) for statement in statements]
-        failpoints.reach("storage.group.before_commit")
-        connection.execute("COMMIT")
-        failpoints.reach("storage.group.after_commit")
+        try:
+            return _committed(connection, [partial(statement, connection) for statement in statements])
+        except Exception as error:
+            if fault_of(error) is not None:
+                raise
+            connection.execute("ROLLBACK")
+            return _committed(connection, [partial(_attempt, connection, statement) for statement in statements])
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise unavailable(error) from error
+
+
+def _committed(connection: sqlite3.Connection, calls: Sequence[Callable[[], object]]) -> list[object]:
+    connection.execute("BEGIN IMMEDIATE")
+    results = [call() for call in calls]
+    failpoints.reach("storage.group.before_commit")
+    connection.execute("COMMIT")
+    failpoints.reach("storage.group.after_commit")
     return results
 
 

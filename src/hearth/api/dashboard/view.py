@@ -52,7 +52,7 @@ class View:
             "callers": self._callers(now),
             "orders": self._gateway.status_beside_queue().get("orders"),
             "timeline": self._timeline(now),
-            "recent": {str(ended.number): self._ended(ended) for ended in self._gateway.timeline.ended()},
+            "recent": {str(ended.number): self._ended(ended) for ended in self._gateway.records.timeline.ended()},
         }
 
     def _wall(self, at: float | None) -> float | None:
@@ -200,7 +200,7 @@ class View:
         }
 
     def _timeline(self, now: float) -> dict[str, object]:
-        timeline = self._gateway.timeline
+        timeline = self._gateway.records.timeline
         residents = snapshot.residents(self._gateway.worker.scheduler.state)
         timeline.settle({view.model: view.loaded_at for view in residents if view.phase != Phase.LOADING.value}, now)
         return {

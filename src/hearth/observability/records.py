@@ -1,0 +1,52 @@
+"""What is kept in memory of what happened, for whoever looks: the counts of a day, the timeline of the dashboard, the metrics.
+
+Each sink keeps its own and nobody waits for any of them, so they hear of events a moment late; read through here they are complete.
+Others who only keep records subscribe too. Owned by the gateway.
+"""
+
+from __future__ import annotations
+
+from hearth.observability.late import LateFanout
+from hearth.observability.metrics.families import Reading
+from hearth.observability.metrics.live import Live
+from hearth.observability.metrics.tallies import MetricTallies
+from hearth.observability.timeline import RECALLED_ROWS, SPAN_S, Timeline
+from hearth.observability.windows import DAY_S, Stats24h
+from hearth.ports import InvocationHistory
+from hearth.types import InvocationFilter
+
+
+class Records(LateFanout):
+    """The `EventSink` in front of them all; see `Stats24h`, `Timeline` and `MetricTallies` for what each can say."""
+
+    def __init__(self) -> None:
+        self._stats, self._timeline, self._tallies = Stats24h(), Timeline(), MetricTallies()
+        super().__init__((self._stats, self._timeline, self._tallies))
+        self.note_loop_lag = self._tallies.note_loop_lag
+
+    async def recall(self, history: InvocationHistory, *, now: float, wall_s: float) -> None:
+        """Begin with what earlier processes saw in the last hour and day; whatever is later than now by the calendar happened now.
+
+        Raises:
+            StorageUnavailable: the log cannot be read.
+        """
+        for count in await history.counts_since(wall_s - DAY_S):
+            self.stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
+        swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)
+        self.timeline.recall(swaps, await history.find(InvocationFilter(limit=RECALLED_ROWS)), wall_less_now_s=wall_s - now)
+
+    @property
+    def stats(self) -> Stats24h:
+        """Complete up to now, as the others."""
+        self.flush()
+        return self._stats
+
+    @property
+    def timeline(self) -> Timeline:
+        self.flush()
+        return self._timeline
+
+    def readings(self, live: Live) -> list[Reading]:
+        """Every metric as it is now."""
+        self.flush()
+        return self._tallies.readings(live)
