@@ -163,11 +163,18 @@ async def said_by(app: Saying, raw: bytes) -> bytes:
         (b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", [False]),
     ],
 )
-async def test_an_answer_in_one_piece_is_the_same_as_one_in_two_messages(before, took):
+@pytest.mark.parametrize("headers", [(), ((b"content-type", b"text/plain"), (b"x-model", b"a"))])
+async def test_an_answer_in_one_piece_is_the_same_as_one_in_two_messages(headers, before, took):
     raw = before if b"1.0" in before else before + b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    short = Saying(((b"content-type", b"text/plain"),), at_once=True)
+    short = Saying(headers, at_once=True)
     assert await said_by(short, raw) == await said_by(Saying(short.headers, at_once=False), raw)
     assert short.took == took
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_answer_that_ends_its_connection_does_so(at_once):
+    closing = Saying(((b"Connection", b"close"),), at_once=at_once)
+    assert (await said_by(closing, 2 * HEALTH)).count(b"HTTP/1.1 200 ") == 1
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -228,19 +235,6 @@ async def test_a_waiting_caller_is_not_ended_by_the_deadlines_for_reading(url, g
     caller.leave()
     await asyncio.wait({ended})
     ended.exception()
-
-
-async def test_one_connection_too_many_is_503(gateway, app):
-    server = HearthServer(app, ServerSettings, deadlines=PATIENT, connection_limit=3)
-    url = await server.start("127.0.0.1", 0)
-    held = [await Caller.to(url) for _ in range(2)]
-    for caller in held:
-        await caller.send(HEALTH)
-        assert (await caller.head())[0] == 200
-    assert (await answer_to(url, HEALTH)).startswith(b"HTTP/1.1 503 ")
-    for caller in held:
-        caller.leave()
-    await server.stop(0.5)
 
 
 async def test_a_taken_port_is_an_error_that_names_it_and_says_what_to_do(app):

@@ -200,13 +200,13 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._expect()
 
     def _send_at_once(self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
-        """What uvicorn does for both messages of a complete answer; False where it is to do it, or to object to the headers."""
+        """What uvicorn does for both messages of a complete answer; False where it is to do that, to close, or to object to the headers."""
         special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
         if special or cycle.disconnected or self.flow.write_paused:
             return False
         lines = [STATUS_LINE[status][:-2], *(b"%b: %b" % field for field in (*cycle.default_headers, *headers))]
         head = b"\r\n".join(lines)
-        if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
+        if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1 or b"\r\nconnection:" in head.lower():
             return False
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
