@@ -26,7 +26,7 @@ from benchmarks.stub import MODEL
 from hearth.clock import SystemClock
 from hearth.job_types import NewJob
 from hearth.storage.database import Database
-from hearth.storage.job_rows import row_of
+from hearth.storage.job_rows import insert
 from hearth.types import Lane, Priority
 
 CALLERS = 64
@@ -100,9 +100,8 @@ def _fill(path: Path) -> None:
     Database.open(path, reserve_mib=0, clock=SystemClock()).close()
     now = SystemClock().wall()
     with closing(sqlite3.connect(path)) as connection, connection:
-        rows = [row_of(new, now) for new in _jobs()]
-        columns, marks = ", ".join(rows[0]), ", ".join(f":{name}" for name in rows[0])
-        connection.executemany(f"INSERT INTO jobs ({columns}) VALUES ({marks})", rows)  # noqa: S608 - our names
+        for new in _jobs():
+            insert(connection, new, now)
 
 
 def _jobs() -> Iterator[NewJob]:

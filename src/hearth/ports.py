@@ -254,9 +254,6 @@ class JobRecords(Protocol):
     async def forget(self, before_wall_s: float) -> int:
         """Delete some of the jobs that ended before an instant; how many (0: none are left)."""
 
-    async def kept_bytes(self) -> int:
-        """Bytes of all requests and results."""
-
 
 class JobDeliveries(Protocol):
     """Messages about the ends of jobs; raises only StorageUnavailable."""

@@ -26,6 +26,8 @@ from hearth.errors import (
 from hearth.types import CloudCall
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
 
+WITHIN_S = 30.0
+
 
 @pytest.fixture
 async def claude() -> AsyncIterator[FakeClaude]:
@@ -115,7 +117,7 @@ async def test_an_error_inside_a_stream_is_told_by_its_type(backend, claude, kin
 @pytest.mark.parametrize("header", ["120", "0.5"])
 async def test_the_pause_that_claude_asks_for_is_kept(backend, claude, header):
     claude.default = refusal(429, "rate_limit_error", retry_after=header)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WITHIN_S):
         with pytest.raises(BackendBusy) as caught:
             await backend.open(call_to(claude))
     assert caught.value.retry_after_s == float(header)
@@ -152,19 +154,19 @@ async def test_leaving_closes_the_connection_at_once(backend, claude):
     claude.default = Script(stall_after=1, pings=0)
     exchange = await backend.open(call_to(claude))
     reading = asyncio.ensure_future(anext(aiter(exchange.events())))
-    await asyncio.wait_for(claude.stalling.wait(), 5)
+    await asyncio.wait_for(claude.stalling.wait(), WITHIN_S)
     reading.cancel()
     await exchange.aclose()
     await exchange.aclose()
-    await asyncio.wait_for(claude.gone.wait(), 1)
+    await asyncio.wait_for(claude.gone.wait(), WITHIN_S)
 
 
 async def test_leaving_before_the_head_closes_it_too(backend, claude):
     claude.default = Script(hold=True)
     opening = asyncio.ensure_future(backend.open(call_to(claude)))
-    await asyncio.wait_for(claude.stalling.wait(), 5)
+    await asyncio.wait_for(claude.stalling.wait(), WITHIN_S)
     opening.cancel()
-    await asyncio.wait_for(claude.gone.wait(), 1)
+    await asyncio.wait_for(claude.gone.wait(), WITHIN_S)
 
 
 async def test_the_environment_decides_nothing(backend, claude, monkeypatch):

@@ -20,7 +20,7 @@ from tests.support import ollama_wire as wire
 from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault
 
 LOAD_S = 0.02
-LONG_S = 5.0
+LONG_S = 30.0
 
 
 class Bench(Protocol):
@@ -51,7 +51,7 @@ class FakeBench:
 class OllamaBench:
     def __init__(self, fake: FakeOllama, server: StubServer) -> None:
         self.world = fake
-        self.adapter = OllamaControl(server.url, timeout_s=1.0)
+        self.adapter = OllamaControl(server.url, timeout_s=30.0)
         self.control: ModelControl = self.adapter
         self._server = server
 

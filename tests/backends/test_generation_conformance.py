@@ -84,7 +84,7 @@ class OllamaBench:
 
     async def start(self) -> None:
         await self.server.__aenter__()
-        self.backend = OllamaBackend(self.server.url, connect_timeout_s=1.0)
+        self.backend = OllamaBackend(self.server.url, connect_timeout_s=30.0)
 
     async def stop(self) -> None:
         await self.backend.aclose()

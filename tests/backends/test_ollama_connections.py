@@ -109,7 +109,7 @@ async def test_a_call_whose_answer_has_begun_is_not_repeated() -> None:
 
 async def test_an_idle_connection_is_closed_after_a_while() -> None:
     async with StubServer(saying(WHOLE), keeps=True) as server:
-        backend = OllamaBackend(server.url, connect_timeout_s=1.0, kept_for_s=0.01)
+        backend = OllamaBackend(server.url, connect_timeout_s=30.0, kept_for_s=0.01)
         async with aclosing(backend):
             await ask(backend)
             await server.all_left()

@@ -17,6 +17,9 @@ from tests.backends.stub_server import Peer, Serve, StubServer, saying, saying_a
 from tests.dialects.captured import captured
 
 Asked = Callable[[OllamaControl], Awaitable[object]]
+SILENT_S = 0.2
+"""How long an answer that never comes is waited for."""
+LONG_S = 30.0
 
 
 def json_answer(body: bytes, status: int = 200) -> bytes:
@@ -24,7 +27,7 @@ def json_answer(body: bytes, status: int = 200) -> bytes:
 
 
 def load(control: OllamaControl) -> Awaitable[object]:
-    return control.load("a", LoadOptions(), 0.2)
+    return control.load("a", LoadOptions(), LONG_S)
 
 
 def unload(control: OllamaControl) -> Awaitable[object]:
@@ -35,18 +38,18 @@ READS: tuple[Asked, ...] = (OllamaControl.version, OllamaControl.installed, Olla
 ALL: tuple[Asked, ...] = (*READS, load, unload)
 
 
-async def ask(serve: Serve, asked: Asked) -> object:
+async def ask(serve: Serve, asked: Asked, timeout_s: float = LONG_S) -> object:
     async with StubServer(serve) as server:
-        control = OllamaControl(server.url, timeout_s=0.2)
+        control = OllamaControl(server.url, timeout_s=timeout_s)
         try:
             return await asked(control)
         finally:
             await control.aclose()
 
 
-async def failure(serve: Serve, asked: Asked) -> HearthError:
+async def failure(serve: Serve, asked: Asked, timeout_s: float = LONG_S) -> HearthError:
     with pytest.raises(HearthError) as caught:
-        await ask(serve, asked)
+        await ask(serve, asked, timeout_s)
     return caught.value
 
 
@@ -57,7 +60,7 @@ async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]
         await peer.send(pending.pop(0))
 
     async with StubServer(serve) as server:
-        control = OllamaControl(server.url, timeout_s=1.0)
+        control = OllamaControl(server.url, timeout_s=LONG_S)
         await asked(control)
         await control.aclose()
         seen = [server.peers.get_nowait() for _ in range(server.connections)]
@@ -68,7 +71,7 @@ async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]
 async def test_a_refused_connection_is_unreachable(asked: Asked) -> None:
     async with StubServer(saying()) as server:
         server.stop_listening()
-        control = OllamaControl(server.url, timeout_s=0.2)
+        control = OllamaControl(server.url, timeout_s=LONG_S)
         with pytest.raises(BackendUnreachable):
             await asked(control)
         await control.aclose()
@@ -76,15 +79,16 @@ async def test_a_refused_connection_is_unreachable(asked: Asked) -> None:
 
 @pytest.mark.parametrize("asked", READS)
 async def test_a_server_that_accepts_and_says_nothing_is_unreachable(asked: Asked) -> None:
-    assert type(await failure(saying_and_waiting(), asked)) is BackendUnreachable
+    assert type(await failure(saying_and_waiting(), asked, SILENT_S)) is BackendUnreachable
 
 
 async def test_a_load_without_an_answer_times_out() -> None:
-    assert type(await failure(saying_and_waiting(), load)) is SwapTimedOut
+    silent = await failure(saying_and_waiting(), lambda control: control.load("a", LoadOptions(), SILENT_S))
+    assert type(silent) is SwapTimedOut
 
 
 async def test_an_unload_without_an_answer_has_failed() -> None:
-    assert type(await failure(saying_and_waiting(), unload)) is SwapFailed
+    assert type(await failure(saying_and_waiting(), unload, SILENT_S)) is SwapFailed
 
 
 @pytest.mark.parametrize("asked", READS)
@@ -145,7 +149,7 @@ async def test_a_load_is_an_empty_prompt_that_stays_for_ever() -> None:
 
 
 async def test_a_pinned_context_is_sent_with_the_load() -> None:
-    sent = await bodies_sent(lambda control: control.load("a", LoadOptions(num_ctx=8192), 1.0), json_answer(b"{}"))
+    sent = await bodies_sent(lambda control: control.load("a", LoadOptions(num_ctx=8192), LONG_S), json_answer(b"{}"))
     assert sent == [("/api/generate", {"model": "a", "keep_alive": -1, "options": {"num_ctx": 8192}})]
 
 
@@ -207,7 +211,7 @@ async def test_a_cancelled_caller_leaves_the_http_call_running() -> None:
             await loading
         assert not ended.is_set()
         answer.set()
-        await asyncio.wait_for(ended.wait(), 1.0)
+        await asyncio.wait_for(ended.wait(), LONG_S)
         await control.aclose()
 
 

@@ -14,6 +14,7 @@ from hearth.errors import BackendError, BackendGone, BackendProtocolError, Backe
 from hearth.types import BackendCall
 from tests.backends.stub_server import (
     LAST_CHUNK,
+    SOON_S,
     STREAM_HEAD,
     Peer,
     Serve,
@@ -193,7 +194,7 @@ async def test_nobody_listening_is_unreachable() -> None:
 
 
 async def test_a_name_that_does_not_resolve_is_unreachable() -> None:
-    async with backend_at("http://nowhere.invalid:1") as backend:
+    async with aclosing(OllamaBackend("http://nowhere.invalid:1", connect_timeout_s=1.0)) as backend:
         with pytest.raises(BackendUnreachable):
             await backend.open(call())
 
@@ -249,7 +250,7 @@ async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the
 async def test_no_number_of_waiting_calls_keeps_another_one_back() -> None:
     async with StubServer(saying_and_waiting()) as server, backend_at(server.url) as backend:
         waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(SOON_S):
             for _ in waiting:
                 await server.peers.get()
         for opening in waiting:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any, cast
 
@@ -10,7 +9,6 @@ from hearth.batch_types import PART_BYTES, BatchRecord, NewBatch, NewFile
 from hearth.batches.desk import Batches
 from hearth.batches.running import Shelf
 from hearth.events import BatchEnded
-from hearth.jobs.feeder import House as Around
 from hearth.storage.batch_lines import BatchLineTable
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
@@ -47,22 +45,13 @@ class BatchHouse(JobHouse):
         self.files = FileTable(writer=writer, reader=reader, clock=clock, epoch=self.disk.epochs)
         self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock)
         shelf = Shelf(files=self.files, progress=self.table_of_batches, lines=BatchLineTable(writer=writer, reader=reader, clock=clock))
-        around = Around(
-            worker=self.gateway.worker,
-            resolve=self.gateway.resolve,
-            ready=lambda: self.gateway.ready()[0],
-            config=lambda: self.gateway.config,
-            clock=self.gateway.clock,
-            events=self.gateway.events,
-            ended=lambda: None,
-        )
         self.batches = Batches(
             uploads=self.files,
             records=self.table_of_batches,
             upkeep=self.table_of_batches,
             shelf=shelf,
             jobs=self.jobs,
-            house=around,
+            house=self.around,
         )
         self.gateway.batches = self.batches
         self.gateway.events.subscribe(self.batches)
@@ -133,8 +122,3 @@ class BatchHouse(JobHouse):
         codes = {each["custom_id"]: each["error"]["code"] if each["error"] else str(each["response"]["status_code"]) for each in errors}
         assert len({*done, *codes}) == len(output) + len(errors) == batch.completed + batch.failed
         return done, codes
-
-
-async def soon(seconds: float = 1.0) -> None:
-    """Some virtual time."""
-    await asyncio.sleep(seconds)

@@ -39,9 +39,10 @@ async def test_a_batch_survives_kill_9_and_answers_every_request_once(tmp_path: 
     await client.close()
     process, client = await next_life(tmp_path, ledger)
     async with asyncio.timeout(WITHIN_S):
+        process.moved.clear()
         while (batch := await client.batches.retrieve(batch.id)).status != "completed":
-            process.moved.clear()
             await process.moved.wait()
+            process.moved.clear()
     assert batch.output_file_id is not None
     rows = [json.loads(each) for each in (await client.files.content(batch.output_file_id)).text.splitlines()]
     assert [each["custom_id"] for each in rows] == [f"r{number}" for number in range(REQUESTS)]

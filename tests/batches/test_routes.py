@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,13 @@ import pytest
 
 from hearth.api.app import HearthApp, build_app
 from hearth.api.server import HearthServer
-from hearth.bootstrap import build_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, BatchSettings, CallerLimits, JobSettings, RateLimitSettings, Settings, StorageSettings
+from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
 from hearth.gateway import Gateway
 from tests.api.house import Got, ask
-from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, SLOW, house_settings, new_emulator
+from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
 from tests.jobs.house import Moves
+from tests.jobs.served import WITHIN_S, one_life, shown_once
 
-WITHIN_S = 40.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}
 
@@ -58,37 +55,24 @@ class Life:
         return await ask(self.app, "POST", "/v1/files", body, key=key, **{"content_type": "multipart/form-data; boundary=cut"} | headers)
 
     async def ended(self, client: openai.AsyncOpenAI, batch_id: str) -> Any:
+        return await shown_once(self.moves, lambda: client.batches.retrieve(batch_id), lambda batch: batch.status in ENDS)
+
+    async def running(self) -> None:
+        """Returns when the model server has work."""
         async with asyncio.timeout(WITHIN_S):
-            while (batch := await client.batches.retrieve(batch_id)).status not in ENDS:
-                self.moves.moved.clear()
-                await self.moves.moved.wait()
-        return batch
+            await self.moves.until(lambda: bool(self.gateway.worker.scheduler.state.running))
 
 
 Live = Callable[..., Any]
 
 
 @pytest.fixture
-async def ollama_url() -> AsyncIterator[str]:
-    emulator = new_emulator()
-    yield await emulator.start("127.0.0.1", 0)
-    await emulator.stop()
-
-
-@pytest.fixture
-def live(ollama_url: str, tmp_path: Path) -> Live:
+def live(tmp_path: Path) -> Live:
     @asynccontextmanager
-    async def run(*, keys: bool = False, store: bool = True, **changed: Any) -> AsyncIterator[Life]:
-        settings: Settings = replace(house_settings(), storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0), **changed)
-        if keys:
-            settings = replace(settings, auth=replace(settings.auth, keys=KEYS))
-        moves = Moves()
-        gateway = await build_gateway(
-            GatewayConfig(settings=settings), backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=store, sinks=(moves,)
-        )
-        app = build_app(gateway)
-        server = HearthServer(app, lambda: gateway.config.settings.server)
-        async with gateway:
+    async def run(**changed: Any) -> AsyncIterator[Life]:
+        async with one_life(tmp_path, **changed) as (gateway, moves):
+            app = build_app(gateway)
+            server = HearthServer(app, lambda: gateway.config.settings.server)
             yield Life(app, gateway, await server.start("127.0.0.1", 0), moves)
             await gateway.stop(0.0)
             await server.stop(0.1)
@@ -107,8 +91,9 @@ def live(ollama_url: str, tmp_path: Path) -> Live:
 )
 async def test_the_official_client_drives_a_batch_from_upload_to_answers(live, endpoint, body, answer):
     async with live() as house, house.client() as client:
-        file = await client.files.create(file=("night.jsonl", jsonl(endpoint, *[body] * 3)), purpose="batch")
-        assert (file.filename, file.purpose, file.status, file.bytes) == ("night.jsonl", "batch", "processed", file.bytes)
+        content = jsonl(endpoint, *[body] * 3)
+        file = await client.files.create(file=("night.jsonl", content), purpose="batch")
+        assert (file.filename, file.purpose, file.status, file.bytes) == ("night.jsonl", "batch", "processed", len(content))
         batch = await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", metadata={"night": "7"})
         assert (batch.status, batch.metadata, batch.expires_at - batch.created_at) == ("validating", {"night": "7"}, 86_400)
         batch = await house.ended(client, batch.id)
@@ -116,12 +101,12 @@ async def test_the_official_client_drives_a_batch_from_upload_to_answers(live, e
         assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (3, 3, 0)
         assert batch.usage.total_tokens > 0
         assert batch.created_at <= batch.in_progress_at <= batch.finalizing_at <= batch.completed_at
-        content = await client.files.content(batch.output_file_id)
-        rows = [json.loads(each) for each in content.text.splitlines()]
+        answers = await client.files.content(batch.output_file_id)
+        rows = [json.loads(each) for each in answers.text.splitlines()]
         assert [each["custom_id"] for each in rows] == ["r0", "r1", "r2"]
         assert all(each["response"]["body"][answer] and each["error"] is None for each in rows)
         output = await client.files.retrieve(batch.output_file_id)
-        assert (output.purpose, output.bytes) == ("batch_output", len(content.content))
+        assert (output.purpose, output.bytes) == ("batch_output", len(answers.content))
 
 
 async def test_files_are_listed_page_by_page_read_back_and_deleted(live):
@@ -186,10 +171,7 @@ async def test_a_restart_in_the_middle_loses_no_request_and_answers_each_once(li
     async with live() as house, house.client() as client:
         file = await client.files.create(file=("x.jsonl", jsonl("/v1/embeddings", *[EMBED] * 100)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-        async with asyncio.timeout(WITHIN_S):
-            while (await client.batches.retrieve(batch.id)).request_counts.completed == 0:
-                house.moves.moved.clear()
-                await house.moves.moved.wait()
+        await shown_once(house.moves, lambda: client.batches.retrieve(batch.id), lambda batch: batch.request_counts.completed > 0)
     async with live() as house, house.client() as client:
         ended = await house.ended(client, batch.id)
         assert (ended.status, ended.request_counts.completed) == ("completed", 100)
@@ -204,10 +186,7 @@ async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_delete
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="90m")
         with pytest.raises(openai.BadRequestError, match=batch.id):
             await client.files.delete(file.id)
-        async with asyncio.timeout(WITHIN_S):
-            while not house.gateway.worker.scheduler.state.running:
-                house.moves.moved.clear()
-                await house.moves.moved.wait()
+        await house.running()
         assert (await client.batches.cancel(batch.id)).status == "cancelling"
         ended = await house.ended(client, batch.id)
         assert (ended.status, ended.output_file_id, ended.request_counts.failed) == ("cancelled", None, 5)
@@ -333,10 +312,7 @@ async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
     async with live(keys=True) as house, house.client(FRIEND_KEY) as client:
         file = await client.files.create(file=("x.jsonl", jsonl("/v1/completions", *[body] * 200)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
-        async with asyncio.timeout(WITHIN_S):
-            while not house.gateway.worker.scheduler.state.running:
-                house.moves.moved.clear()
-                await house.moves.moved.wait()
+        await house.running()
         assert (await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)).status == 200
         ended = await house.ended(client, batch.id)
         assert (ended.status, ended.request_counts.completed) == ("cancelled", 0)

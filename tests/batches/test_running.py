@@ -14,7 +14,7 @@ from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Wind
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown
 from hearth.events import BatchEnded, BatchStarted, JobStarted
 from tests.batches.house import BatchHouse, jsonl, line, lines
-from tests.jobs.house import Disk
+from tests.jobs.house import Disk, job
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import settings_with
@@ -250,6 +250,14 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
 
 
 @in_virtual_time
+async def test_what_files_keep_is_not_there_for_jobs():
+    async with BatchHouse("a", settings=replace(settings_with(), jobs=JobSettings(max_stored_mib=0.001))) as house:
+        await house.uploaded(b"x" * 1000)
+        with pytest.raises(QueueFull, match=r"jobs\.max_stored_mib"):
+            await house.accept(job())
+
+
+@in_virtual_time
 async def test_no_more_batches_are_open_than_the_owner_allows_and_none_is_taken_while_stopping():
     async with BatchHouse("a", settings=replace(settings_with(), batches=BatchSettings(max_open=1))) as house:
         await house.started(jsonl(*lines(1)), "batch_1")
@@ -302,6 +310,16 @@ async def test_an_upload_that_its_process_did_not_live_to_complete_leaves_nothin
     async with BatchHouse("a", disk=disk) as house:
         await asyncio.sleep(1.0)
         assert disk.rows("SELECT COUNT(*) FROM files") == disk.rows("SELECT COUNT(*) FROM file_parts") == [(0,)]
+
+
+@in_virtual_time
+async def test_an_upload_that_is_given_up_leaves_its_room_to_the_next_one_at_once():
+    async with BatchHouse("a") as house:
+        number = await house.files.begin("test")
+        await house.files.append(number, 0, b"x" * 1000, 1 << 20)
+        house.batches.give_up(number)
+        await asyncio.sleep(1.0)
+        assert house.disk.rows("SELECT COUNT(*) FROM files") == house.disk.rows("SELECT COUNT(*) FROM file_parts") == [(0,)]
 
 
 @in_virtual_time

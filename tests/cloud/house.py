@@ -45,6 +45,8 @@ CLOUD_KEYS = (
 HAIKU = "claude-fake-1"
 ELSEWHERE = "nowhere-local:70b"
 """A model that the emulator does not have."""
+WITHIN_S = 30.0
+"""No test takes this long; it only ends one that waits for what never comes."""
 PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
 
 
@@ -83,7 +85,7 @@ class CloudHome(Home):
 
     async def ends(self, count: int) -> list[ItemEnded]:
         """The items that have ended, once there are so many."""
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(WITHIN_S):
             while len(self.ended) < count:
                 await self.heard.next()
         return self.ended
@@ -95,7 +97,7 @@ class CloudHome(Home):
 
     async def backend_is(self, *, up: bool) -> None:
         """Return once Hearth has noticed."""
-        async with asyncio.timeout(8.0):
+        async with asyncio.timeout(WITHIN_S):
             await self.until(
                 lambda status: status["backend"]["up"] is up and (self.gateway.worker.scheduler.state.down_since is None) is up
             )

@@ -16,7 +16,7 @@ from hearth.events import BudgetExhausted, BudgetThresholdReached, CloudCameUp, 
 from hearth.money import nano_usd, usd
 from hearth.types import Outcome
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
-from tests.cloud.house import BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, CloudHome, ledger_rows, open_cloud_home
+from tests.cloud.house import BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, WITHIN_S, CloudHome, ledger_rows, open_cloud_home
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
 
 DENSE = Script(words=("a", "b", "c", "d", "e", "f"))
@@ -80,7 +80,7 @@ async def test_attempts_are_bounded(home: CloudHome):
 
 async def test_a_long_pause_is_the_callers_to_wait_and_nobody_sleeps_through_it(home: CloudHome):
     home.claude_api.default = refusal(429, "rate_limit_error", retry_after="120")
-    async with asyncio.timeout(30), home.gpt(RICH) as client:
+    async with asyncio.timeout(WITHIN_S), home.gpt(RICH) as client:
         with pytest.raises(openai.InternalServerError) as caught:
             await client.chat.completions.create(model=ELSEWHERE, messages=HELLO)
     assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (503, "120")
@@ -167,10 +167,10 @@ async def test_a_stream_that_breaks_off_is_an_error_in_every_client_and_is_paid_
 async def test_a_stall_ends_even_where_signs_of_life_go_on(tmp_path, pings):
     async with open_cloud_home(tmp_path, timeout_s=0.3) as home:
         home.claude_api.default = Script(words=DENSE.words, stall_after=2, pings=pings)
-        async with asyncio.timeout(4), home.native(RICH) as native:
+        async with asyncio.timeout(WITHIN_S), home.native(RICH) as native:
             with pytest.raises(ollama.ResponseError, match="stopped answering"):
                 [part async for part in await native.chat(model=ELSEWHERE, messages=HELLO, stream=True)]
-        await asyncio.wait_for(home.claude_api.gone.wait(), 2)
+        await asyncio.wait_for(home.claude_api.gone.wait(), WITHIN_S)
         await home.ends(1)
         await billed_equals_books(home)
 
@@ -196,7 +196,7 @@ async def test_nothing_is_charged_where_nothing_was_sent(home: CloudHome):
 async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, streaming):
     home.claude_api.default = Script(hold=True) if when == "before the head" else Script(words=DENSE.words, stall_after=2, pings=0)
     asking = asyncio.ensure_future(post(home, BODY | {"stream": streaming}))
-    await asyncio.wait_for(home.claude_api.stalling.wait(), 5)
+    await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
     (running,) = home.spent()["running"]
     assert (running["state"], running["model"], running["served_by"], running["why"]) == ("running", HAIKU, "claude", "not_local")
     assert "say hello" not in str(running)
@@ -208,7 +208,7 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     else:
         answers = [await post(home, {}, BOSS, f"/llm/requests/cancel?caller={running['caller']}") for _ in range(2)]
         assert [json.loads(body)["requests"] for _, body, _ in answers] == [[running["request_id"]], []]
-    await asyncio.wait_for(home.claude_api.gone.wait(), 1)
+    await asyncio.wait_for(home.claude_api.gone.wait(), WITHIN_S)
     (ended,) = await home.ends(1)
     assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
     await asyncio.gather(asking, return_exceptions=True)
@@ -222,7 +222,7 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
 async def test_others_can_neither_see_nor_cancel_it(home: CloudHome):
     home.claude_api.default = Script(stall_after=1, pings=0)
     asking = asyncio.ensure_future(post(home, BODY))
-    await asyncio.wait_for(home.claude_api.stalling.wait(), 5)
+    await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
     (running,) = home.spent()["running"]
     assert (await post(home, {}, SAVER, f"/llm/requests/{running['request_id']}/cancel"))[0] == 404
     assert not asking.done()
@@ -234,9 +234,9 @@ async def test_a_call_that_runs_gets_its_grace_and_then_an_error_worth_a_retry(t
     async with open_cloud_home(tmp_path, grace_s=0.3) as home:
         home.claude_api.scripts = [Script(words=DENSE.words * 20), Script(words=DENSE.words, stall_after=2, pings=0)]
         first = asyncio.ensure_future(post(home, BODY))
-        await asyncio.wait_for(home.claude_api.asked.wait(), 5)
+        await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
         second = asyncio.ensure_future(post(home, BODY | {"stream": True}))
-        await asyncio.wait_for(home.claude_api.stalling.wait(), 5)
+        await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
         await home.gateway.stop()
         assert (await first)[0] == 200
         assert b"shutting down" in (await second)[1]
@@ -343,7 +343,7 @@ async def test_a_wait_that_is_too_long_is_claudes_and_a_short_one_is_not(tmp_pat
         running = [asyncio.ensure_future(post(home, slow | {"stream": True}, POOR)) for _ in range(4)]
         await home.until(lambda status: status["running"] and status["external_queue"]["pending"] >= 2)
         status, body, headers = await post(home, slow)
-        assert (status, body[:0], headers.get("x-hearth-served-by")) == (200, b"", "claude"), body
+        assert (status, headers.get("x-hearth-served-by")) == (200, "claude"), body
         for task in running:
             task.cancel()
         await home.idle()

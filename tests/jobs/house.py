@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
@@ -148,7 +148,7 @@ class JobHouse(House):
         self.table = self.disk.table(LoopClock())
         self.told = 0
         self.moves = Moves()
-        around = Around(
+        self.around = Around(
             worker=self.gateway.worker,
             resolve=self.gateway.resolve,
             ready=lambda: self.gateway.ready()[0],
@@ -158,8 +158,8 @@ class JobHouse(House):
             ended=self._tell,
             paused=lambda: self.gateway.orders.paused,
         )
-        self.jobs = Jobs(queue=self.table, records=self.table, house=around)
-        self.door = TaskDoor(self.jobs, around)
+        self.jobs = Jobs(queue=self.table, records=self.table, house=self.around)
+        self.door = TaskDoor(self.jobs, self.around)
         self.gateway.jobs = self.jobs
         self.gateway.events.subscribe(self.jobs)
         self.gateway.events.subscribe(self.moves)
@@ -167,10 +167,6 @@ class JobHouse(House):
 
     def _tell(self) -> None:
         self.told += 1
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        return self
 
     async def accept(self, new: NewJob) -> Acceptance:
         return await self.jobs.accept(new)

@@ -54,6 +54,7 @@ CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
         ([waiting(1), waiting(2, **CRITICAL), waiting(3, **CRITICAL)], [2, 3, 1]),
         ([waiting(1, **EXTERNAL), waiting(2)], [2, 1]),
         ([waiting(1, **EXTERNAL, **CRITICAL), waiting(2)], [2, 1]),
+        ([waiting(1, **EXTERNAL), waiting(2, **EXTERNAL, **CRITICAL)], [1, 2]),
         ([waiting(1, "a"), waiting(2, "b"), waiting(3, "a"), waiting(4, "b")], [1, 3, 2, 4]),
         ([waiting(1, "a"), waiting(2, "b", **CRITICAL), waiting(3, "a")], [2, 1, 3]),
         ([waiting(1, "a", task_type="t"), waiting(2, "b", task_type="t"), waiting(3, "a", task_type="t")], [1, 2, 3]),
@@ -67,6 +68,7 @@ CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
         "by priority",
         "internal before external",
         "no external priority passes an internal one",
+        "nor another external one",
         "jobs of one model together",
         "but never across priorities",
         "nor past an older job of the type",
@@ -97,6 +99,15 @@ def test_a_suspect_runs_alone():
     assert suspect.number == 1
     assert board.take(NOW, off_peak=False, running=[suspect]) is None
     assert order(board) == [2]
+
+
+def test_a_pause_holds_external_jobs_back_and_nobody_behind_them():
+    board = board_of(waiting(1, suspect=True, **EXTERNAL), waiting(2), waiting(3, **EXTERNAL))
+    taken = board.take(NOW, off_peak=False, running=(), paused=True)
+    assert taken is not None
+    assert taken.number == 2
+    assert board.take(NOW, off_peak=False, running=(), paused=True) is None
+    assert order(board) == [1, 3]
 
 
 def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_other_on_several():

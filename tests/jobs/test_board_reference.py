@@ -23,16 +23,16 @@ class PlainBoard:
         self.jobs: list[WaitingJob] = []
         self.batch = ("", 0)
 
-    def take(self, wall_s: float, *, off_peak: bool, running: list[WaitingJob]) -> WaitingJob | None:
-        chosen = self._choose(wall_s, off_peak, running)
+    def take(self, wall_s: float, *, off_peak: bool, running: list[WaitingJob], paused: bool) -> WaitingJob | None:
+        chosen = self._choose(wall_s, off_peak, running, paused)
         if chosen is not None:
             self.jobs.remove(chosen)
             self.batch = (chosen.model, self.batch[1] + 1 if chosen.model == self.batch[0] else 1)
         return chosen
 
-    def _choose(self, wall_s: float, off_peak: bool, running: list[WaitingJob]) -> WaitingJob | None:
+    def _choose(self, wall_s: float, off_peak: bool, running: list[WaitingJob], paused: bool) -> WaitingJob | None:
         due = [job for job in self.jobs if (job.not_before_wall_s or 0.0) <= wall_s and (off_peak or not job.off_peak)]
-        due.sort(key=place)
+        due = sorted((job for job in due if not (paused and job.lane is Lane.EXTERNAL)), key=place)
         suspects = [job for job in due if job.suspect]
         if any(job.suspect for job in running) or (suspects and running):
             return None
@@ -54,7 +54,8 @@ class PlainBoard:
 
 
 def place(job: WaitingJob) -> tuple[bool, int, int]:
-    return (job.lane is Lane.EXTERNAL, int(job.priority), job.number)
+    external = job.lane is Lane.EXTERNAL
+    return (external, 0 if external else int(job.priority), job.number)
 
 
 def leads(job: WaitingJob, earlier: list[WaitingJob]) -> bool:
@@ -92,9 +93,9 @@ def test_the_board_and_its_rules_agree_on_every_step(seed):
             gone = chance.choice(plain.jobs)
             plain.jobs.remove(gone)
             assert board.remove(gone.job_id) == gone
-        off_peak = chance.random() < 0.5
-        taken = board.take(wall_s, off_peak=off_peak, running=running)
-        assert taken == plain.take(wall_s, off_peak=off_peak, running=running)
+        off_peak, paused = chance.random() < 0.5, chance.random() < 0.2
+        taken = board.take(wall_s, off_peak=off_peak, running=running, paused=paused)
+        assert taken == plain.take(wall_s, off_peak=off_peak, running=running, paused=paused)
         running = [*running, taken][-2:] if taken is not None else running[1:]
         if taken is not None and chance.random() < 0.3:
             again = replace(taken, suspect=False)

@@ -10,11 +10,12 @@ from hearth.cancelling import Cancellation, cancel_caller
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded
 from hearth.intake import NewItem, Ticket
-from hearth.job_types import JobEnd, JobState, StartedJob, WaitingJob
+from hearth.job_types import JobEnd, JobState, StartedJob
 from hearth.jobs import desk
 from hearth.jobs.running import Run, run_once
 from hearth.types import Outcome, RequestId
 from tests.jobs.house import Disk, JobHouse, job, with_jobs
+from tests.jobs.test_board import waiting
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 NOTHING = Cancellation(requests=(), jobs=0)
@@ -83,18 +84,7 @@ async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_
 
 @in_virtual_time
 async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reaches_the_queue():
-    new = job()
-    waiting = WaitingJob(
-        number=1,
-        job_id=new.job_id,
-        caller=new.caller,
-        lane=new.lane,
-        priority=new.priority,
-        task_type=None,
-        model=new.model,
-        accepted_wall_s=0.0,
-    )
-    run, submitted = Run(job=waiting), list[NewItem]()
+    new, run, submitted = job(), Run(job=waiting(1)), list[NewItem]()
 
     async def resolve(model: str) -> str:
         run.cancelled = True

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from hearth.config.settings import Window
-from hearth.errors import BadRequest, KeyInUse, QueueFull, ShuttingDown, StorageUnavailable
+from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
 from hearth.events import ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState
 from hearth.types import Lane, Priority
@@ -304,23 +304,28 @@ async def test_a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the
     assert deaths == 3
 
 
+@in_virtual_time
+async def test_a_pause_of_external_work_holds_no_internal_job_up_not_even_behind_one_that_was_running_when_a_process_died():
+    first = JobHouse("a")
+    for name, lane in (("outside", Lane.EXTERNAL), ("inside", Lane.INTERNAL)):
+        await first.accept(job(name, lane=lane))
+    await first.table.start(1)
+    first.disk.broken = True
+    async with JobHouse("a", resident=("a",), disk=first.disk) as house:
+        house.gateway.orders.pause()
+        house.disk.broken = False
+        await sleep_until(60.0)
+        assert started(house) == ["inside"]
+        house.gateway.orders.resume()
+        await house.ended("inside", "outside")
+
+
 def _is_over(house: JobHouse, good: set[str]) -> bool:
     return "poison" in started(house) or good <= _ended_on(house.disk)
 
 
 def _ended_on(disk: Disk) -> set[str]:
     return {name for (name,) in disk.rows("SELECT id FROM jobs WHERE state = 'completed'")}
-
-
-@in_virtual_time
-async def test_a_job_too_many_is_refused():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_queued=2, max_in_queue=1)) as house:
-        for n in range(3):
-            await house.accept(job(f"job_{n}"))
-            await settle()
-        with pytest.raises(QueueFull):
-            await house.accept(job("job_9"))
-        await house.ended("job_0", "job_1", "job_2")
 
 
 @in_virtual_time

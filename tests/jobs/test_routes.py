@@ -6,25 +6,21 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hearth.api.app import HearthApp, build_app
-from hearth.bootstrap import build_gateway
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, CallerLimits, JobSettings, RateLimitSettings, Settings, StorageSettings, WebhookSettings
+from hearth.config.settings import CallerLimits, JobSettings, RateLimitSettings, WebhookSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.gateway import Gateway
 from tests.api.house import Got, ask
-from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, SLOW, house_settings, new_emulator
+from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
 from tests.jobs.house import Moves
+from tests.jobs.served import one_life, shown_once
 from tests.test_traps import body_for
 
-WITHIN_S = 20.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
 LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": 2000}}
 
@@ -34,7 +30,6 @@ class Life:
     """One process's time with the file."""
 
     app: HearthApp
-    gateway: Gateway
     moves: Moves
     key: str | None = None
 
@@ -55,36 +50,19 @@ class Life:
         return await ask(self.app, "DELETE", f"/llm/jobs/{job_id}", key=key or self.key)
 
     async def until(self, job_id: str, *states: str, key: str | None = None) -> Any:
-        async with asyncio.timeout(WITHIN_S):
-            while (shown := (await self.get(f"/llm/jobs/{job_id}", key)).json)["state"] not in states:
-                await self.moves.moved.wait()
-                self.moves.moved.clear()
-        return shown
+        got = await shown_once(self.moves, lambda: self.get(f"/llm/jobs/{job_id}", key), lambda got: got.json["state"] in states)
+        return got.json
 
 
 Live = Callable[..., Any]
 
 
 @pytest.fixture
-async def ollama_url() -> AsyncIterator[str]:
-    emulator = new_emulator()
-    yield await emulator.start("127.0.0.1", 0)
-    await emulator.stop()
-
-
-@pytest.fixture
-def live(ollama_url: str, tmp_path: Path) -> Live:
+def live(tmp_path: Path) -> Live:
     @asynccontextmanager
-    async def run(*, keys: bool = False, store: bool = True, **changed: Any) -> AsyncIterator[Life]:
-        settings: Settings = replace(house_settings(), storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0), **changed)
-        if keys:
-            settings = replace(settings, auth=replace(settings.auth, keys=KEYS))
-        config = GatewayConfig(settings=settings)
-        moves = Moves()
-        gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=store, sinks=(moves,))
-        async with gateway:
-            yield Life(build_app(gateway), gateway, moves, key=FRIEND_KEY if keys else None)
-            await gateway.stop(0.0)
+    async def run(*, keys: bool = False, **changed: Any) -> AsyncIterator[Life]:
+        async with one_life(tmp_path, keys=keys, **changed) as (gateway, moves):
+            yield Life(build_app(gateway), moves, key=FRIEND_KEY if keys else None)
 
     return run
 

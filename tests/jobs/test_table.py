@@ -71,7 +71,10 @@ async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(proce
     assert await table.end(accepted.number, DONE)
     found = await table.find("job_1")
     assert (found.state, found.status, found.result, found.attempts) == (JobState.COMPLETED, 200, b'{"x":1}', 1)
-    assert await table.kept_bytes() == len(b'{"x":1}')
+    rest = StoreLimits(max_queued=100, max_bytes=len(b'{"x":1}') + len(job("job_2").request))
+    with pytest.raises(QueueFull):
+        await table.add(job("job_2"), replace(rest, max_bytes=rest.max_bytes - 1))
+    assert (await table.add(job("job_2"), rest)).is_new
 
 
 @pytest.mark.parametrize("end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y"), JobEnd(state=JobState.CANCELLED)])
@@ -222,7 +225,7 @@ async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(process):
         await table.add(job("job_3"), few)
     await table.start(1)
     await table.add(job("job_3"), few)
-    small = StoreLimits(max_queued=100, max_bytes=await table.kept_bytes() + 10)
+    small = StoreLimits(max_queued=100, max_bytes=3 * len(job().request) + 10)
     with pytest.raises(QueueFull, match=r"jobs\.max_stored_mib"):
         await table.add(job("job_4"), small)
     assert len(await table.list_jobs(JobFilter())) == 3

@@ -112,7 +112,7 @@ class Work:
     def __call__(self) -> None:
         self.thread = threading.current_thread().name
         self.begun.set()
-        assert self.let_end.wait(10)
+        assert self.let_end.wait(30)
 
 
 async def test_any_other_type_runs_at_once_on_a_thread_beside_the_queue():
@@ -121,7 +121,7 @@ async def test_any_other_type_runs_at_once_on_a_thread_beside_the_queue():
     work = Work()
     first = await house.door.submit_task("discovery", "1", run=work)
     assert first.is_new
-    assert work.begun.wait(10)
+    assert work.begun.wait(30)
     assert work.thread.startswith("hearth-task")
     assert await house.door.submit_task("discovery", "1", run=work) == Submitted(task_id=first.task_id, is_new=False)
     assert (await house.door.submit_task("discovery", "2", run=lambda: None)).is_new
@@ -136,13 +136,13 @@ async def test_a_task_that_breaks_is_reported_and_the_next_one_runs():
         raise RuntimeError("the prompt was: secret")
 
     await house.door.submit_task("scrape", run=broken)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await house.moves.until(lambda: bool(house.events.of(InternalFault)))
     (fault,) = house.events.of(InternalFault)
     assert (fault.where, fault.detail) == ("task scrape", "RuntimeError")
     done = threading.Event()
     await house.door.submit_task("scrape", run=done.set)
-    assert done.wait(10)
+    assert done.wait(30)
 
 
 @in_virtual_time

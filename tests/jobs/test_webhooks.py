@@ -199,7 +199,7 @@ async def receiving() -> AsyncIterator[Receiver]:
 async def test_what_a_receiver_answers_is_what_came_of_it_and_no_redirect_is_followed(path, came):
     async with receiving() as receiver:
         poster = HttpWebhookPoster(is_forbidden)
-        assert await poster.post(receiver.url + path, b"{}", {"webhook-id": "job_1"}, 0.3 if path == "/never" else 5.0) == came
+        assert await poster.post(receiver.url + path, b"{}", {"webhook-id": "job_1"}, 0.3 if path == "/never" else 30.0) == came
         assert [arrived for arrived, _, _ in receiver.came] == [path]
         assert receiver.came[0][2]["webhook-id"] == "job_1"
 
@@ -207,7 +207,7 @@ async def test_what_a_receiver_answers_is_what_came_of_it_and_no_redirect_is_fol
 async def test_a_closed_port_is_a_failure_without_the_url():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert await HttpWebhookPoster(is_forbidden).post(f"http://127.0.0.1:{port}/t0ken", b"{}", {}, 5.0) == "connect"
+    assert await HttpWebhookPoster(is_forbidden).post(f"http://127.0.0.1:{port}/t0ken", b"{}", {}, 30.0) == "connect"
 
 
 def found(*addresses: str) -> Any:
@@ -232,7 +232,7 @@ def found(*addresses: str) -> Any:
 async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(lookup, came):
     async with receiving() as receiver:
         port = receiver.url.rpartition(":")[2]
-        assert await HttpWebhookPoster(is_forbidden, lookup=lookup).post(f"http://hook.lan:{port}/200", b"{}", {}, 5.0) == came
+        assert await HttpWebhookPoster(is_forbidden, lookup=lookup).post(f"http://hook.lan:{port}/200", b"{}", {}, 30.0) == came
         assert receiver.came == []
 
 
@@ -240,7 +240,7 @@ async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(lo
     "host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"]
 )
 async def test_an_address_in_any_spelling_is_checked_too(host):
-    assert await HttpWebhookPoster(is_forbidden).post(f"http://{host}:9/", b"{}", {}, 5.0) == FORBIDDEN_ADDRESS
+    assert await HttpWebhookPoster(is_forbidden).post(f"http://{host}:9/", b"{}", {}, 30.0) == FORBIDDEN_ADDRESS
 
 
 # How they are kept until they are taken.

@@ -118,7 +118,7 @@ async def writing(
     try:
         yield writer
     finally:
-        await writer.close(5.0)
+        await writer.close(30.0)
 
 
 def note(number: int, text: str = "") -> Callable[[sqlite3.Connection], int]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from hearth.config.settings import StorageSettings
-from hearth.storage.ledger import Spend
 from hearth.storage.store import Store
 from hearth.types import Lane
 from tests.storage.house import WALL
 
 
-async def today(store: Store, caller: str | None = None) -> Spend:
-    return await store.ledger.spent(start_wall_s=WALL, end_wall_s=WALL + 86_400.0, caller=caller)
+async def booked(store: Store, *, days_later: int = 0) -> float:
+    """US dollars of one day, paid or set aside."""
+    start_s = WALL + days_later * 86_400.0
+    return sum(usd for _, _, usd in await store.ledger.booked(start_wall_s=start_s, end_wall_s=start_s + 86_400.0))
 
 
 async def reserve(store: Store, name: str, usd: float = 1.0, caller: str = "webui") -> bool:
@@ -21,21 +22,21 @@ async def reserve(store: Store, name: str, usd: float = 1.0, caller: str = "webu
 
 async def test_a_reservation_counts_until_it_is_settled_at_what_it_cost(store):
     await reserve(store, "a", 1.0)
-    assert await today(store) == Spend(settled_usd=0.0, reserved_usd=1.0)
+    assert await booked(store) == 1.0
     assert await store.ledger.settle("a", 0.25)
-    assert await today(store) == Spend(settled_usd=0.25, reserved_usd=0.0)
+    assert await booked(store) == 0.25
 
 
 async def test_a_released_reservation_costs_nothing(store):
     await reserve(store, "a")
     assert await store.ledger.release("a")
-    assert await today(store) == Spend(settled_usd=0.0, reserved_usd=0.0)
+    assert await booked(store) == 0.0
 
 
 async def test_an_id_is_reserved_once(store):
     assert await reserve(store, "a", 1.0)
     assert not await reserve(store, "a", 5.0)
-    assert (await today(store)).reserved_usd == 1.0
+    assert await booked(store) == 1.0
 
 
 @pytest.mark.parametrize("first", ["settle", "release"])
@@ -44,15 +45,15 @@ async def test_a_reservation_ends_once(store, first, second):
     end = {"settle": lambda: store.ledger.settle("a", 0.5), "release": lambda: store.ledger.release("a")}
     await reserve(store, "a")
     assert await end[first]()
-    after_first = await today(store)
+    after_first = await booked(store)
     assert not await end[second]()
-    assert await today(store) == after_first
+    assert await booked(store) == after_first
 
 
 async def test_what_was_never_reserved_cannot_end(store):
     assert not await store.ledger.settle("ghost", 1.0)
     assert not await store.ledger.release("ghost")
-    assert (await today(store)).settled_usd == 0.0
+    assert await booked(store) == 0.0
 
 
 @pytest.mark.parametrize("usd", [-0.01, float("nan"), float("inf")])
@@ -69,16 +70,7 @@ async def test_a_spend_falls_into_exactly_one_of_adjoining_days_however_long_the
     await reserve(store, "midnight")
     clock.advance(3600.0)
     await store.ledger.settle("midnight", 0.5)
-    tomorrow = await store.ledger.spent(start_wall_s=WALL + 86_400.0, end_wall_s=WALL + 2 * 86_400.0)
-    assert (await today(store)).settled_usd == 0.0
-    assert tomorrow.settled_usd == 0.5
-
-
-async def test_spending_can_be_asked_for_one_caller(store):
-    await reserve(store, "a", 1.0, caller="webui")
-    await reserve(store, "b", 2.0, caller="n8n")
-    assert (await today(store, caller="n8n")).reserved_usd == 2.0
-    assert (await today(store)).reserved_usd == 3.0
+    assert [await booked(store, days_later=days) for days in range(3)] == [0.0, 0.5, 0.0]
 
 
 async def test_a_start_counts_what_dead_processes_left_as_spent_and_keeps_what_they_settled(tmp_path, clock):
@@ -89,10 +81,11 @@ async def test_a_start_counts_what_dead_processes_left_as_spent_and_keeps_what_t
     await first.ledger.settle("paid", 1.5)
     await first.close(5.0)
     second = await Store.open(path, settings, clock=clock, listener=lambda health: None)
-    assert await today(second) == Spend(settled_usd=5.5, reserved_usd=0.0)
+    assert await booked(second) == 5.5
+    assert not await second.ledger.settle("orphan", 1.0)
     await reserve(second, "mine", 1.0)
     assert await second.ledger.settle_orphans() == 0
-    assert (await today(second)).reserved_usd == 1.0
+    assert await second.ledger.settle("mine", 0.5)
     await second.close(5.0)
 
 
@@ -103,6 +96,5 @@ async def test_what_is_booked_is_told_by_caller_and_lane(store):
     await reserve(store, "free", 2.0, caller="n8n")
     await store.ledger.release("free")
     await store.ledger.reserve("own", caller="house", lane=Lane.INTERNAL, model="claude", reserved_usd=0.5)
-    booked = await store.ledger.booked(start_wall_s=WALL, end_wall_s=WALL + 86_400.0)
-    assert sorted(booked) == [("house", Lane.INTERNAL, 0.5), ("n8n", Lane.EXTERNAL, 1.25)]
-    assert await store.ledger.booked(start_wall_s=WALL + 86_400.0, end_wall_s=WALL + 2 * 86_400.0) == ()
+    told = await store.ledger.booked(start_wall_s=WALL, end_wall_s=WALL + 86_400.0)
+    assert sorted(told) == [("house", Lane.INTERNAL, 0.5), ("n8n", Lane.EXTERNAL, 1.25)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hearth.errors import StorageRefused
-from hearth.storage.place import database_path, default_path
+from hearth.storage.place import database_path
 from tests.storage.house import Fuse, StoppedClock, open_database
 
 
@@ -230,7 +230,7 @@ def test_what_a_first_start_left_when_it_was_killed_is_no_obstacle(tmp_path):
     ],
 )
 def test_the_default_place_is_the_state_directory_of_the_user(environ, expected):
-    assert default_path(environ) == database_path("", environ) == Path(expected)
+    assert database_path("", environ) == Path(expected)
 
 
 @pytest.mark.parametrize(("configured", "expected"), [("~/h/x.db", "/home/me/h/x.db"), ("/srv/~/x.db", "/srv/~/x.db")])

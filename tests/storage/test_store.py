@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+import threading
 from contextlib import closing
 
 import pytest
@@ -87,6 +88,23 @@ async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path)
         await store.invocations.find(InvocationFilter())
     assert refused.value.fault is StorageFault.CANNOT_OPEN
     (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
+
+
+async def test_a_question_that_still_waits_when_the_store_closes_is_refused_and_one_in_progress_is_answered(store):
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(connection: sqlite3.Connection) -> bool:
+        asked.set()
+        return answer.wait(30.0)
+
+    reading = [asyncio.ensure_future(store.reader.read(slow)) for _ in range(2)]
+    await asyncio.to_thread(asked.wait, 30.0)
+    await store.close(5.0)
+    answer.set()
+    assert await reading[0]
+    with pytest.raises(StorageUnavailable) as refused:
+        await reading[1]
+    assert refused.value.fault is StorageFault.CLOSED
 
 
 @pytest.mark.parametrize("operation", range(1, 60, 4))

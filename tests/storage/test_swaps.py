@@ -26,13 +26,15 @@ async def test_swaps_are_listed_latest_first_with_what_became_of_them(store):
         failed=False,
         reason="",
     )
-    assert await store.swaps.latest(10) == (failed, done)
-    assert await store.swaps.latest(1) == (failed,)
-    assert await store.swaps.latest(0) == ()
+    assert await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=10) == (failed, done)
+    assert await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=1) == (failed,)
+    assert await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=-1) == ()
+    assert await store.invocations.swaps(since_wall_s=WALL, until_wall_s=None, limit=10) == (failed,)
+    assert await store.invocations.swaps(since_wall_s=0.0, until_wall_s=WALL - 10.0, limit=10) == (done,)
 
 
 async def test_equal_swaps_are_two_rows(store):
     store.swaps.emit(swapped())
     store.swaps.emit(swapped())
     await written(store)
-    assert len(await store.swaps.latest(10)) == 2
+    assert len(await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=10)) == 2

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -26,7 +24,7 @@ class Gate:
 
     def __call__(self, connection: sqlite3.Connection) -> None:
         self.reached.set()
-        assert self.open.wait(10.0)
+        assert self.open.wait(30.0)
 
 
 def seeing(number: int, seen: list[int]):
@@ -165,15 +163,15 @@ async def test_closing_writes_what_waits_and_tidies_the_write_ahead_log_away(tmp
     async with writing(tmp_path / "hearth.db") as writer:
         for number in range(1000):
             writer.post(same_note(number))
-        assert await writer.close(5.0)
-        assert await writer.close(5.0)
+        assert await writer.close(30.0)
+        assert await writer.close(30.0)
     assert not (tmp_path / "hearth.db-wal").exists()
     assert notes(tmp_path / "hearth.db") == list(range(1000))
 
 
 async def test_nothing_is_taken_after_closing(tmp_path):
     async with writing(tmp_path / "hearth.db") as writer:
-        await writer.close(5.0)
+        await writer.close(30.0)
         writer.post(same_note(1))
         with pytest.raises(StorageUnavailable):
             await writer.submit(note(2))
@@ -223,7 +221,7 @@ async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp
     upkeep = FiveSteps()
     clock = StoppedClock()
     async with writing(tmp_path / "hearth.db", upkeep=upkeep, clock=clock) as writer:
-        await asyncio.wait_for(done.wait(), 5.0)
+        await asyncio.wait_for(done.wait(), 30.0)
         await writer.submit(note(1))
         assert upkeep.steps == 5
         clock.advance(301.0)
@@ -260,7 +258,7 @@ async def test_the_write_ahead_log_is_folded_into_the_database_as_it_grows(tmp_p
         assert path.stat().st_size > 8 << 20
 
 
-async def test_many_who_wait_share_syncs_and_so_commit_faster_than_one_alone(tmp_path):
+async def test_many_who_wait_share_syncs(tmp_path):
     commits: list[str] = []
     async with writing(tmp_path / "hearth.db", connect=counting_commits(commits)) as writer:
 
@@ -269,8 +267,6 @@ async def test_many_who_wait_share_syncs_and_so_commit_faster_than_one_alone(tmp
                 await writer.submit(note(number, "x" * 2000))
 
         await writer.submit(lambda connection: None)
-        began, before = time.perf_counter(), len(commits)
+        before = len(commits)
         await asyncio.gather(*(caller(1000 * index) for index in range(50)))
-        took_s = time.perf_counter() - began
-        sys.stdout.write(f"durable 2 KB rows with 50 waiters: {2000 / took_s:,.0f} per second, {len(commits) - before} commits\n")
         assert len(commits) - before < 500

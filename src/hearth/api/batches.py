@@ -25,7 +25,6 @@ from hearth.gateway import Gateway
 BATCHES_PATH = "/v1/batches"
 MAX_WINDOW_S = 30 * DAY_S
 _WINDOW = re.compile(r"([1-9][0-9]{0,4})([hm])", re.ASCII)
-_NO_BATCH = "there is no such batch"
 
 _Key = Annotated[str, Field(min_length=1, max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
@@ -103,8 +102,6 @@ class BatchPages:
         """The caller's batches, the latest first. Raises NotFound for an unknown `after`, StorageUnavailable."""
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after)
         found = await batches_of(self._gateway).records.list_batches(page)
-        if found is None:
-            raise NotFound(_NO_BATCH)
         return listing([batch_view(each) for each in found], query.limit)
 
     async def cancel(self, batch_id: str, caller: Caller) -> dict[str, object]:
@@ -126,7 +123,7 @@ def add_batch_pages(app: FastAPI, pages: BatchPages) -> None:
 async def _owned(batches: Batches, batch_id: str, caller: Identity) -> BatchRecord:
     batch = await batches.records.find(batch_id)
     if batch is None or batch.caller != caller.caller:
-        raise NotFound(_NO_BATCH)
+        raise NotFound("there is no such batch")
     return batch
 
 

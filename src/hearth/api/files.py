@@ -24,15 +24,15 @@ from hearth.batches.desk import Batches
 from hearth.clock import new_file_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound
 from hearth.gateway import Gateway
+from hearth.jobs.desk import limits_of
+from hearth.jobs.running import MIB
 
 FILES_PATH = "/v1/files"
 CONTENT_SUFFIX = "/content"
 DAY_S = 86_400.0
-_MIB = 1024 * 1024
 _WRITE_BYTES = 16 * PART_BYTES
 _FORM_BYTES = 64 * 1024
 """What a form may have beside its file."""
-_NO_FILE = "there is no such file"
 
 
 class FilesQuery(BaseModel):
@@ -84,7 +84,7 @@ async def owned_file(batches: Batches, file_id: str, caller: Identity) -> Stored
     """Raises NotFound for what does not exist or belongs to others, StorageUnavailable."""
     file = await batches.files.find(file_id)
     if file is None or file.caller != caller.caller:
-        raise NotFound(_NO_FILE)
+        raise NotFound("there is no such file")
     return file
 
 
@@ -102,8 +102,6 @@ class FilePages:
         """The caller's files. Raises NotFound for an unknown `after`, StorageUnavailable."""
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after, ascending=query.order == "asc", purpose=query.purpose)
         found = await batches_of(self._gateway).files.list_files(page)
-        if found is None:
-            raise NotFound(_NO_FILE)
         return listing([file_view(each) for each in found], query.limit)
 
     async def delete(self, file_id: str, caller: Caller) -> dict[str, object]:
@@ -149,7 +147,7 @@ class FileTransfer:
         await answer_json(visit, file_view(file))
 
     async def _fill(self, number: int, visit: Visit, form: FileForm, batches: Batches) -> None:
-        max_bytes = int(self._gateway.config.settings.jobs.max_stored_mib * _MIB)
+        max_bytes = limits_of(self._gateway.config.settings.jobs).max_bytes
         waiting, size, place = bytearray(), 0, 0
         async for chunk in _body(visit):
             data = form.feed(chunk)
@@ -174,7 +172,7 @@ class FileTransfer:
         return NewFile(file_id=new_file_id(), caller=caller.caller, filename=form.filename, life_s=life_s)
 
     def _limit_bytes(self) -> int:
-        return int(self._gateway.config.settings.batches.max_file_mib * _MIB)
+        return int(self._gateway.config.settings.batches.max_file_mib * MIB)
 
     async def content(self, visit: Visit, caller: Identity) -> None:
         """The content of a file, piece by piece. Raises NotFound; StorageUnavailable, where the answer may have begun."""

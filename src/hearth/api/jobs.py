@@ -88,11 +88,9 @@ class JobPages:
 
     async def _shown(self, jobs: Jobs, accepted: Acceptance) -> dict[str, object]:
         """Without a look at the disk for a new job: it is taken, whatever happens to the disk now."""
-        if accepted.is_new:
-            return {"id": accepted.job_id, "state": JobState.QUEUED.value, "new": True, "position": jobs.position(accepted.job_id)}
-        record = await jobs.records.find(accepted.job_id)
+        record = None if accepted.is_new else await jobs.records.find(accepted.job_id)
         state = JobState.QUEUED if record is None else record.state
-        return {"id": accepted.job_id, "state": state.value, "new": False, "position": jobs.position(accepted.job_id)}
+        return {"id": accepted.job_id, "state": state.value, "new": accepted.is_new, "position": jobs.position(accepted.job_id)}
 
     async def _new(self, asked: JobBody, visit: Visit, caller: Identity) -> NewJob:
         settings = self._gateway.config.settings

@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -95,17 +94,8 @@ def _work(jobs: SimpleQueue[_Job | None]) -> None:
         if not pending.set_running_or_notify_cancel():
             continue
         try:
-            reading = read()
+            pending.set_result(read())
         except GpuUnavailable as error:
-            _settle(pending, error)
+            pending.set_exception(error)
         except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything; its text may be anything too
-            _settle(pending, GpuUnavailable(GpuFault.OTHER, f"reading the card failed with {type(error).__name__}"))
-        else:
-            with suppress(RuntimeError):
-                pending.set_result(reading)
-
-
-def _settle(pending: Future[GpuReading], error: GpuUnavailable) -> None:
-    """The loop that asked may be gone by now."""
-    with suppress(RuntimeError):
-        pending.set_exception(error)
+            pending.set_exception(GpuUnavailable(GpuFault.OTHER, f"reading the card failed with {type(error).__name__}"))

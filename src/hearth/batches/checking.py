@@ -13,11 +13,11 @@ from hearth.batches.lines import RawLine, Splitter, Terms, check_line
 from hearth.batches.ports import BatchProgress, FileRecords
 from hearth.config.settings import Settings
 from hearth.errors import ModelNotFound
+from hearth.jobs.running import MIB
 
 MAX_PROBLEMS = 100
 """So many are told of; the rest of the file is not read."""
 LINES_TOGETHER = 1000
-_MIB = 1024 * 1024
 
 
 class Check:
@@ -38,7 +38,7 @@ class Check:
         self._max_requests = settings.batches.max_requests
         self._resolve = resolve
         self._terms = Terms(endpoint=batch.endpoint, models=batch.models, settings=settings)
-        self._splitter = Splitter(int(settings.server.max_body_mib * _MIB))
+        self._splitter = Splitter(int(settings.server.max_body_mib * MIB))
         self._place = -1
         self._begun = False
         self._seen: set[str] = set()

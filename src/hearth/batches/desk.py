@@ -89,7 +89,11 @@ class Batches:
 
     def give_up(self, number: int) -> None:
         """Forget a file whose upload has come to nothing, some time soon."""
-        self._tasks.start(self.uploads.discard(number))
+        self._tasks.start(self._discard(number))
+
+    async def _discard(self, number: int) -> None:
+        await self.uploads.discard(number)
+        self._deleted.set()
 
     def status(self) -> dict[str, object]:
         """For the status page; `held`: the store had no room for the next request."""

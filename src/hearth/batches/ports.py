@@ -47,8 +47,8 @@ class FileRecords(Protocol):
     async def find(self, file_id: str) -> StoredFile | None:
         """One file."""
 
-    async def list_files(self, page: Page) -> tuple[StoredFile, ...] | None:
-        """A caller's files; None where it has none with the id `after`."""
+    async def list_files(self, page: Page) -> tuple[StoredFile, ...]:
+        """A caller's files. Raises NotFound where it has none with the id `after`."""
 
     async def parts(self, number: int, after: int) -> tuple[tuple[int, bytes], ...]:
         """`(place, bytes)` of the next pieces after a place (-1: from the first), a few at a time; empty at the end."""
@@ -69,8 +69,8 @@ class BatchRecords(Protocol):
     async def find(self, batch_id: str) -> BatchRecord | None:
         """One batch."""
 
-    async def list_batches(self, page: Page) -> tuple[BatchRecord, ...] | None:
-        """A caller's batches, the latest first; None where it has none with the id `after`."""
+    async def list_batches(self, page: Page) -> tuple[BatchRecord, ...]:
+        """A caller's batches, the latest first. Raises NotFound where it has none with the id `after`."""
 
     async def cancel(self, batch_id: str) -> bool:
         """Have it end as cancelled; False where it has ended, or is about to."""

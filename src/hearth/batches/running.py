@@ -17,8 +17,8 @@ from hearth.batches.ports import BatchLines, BatchProgress, FileRecords
 from hearth.clock import new_batch_request_id
 from hearth.config.settings import BatchWindow
 from hearth.errors import QueueFull
-from hearth.job_types import NewJob, StoreLimits
-from hearth.jobs.desk import Jobs
+from hearth.job_types import NewJob
+from hearth.jobs.desk import Jobs, limits_of
 from hearth.jobs.feeder import House
 from hearth.jobs.running import MIB
 
@@ -96,10 +96,8 @@ class Runner:
             return
         text = await self._text(batch, lines)
         admissions = await asyncio.to_thread(self._admissions, batch, lines, text)
-        jobs = self._house.config().settings.jobs
-        limits = StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
         try:
-            taken = await self._shelf.lines.admit(batch.number, admissions, limits)
+            taken = await self._shelf.lines.admit(batch.number, admissions, limits_of(self._house.config().settings.jobs))
         except QueueFull:
             self.held = True
             return

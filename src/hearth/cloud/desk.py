@@ -99,36 +99,36 @@ class Cloud:
             Untranslatable, BadRequest, TooExpensive, BudgetExceeded: only Claude could answer, and it may not.
             CloudUnavailable, StorageUnavailable, ShuttingDown: it cannot.
         """
-        why, model = await self._why(new)
+        why = await self._why(new)
         if why is None:
             return None
         try:
-            return await self._accept(replace(new, model=model), why)
+            return await self._accept(new, why)
         except HearthError:
             if why.only_way:
                 raise
             return None
 
-    async def _why(self, new: NewItem) -> tuple[Why | None, str | None]:
-        """Why Claude is to answer, if it is, and the model as the caller wrote it."""
+    async def _why(self, new: NewItem) -> Why | None:
+        """Why Claude is to answer, if it is."""
         if new.kind is not WorkKind.GENERATE:
-            return None, new.model
+            return None
         if asks_for_claude(new.model):
-            return Why.ASKED_FOR, new.model
+            return Why.ASKED_FOR
         name = new.model
         if new.model is not None:
             try:
                 name = await self._resolve(new.model)
             except ModelNotFound:
-                return (None if self._is_down() else Why.NOT_LOCAL), new.model
+                return None if self._is_down() else Why.NOT_LOCAL
         if self._state.down_since is not None:
-            return Why.BACKEND_DOWN, new.model
+            return Why.BACKEND_DOWN
         limit_s = self._settings().when_wait_over_s
         if limit_s is None:
-            return None, new.model
+            return None
         item = item_of(replace(new, model=name), Sequence(0), self._clock.monotonic(), 0.0)
         wait_s = self._forecaster.wait_s(item, 0, item.arrived_at)
-        return (Why.LONG_WAIT if wait_s is not None and wait_s > limit_s else None), new.model
+        return Why.LONG_WAIT if wait_s is not None and wait_s > limit_s else None
 
     async def _accept(self, new: NewItem, why: Why) -> Ticket:
         self._check_open()

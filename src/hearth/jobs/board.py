@@ -1,9 +1,9 @@
 """Which job goes to the GPU's queue next. Pure: every instant is an argument (seconds since 1970).
 
 The order: jobs that were running when an earlier process died, each of them alone, so that one that brings the gateway down is found out
-and takes no other with it. Then internal before external, by priority, and in order of acceptance, except that jobs for the model that
-was served last go first for up to `BATCH_LIMIT` in a row (Peregrine's LLM queue optimizer: batches instead of model swaps). Inside a task
-type the order of acceptance always holds: an older job of another model is waited for.
+and takes no other with it. Then internal ones by priority, then external ones; among equals in order of acceptance, except that jobs for
+the model that was served last go first for up to `BATCH_LIMIT` in a row (Peregrine's LLM queue optimizer: batches instead of model swaps).
+Inside a task type the order of acceptance always holds: an older job of another model is waited for.
 
 A hundred thousand jobs may wait, so no question looks at each: jobs that are alike stand in one line (`lines`), heads are compared.
 """
@@ -15,6 +15,7 @@ from itertools import chain
 
 from hearth.job_types import WaitingJob
 from hearth.jobs.lines import Due, Line, Lines, Rank, place_of, rank_of
+from hearth.types import Lane
 
 BATCH_LIMIT = 32
 """So many jobs of one model in a row, while older ones of other models wait."""
@@ -58,16 +59,17 @@ class Board:
             self._lines.discard(job)
         return job
 
-    def take(self, wall_s: float, *, off_peak: bool, running: Iterable[WaitingJob]) -> WaitingJob | None:
+    def take(self, wall_s: float, *, off_peak: bool, running: Iterable[WaitingJob], paused: bool = False) -> WaitingJob | None:
         """The job to start now, taken out; None where none may.
 
         Args:
             off_peak: it is outside active hours.
             running: the jobs that are in the GPU's queue or running.
+            paused: external ones may not start.
         """
         busy = tuple(running)
         self._call_up(wall_s)
-        chosen = None if any(job.suspect for job in busy) else self._choose(off_peak, busy)
+        chosen = None if any(job.suspect for job in busy) else self._choose(off_peak, paused, busy)
         if chosen is not None:
             self.remove(chosen.job_id)
             self._batch_jobs = self._batch_jobs + 1 if chosen.model == self._batch_model else 1
@@ -100,8 +102,8 @@ class Board:
         for number in self._later.take_until(wall_s):
             self._lines.add(self._waiting[number])
 
-    def _choose(self, off_peak: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
-        suspects, others = self._heads(suspect=True, off_peak=off_peak), self._heads(suspect=False, off_peak=off_peak)
+    def _choose(self, off_peak: bool, paused: bool, busy: Sequence[WaitingJob]) -> WaitingJob | None:  # noqa: FBT001
+        suspects, others = (self._heads(suspect=suspect, off_peak=off_peak, paused=paused) for suspect in (True, False))
         if suspects:
             return None if busy else _oldest_of_type(min(suspects, key=place_of), others)
         ready = _in_type_order(others, busy)
@@ -113,12 +115,13 @@ class Board:
         batch = [job for job in ready if job.model == self._batch_model and rank_of(job) == rank_of(first)]
         return min(batch, key=place_of, default=first)
 
-    def _heads(self, *, suspect: bool, off_peak: bool) -> list[WaitingJob]:
+    def _heads(self, *, suspect: bool, off_peak: bool, paused: bool) -> list[WaitingJob]:
         """The first of every line that may start now."""
         numbers = self._lines.heads(suspect=suspect, off_peak=False)
         if off_peak:
             numbers = chain(numbers, self._lines.heads(suspect=suspect, off_peak=True))
-        return [self._waiting[number] for number in numbers]
+        heads = [self._waiting[number] for number in numbers]
+        return [job for job in heads if job.lane is Lane.INTERNAL] if paused else heads
 
 
 def _oldest_of_type(suspect: WaitingJob, others: list[WaitingJob]) -> WaitingJob:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, DrainEnded, Event, GatewayStopping, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
@@ -63,9 +64,7 @@ class Jobs:
             self._keys.discard(key)
 
     async def _add(self, new: NewJob) -> Acceptance:
-        jobs = self._house.config().settings.jobs
-        limits = StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
-        accepted = await self._queue.add(new, limits)
+        accepted = await self._queue.add(new, limits_of(self._house.config().settings.jobs))
         if accepted.is_new:
             self.take_in(_waiting(new, accepted))
         return accepted
@@ -176,6 +175,11 @@ class Jobs:
         """Whether there are hours that are not active ones."""
         config, wall_s = self._house.config(), self._house.clock.wall()
         return not config.is_active_hours(wall_s) or config.next_mode_change(wall_s) is not None
+
+
+def limits_of(jobs: JobSettings) -> StoreLimits:
+    """How much the store may keep, files included."""
+    return StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
 
 
 def _waiting(new: NewJob, accepted: Acceptance) -> WaitingJob:

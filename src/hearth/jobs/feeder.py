@@ -164,11 +164,8 @@ class Feeder:
         while not self.stopping and self._has_room() and len(self.board) > 0 and self._house.ready():
             wall_s = self._house.clock.wall()
             off_peak = not self._house.config().is_active_hours(wall_s)
-            job = self.board.take(wall_s, off_peak=off_peak, running=[run.job for run in self._runs.values()])
+            job = self.board.take(wall_s, off_peak=off_peak, running=self.under_way(), paused=self._house.paused())
             if job is None:
-                return
-            if self._is_paused(job):  # internal ones come first, so there is none
-                self.board.add(job)
                 return
             run = Run(job=job)
             self._runs[job.job_id] = run

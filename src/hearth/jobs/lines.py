@@ -13,13 +13,13 @@ from hearth.job_types import WaitingJob
 from hearth.types import Lane
 
 Rank = tuple[bool, int]
-"""Internal before external, then the priority."""
+"""Internal before external; then the priority, which external work has none of."""
 _Kind = tuple[Rank, str | None, str]
 
 
 def rank_of(job: WaitingJob) -> Rank:
     """What goes before the order of acceptance."""
-    return (job.lane is Lane.EXTERNAL, int(job.priority))
+    return (True, 0) if job.lane is Lane.EXTERNAL else (False, int(job.priority))
 
 
 def place_of(job: WaitingJob) -> tuple[Rank, int]:

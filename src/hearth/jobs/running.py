@@ -1,6 +1,6 @@
 """One start of one job: through the GPU's queue like everybody's work, and what came of it.
 
-Knows nothing of the store. Called by `desk`.
+Knows nothing of the store. Called by `feeder`.
 """
 
 from __future__ import annotations

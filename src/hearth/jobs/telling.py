@@ -16,7 +16,7 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import StorageUnavailable
 from hearth.events import WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, Webhook
-from hearth.jobs.addresses import host_of
+from hearth.jobs.addresses import allowed_hosts, host_of
 from hearth.jobs.messages import body_of, headers_of, pause_s
 from hearth.ports import EventSink, JobDeliveries
 
@@ -91,8 +91,7 @@ class Telling:
         return True
 
     async def _post(self, delivery: Delivery, settings: WebhookSettings) -> str:
-        allowed = {host_of(f"http://{_bracketed(host)}/") for host in settings.allowed_hosts}
-        if host_of(delivery.url) not in allowed or not settings.secret:
+        if host_of(delivery.url) not in allowed_hosts(settings) or not settings.secret:
             return NOT_ALLOWED
         body = body_of(delivery)
         headers = headers_of(delivery, body, settings.secret, self._clock.wall())
@@ -110,7 +109,3 @@ class Telling:
             )
         else:
             await self._deliveries.told(delivery.job_id, Webhook.WAITING, attempts, self._clock.wall() + pause_s(attempts))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -28,8 +28,9 @@ GATHER_S = 0.2
 class Backlog:
     """First in, first out; at most `capacity` jobs. A job that somebody waits for is never held up, and takes the others with it."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, gather_s: float = GATHER_S) -> None:
         self._capacity = capacity
+        self._gather_s = gather_s
         self._awaited = 0
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
@@ -65,7 +66,7 @@ class Backlog:
         with self._changed:
             self._changed.wait_for(lambda: self._fresh or self._closed, timeout_s)
             if self._fresh and len(self._jobs) < limit:
-                self._changed.wait_for(lambda: self._awaited or self._closed or len(self._jobs) >= self._capacity, GATHER_S)
+                self._changed.wait_for(lambda: self._awaited or self._closed or len(self._jobs) >= self._capacity, self._gather_s)
             if self._closed and not self._jobs:
                 return None
             taken = [self._jobs.popleft() for _ in range(min(limit, len(self._jobs)))]

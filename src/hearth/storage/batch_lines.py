@@ -7,21 +7,18 @@ jobs in one: wherever the process dies, each line is either still to be done or 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 from hearth.batch_types import Admission, BatchLine, EndedLine, LineOutcome
 from hearth.clock import Clock
 from hearth.errors import QueueFull
 from hearth.job_types import JobEnd, JobState, StoreLimits, WaitingJob
 from hearth.storage.files import kept_bytes
-from hearth.storage.job_rows import row_of, waiting_of
+from hearth.storage.job_rows import WAITING_COLUMNS, insert, waiting_of
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
-
-T = TypeVar("T")
 
 READ_BYTES = 4 << 20
 """Results are read about so many bytes at a time."""
@@ -33,16 +30,14 @@ _CAN_START = (
     "WHERE l.batch = ? AND l.line = ? AND l.job IS NULL AND b.status = 'in_progress'"
 )
 _STARTS = "UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?"
-_WAITING_COLUMNS = "number, id, caller, lane, priority, task_type, model, accepted_wall_s, not_before_wall_s, off_peak, attempts"
-_WAITING = f"SELECT {_WAITING_COLUMNS} FROM jobs WHERE number = ?"  # noqa: S608 - our names
 _ENDED = (
     "SELECT l.line, l.custom_id, l.job, j.id, j.state, j.reason, j.error, j.status, j.content_type, j.result "
     "FROM batch_lines l LEFT JOIN jobs j ON j.number = l.job "
     "WHERE l.batch = ? AND l.job IS NOT NULL AND (j.number IS NULL OR j.ended_wall_s IS NOT NULL) ORDER BY l.line"
 )
 _RUNNING = (
-    "SELECT j.number, j.id, j.state FROM batch_lines l JOIN jobs j ON j.number = l.job "
-    "WHERE l.batch = ? AND l.job IS NOT NULL AND j.ended_wall_s IS NULL ORDER BY l.line"
+    f"SELECT {WAITING_COLUMNS}, state FROM jobs WHERE ended_wall_s IS NULL AND number IN "  # noqa: S608 - our names
+    "(SELECT job FROM batch_lines WHERE batch = ? AND job IS NOT NULL) ORDER BY number"
 )
 _TAKE_OFF = "DELETE FROM batch_lines WHERE batch = ? AND line = ? AND job IS ?"
 _FORGET_JOB = "DELETE FROM jobs WHERE number = ? AND ended_wall_s IS NOT NULL"
@@ -73,7 +68,7 @@ class BatchLineTable:
         Raises:
             QueueFull: as many jobs wait, or as much is kept, as `limits` allow; then none is made at all.
         """
-        return await self._write(partial(_admit, batch, admissions, limits, self._clock.wall()))
+        return await self._writer.submit(partial(_admit, batch, admissions, limits, self._clock.wall()))
 
     async def running(self, batch: int) -> tuple[tuple[WaitingJob, bool], ...]:
         """The jobs of a batch that have not ended, and of each whether it is on its way."""
@@ -85,10 +80,7 @@ class BatchLineTable:
 
     async def record(self, batch: int, outcomes: Sequence[LineOutcome]) -> None:
         """Write and count what came of lines, and forget their jobs; what was written before is not written again."""
-        await self._write(partial(_record, batch, outcomes))
-
-    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._writer.submit(run)
+        await self._writer.submit(partial(_record, batch, outcomes))
 
 
 def _next_lines(batch: int, most: int, connection: sqlite3.Connection) -> tuple[BatchLine, ...]:
@@ -110,19 +102,14 @@ def _admit(
 def _admit_one(batch: int, admission: Admission, now: float, connection: sqlite3.Connection) -> WaitingJob | None:
     if connection.execute(_CAN_START, (batch, admission.line)).fetchone() is None:
         return None
-    columns = row_of(admission.job, now)
-    names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-    number = connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", columns).lastrowid  # noqa: S608 - our names
-    connection.execute(_STARTS, (number, batch, admission.line))
-    return waiting_of(connection.execute(_WAITING, (number,)).fetchone(), suspect=False)
+    job = insert(connection, admission.job, now)
+    connection.execute(_STARTS, (job.number, batch, admission.line))
+    return job
 
 
 def _running(batch: int, connection: sqlite3.Connection) -> tuple[tuple[WaitingJob, bool], ...]:
-    found = connection.execute(_RUNNING, (batch,)).fetchall()
-    return tuple(
-        (waiting_of(tuple(connection.execute(_WAITING, (number,)).fetchone()), suspect=False), state == JobState.RUNNING.value)
-        for number, _, state in found
-    )
+    rows = map(tuple, connection.execute(_RUNNING, (batch,)))
+    return tuple((waiting_of(job, suspect=False), state == JobState.RUNNING.value) for *job, state in rows)
 
 
 def _ended(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine, ...]:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from hearth.batch_types import BatchLine, BatchRecord, BatchStatus, NewBatch, Page, Problem, Tokens
 from hearth.clock import Clock, new_file_id
 from hearth.errors import NotFound, QueueFull
+from hearth.storage.files import place_of
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority
-
-T = TypeVar("T")
 
 ROWS_PER_STEP = 1000
 _COLUMNS = (
@@ -93,20 +92,20 @@ class BatchTable:
             NotFound: its caller has no such file, or one that was not uploaded for batches.
             QueueFull: `max_open` batches are open.
         """
-        return await self._write(partial(_add, new, self._clock.wall(), max_open))
+        return await self._writer.submit(partial(_add, new, self._clock.wall(), max_open))
 
     async def find(self, batch_id: str) -> BatchRecord | None:
         """One batch."""
         return await self._reader.read(lambda connection: _one(connection, _FIND, batch_id))
 
-    async def list_batches(self, page: Page) -> tuple[BatchRecord, ...] | None:
-        """A caller's batches, the latest first; None where it has none with the id `after`."""
+    async def list_batches(self, page: Page) -> tuple[BatchRecord, ...]:
+        """A caller's batches, the latest first. Raises NotFound where it has none with the id `after`."""
         return await self._reader.read(partial(_listed, page))
 
     async def cancel(self, batch_id: str) -> bool:
         """Have a batch end as cancelled; False where it has ended, or is about to."""
         values = (self._clock.wall(), batch_id)
-        return await self._write(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
+        return await self._writer.submit(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
 
     async def open_of(self, caller: str) -> tuple[str, ...]:
         """The ids of a caller's batches that can be cancelled."""
@@ -118,27 +117,24 @@ class BatchTable:
 
     async def note_lines(self, number: int, lines: Sequence[BatchLine], *, first: bool) -> bool:
         """Note requests of a batch that is being validated, `first` ones in place of all before; False where it is not, any more."""
-        return await self._write(partial(_note_lines, number, lines, first))
+        return await self._writer.submit(partial(_note_lines, number, lines, first))
 
     async def settle_validation(self, number: int, problems: Sequence[Problem], total: int, model: str | None) -> bool:
         """A batch that was validated is in progress, or has failed for its problems; False as for `note_lines`."""
-        return await self._write(partial(_settle_validation, number, problems, total, model, self._clock.wall()))
+        return await self._writer.submit(partial(_settle_validation, number, problems, total, model, self._clock.wall()))
 
     async def begin_end(self, number: int, ending: BatchStatus) -> bool:
         """No more requests of it start, and it will end as `ending`; False where that was decided otherwise before."""
         values = (ending.value, self._clock.wall(), number)
-        return await self._write(lambda connection: connection.execute(_SETTLE, values).rowcount == 1)
+        return await self._writer.submit(lambda connection: connection.execute(_SETTLE, values).rowcount == 1)
 
     async def end(self, number: int) -> BatchRecord | None:
         """It ends as was decided, and its files can be seen; None where it had ended before."""
-        return await self._write(partial(_end, number, self._clock.wall()))
+        return await self._writer.submit(partial(_end, number, self._clock.wall()))
 
     async def forget(self, before_wall_s: float) -> bool:
         """Delete some of what ended batches do not need, and of those that ended before an instant; True while there is more."""
-        return await self._write(partial(_forget, before_wall_s))
-
-    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._writer.submit(run)
+        return await self._writer.submit(partial(_forget, before_wall_s))
 
 
 def _add(new: NewBatch, now: float, max_open: int, connection: sqlite3.Connection) -> BatchRecord:
@@ -165,13 +161,8 @@ def _add(new: NewBatch, now: float, max_open: int, connection: sqlite3.Connectio
     return _sure(connection, connection.execute(_ADD, values).lastrowid)
 
 
-def _listed(page: Page, connection: sqlite3.Connection) -> tuple[BatchRecord, ...] | None:
-    after = None
-    if page.after is not None:
-        row = connection.execute(_PLACE, (page.after, page.caller)).fetchone()
-        if row is None:
-            return None
-        after = row[0]
+def _listed(page: Page, connection: sqlite3.Connection) -> tuple[BatchRecord, ...]:
+    after = place_of(connection, _PLACE, page)
     return _many(connection, _LIST, page.caller, after, after, page.limit)
 
 

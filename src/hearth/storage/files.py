@@ -7,18 +7,14 @@ transaction meets a hundred thousand rows.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, StoredFile
 from hearth.clock import Clock
-from hearth.errors import BadRequest, QueueFull
+from hearth.errors import BadRequest, NotFound, QueueFull
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
-
-T = TypeVar("T")
 
 PARTS_PER_STEP = 200
 READ_BYTES = 1 << 20
@@ -69,7 +65,7 @@ class FileTable:
     async def begin(self, caller: str) -> int:
         """A file that nobody sees yet; its number. It is forgotten when the process ends before `seal`."""
         row = (caller, self._epoch, self._clock.wall())
-        return await self._write(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
+        return await self._writer.submit(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
 
     async def append(self, number: int, place: int, data: bytes, max_bytes: int) -> None:
         """Add to a file that was begun: pieces of `PART_BYTES` from a place on, the last of the file may be shorter.
@@ -77,24 +73,24 @@ class FileTable:
         Raises:
             QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results.
         """
-        await self._write(partial(_append, number, place, data, max_bytes))
+        await self._writer.submit(partial(_append, number, place, data, max_bytes))
 
     async def seal(self, number: int, new: NewFile) -> StoredFile:
         """The file is complete: from now on it is there. Raises BadRequest where it was given up meanwhile."""
         now = self._clock.wall()
         values = {"id": new.file_id, "filename": new.filename, "now": now, "expires": now + new.life_s, "number": number}
-        return await self._write(partial(_seal, values))
+        return await self._writer.submit(partial(_seal, values))
 
     async def discard(self, number: int) -> None:
         """Give up a file that was begun; nothing happens to one that is complete."""
-        await self._write(lambda connection: connection.execute(_DISCARD, (number,)).rowcount)
+        await self._writer.submit(lambda connection: connection.execute(_DISCARD, (number,)).rowcount)
 
     async def find(self, file_id: str) -> StoredFile | None:
         """A file that is complete and not deleted."""
-        return await self._reader.read(lambda connection: next((file_of(row) for row in connection.execute(_FIND, (file_id,))), None))
+        return await self._reader.read(lambda connection: next((_file_of(row) for row in connection.execute(_FIND, (file_id,))), None))
 
-    async def list_files(self, page: Page) -> tuple[StoredFile, ...] | None:
-        """A caller's files; None where it has none with the id `after`."""
+    async def list_files(self, page: Page) -> tuple[StoredFile, ...]:
+        """A caller's files. Raises NotFound where it has none with the id `after`."""
         return await self._reader.read(partial(_listed, page))
 
     async def parts(self, number: int, after: int) -> tuple[tuple[int, bytes], ...]:
@@ -103,14 +99,11 @@ class FileTable:
 
     async def remove(self, number: int) -> bool:
         """Delete a file; False where that was done before. Raises BadRequest while a batch reads it."""
-        return await self._write(partial(_remove, number))
+        return await self._writer.submit(partial(_remove, number))
 
     async def sweep(self) -> bool:
         """Delete some of what is abandoned, expired or deleted; True while there is more."""
-        return await self._write(partial(_sweep, {"epoch": self._epoch, "now": self._clock.wall()}))
-
-    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._writer.submit(run)
+        return await self._writer.submit(partial(_sweep, {"epoch": self._epoch, "now": self._clock.wall()}))
 
 
 def kept_bytes(connection: sqlite3.Connection) -> int:
@@ -118,7 +111,7 @@ def kept_bytes(connection: sqlite3.Connection) -> int:
     return int(connection.execute(_KEPT).fetchone()[0]) + totals(connection)[1]
 
 
-def file_of(row: sqlite3.Row | tuple[object, ...]) -> StoredFile:
+def _file_of(row: sqlite3.Row | tuple[object, ...]) -> StoredFile:
     """A row of the columns above."""
     number, file_id, caller, purpose, filename, size, created, expires = tuple(row)
     return StoredFile(
@@ -145,18 +138,23 @@ def _seal(values: dict[str, object], connection: sqlite3.Connection) -> StoredFi
     row = connection.execute(_SEAL, values).fetchone()
     if row is None:
         raise BadRequest("the upload was given up")
-    return file_of(row)
+    return _file_of(row)
 
 
-def _listed(page: Page, connection: sqlite3.Connection) -> tuple[StoredFile, ...] | None:
-    after = None
-    if page.after is not None:
-        row = connection.execute(_PLACE, (page.after, page.caller)).fetchone()
-        if row is None:
-            return None
-        after = row[0]
+def place_of(connection: sqlite3.Connection, question: str, page: Page) -> int | None:
+    """The number of the entry after which a page begins, None for the first; `question` takes id and caller. Raises NotFound."""
+    if page.after is None:
+        return None
+    found = connection.execute(question, (page.after, page.caller)).fetchone()
+    if found is None:
+        raise NotFound("after: there is no such entry in your list")
+    return int(found[0])
+
+
+def _listed(page: Page, connection: sqlite3.Connection) -> tuple[StoredFile, ...]:
+    after = place_of(connection, _PLACE, page)
     values = {"caller": page.caller, "purpose": page.purpose, "after": after, "ascending": page.ascending, "limit": page.limit}
-    return tuple(file_of(row) for row in connection.execute(_LIST, values))
+    return tuple(_file_of(row) for row in connection.execute(_LIST, values))
 
 
 def _some(number: int, after: int, connection: sqlite3.Connection) -> tuple[tuple[int, bytes], ...]:

@@ -1,4 +1,4 @@
-"""Rows of the table `jobs` as values, and back. Used by `jobs` alone."""
+"""Rows of the table `jobs` as values, and back. Used by `jobs` and `batch_lines`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from typing import Any
 from hearth.job_types import Delivery, JobRecord, JobState, NewJob, WaitingJob, Webhook
 from hearth.types import Lane, Priority
 
+WAITING_COLUMNS = "number, id, caller, lane, priority, task_type, model, accepted_wall_s, not_before_wall_s, off_peak, attempts"
 RECORD_COLUMNS = (
     "number, id, caller, lane, priority, task_type, job_key, path, model, state, attempts, accepted_wall_s, not_before_wall_s, off_peak, "
     "started_wall_s, ended_wall_s, reason, error, status, content_type, webhook"
 )
 
 
-def row_of(new: NewJob, now: float) -> dict[str, object]:
-    """The columns of a job that waits from now on."""
+def insert(connection: sqlite3.Connection, new: NewJob, now: float) -> WaitingJob:
+    """Write a job that waits from now on."""
+    columns = _columns_of(new, now)
+    names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+    question = f"INSERT INTO jobs ({names}) VALUES ({marks}) RETURNING {WAITING_COLUMNS}"  # noqa: S608 - our names
+    return waiting_of(connection.execute(question, columns).fetchone(), suspect=False)
+
+
+def _columns_of(new: NewJob, now: float) -> dict[str, object]:
     return {
         "id": new.job_id,
         "caller": new.caller,
@@ -41,7 +49,7 @@ def row_of(new: NewJob, now: float) -> dict[str, object]:
 
 def record_of(row: sqlite3.Row) -> JobRecord:
     """A row with `RECORD_COLUMNS` and `result`."""
-    values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - a Row iterates over its values
+    values = dict(row)
     job_id = values.pop("id")
     return JobRecord(
         **{
@@ -57,7 +65,7 @@ def record_of(row: sqlite3.Row) -> JobRecord:
 
 
 def waiting_of(row: Sequence[Any], *, suspect: bool) -> WaitingJob:
-    """A row of the jobs that wait."""
+    """A row with `WAITING_COLUMNS`."""
     number, job_id, caller, lane, priority, task_type, model, accepted, not_before, off_peak, attempts = row
     return WaitingJob(
         number=number,

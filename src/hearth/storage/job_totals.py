@@ -1,7 +1,7 @@
 """How many jobs wait and how many bytes they keep, without counting them: limits are checked for every job that is accepted.
 
 The numbers stand in a temporary table of the writing connection, in memory; temporary triggers keep them, so that what is rolled back is
-rolled back there too. A connection that was opened anew counts once. Used by `jobs`.
+rolled back there too. A connection that was opened anew counts once.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from hearth.job_types import (
     StoreLimits,
     Webhook,
 )
-from hearth.storage.job_rows import RECORD_COLUMNS, delivery_of, record_of, row_of, waiting_of
+from hearth.storage.files import kept_bytes
+from hearth.storage.job_rows import RECORD_COLUMNS, WAITING_COLUMNS, delivery_of, insert, record_of, waiting_of
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
@@ -46,7 +47,6 @@ _SAME_KEY = (
     "SELECT id, number, accepted_wall_s FROM jobs "
     "WHERE caller = ? AND task_type = ? AND job_key = ? AND state IN ('queued', 'running') ORDER BY number LIMIT 1"
 )
-_BYTES = "SELECT COALESCE(SUM(bytes), 0) FROM jobs"
 _START = "UPDATE jobs SET state = 'running', attempts = attempts + 1, epoch = ?, started_wall_s = ? WHERE number = ? AND state = 'queued'"
 _END = (
     "UPDATE jobs SET state = :state, reason = :reason, error = :error, status = :status, content_type = :content_type, result = :result, "
@@ -67,10 +67,7 @@ _GIVE_UP = (
     "webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END WHERE number = :number"
 )
 _REQUEUE = "UPDATE jobs SET state = 'queued', epoch = NULL WHERE number = ?"
-_WAITING = (
-    "SELECT number, id, caller, lane, priority, task_type, model, accepted_wall_s, not_before_wall_s, off_peak, attempts FROM jobs "
-    "WHERE state = 'queued' ORDER BY number"
-)
+_WAITING = f"SELECT {WAITING_COLUMNS} FROM jobs WHERE state = 'queued' ORDER BY number"  # noqa: S608 - our names
 _FIND = f"SELECT {RECORD_COLUMNS}, result FROM jobs WHERE id = ?"  # noqa: S608 - our names
 _LIST = (
     f"SELECT {RECORD_COLUMNS}, NULL AS result FROM jobs WHERE (:caller IS NULL OR caller = :caller) "  # noqa: S608 - our names
@@ -167,10 +164,6 @@ class JobTable:
         aged = (before_wall_s, ROWS_PER_STEP)
         return await self._write("jobs.forget", lambda connection: connection.execute(_FORGET, aged).rowcount)
 
-    async def kept_bytes(self) -> int:
-        """Bytes of all requests and results."""
-        return await self._reader.read(lambda connection: int(connection.execute(_BYTES).fetchone()[0]))
-
     async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
         """Messages that are still to be delivered, the next due first."""
         return await self._reader.read(lambda connection: tuple(delivery_of(row) for row in connection.execute(_TO_TELL, (limit,))))
@@ -190,16 +183,11 @@ def _add(new: NewJob, limits: StoreLimits, now: float, connection: sqlite3.Conne
     known = _repeated(new, now, connection) or _same_key(new, connection)
     if known is not None:
         return known
-    queued, kept_bytes = totals(connection)
-    if queued >= limits.max_queued:
+    if totals(connection)[0] >= limits.max_queued:
         raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
-    if kept_bytes + len(new.request) > limits.max_bytes:
-        raise QueueFull("the store holds as much of requests and results as jobs.max_stored_mib allows")
-    columns = row_of(new, now)
-    names = ", ".join(columns)
-    marks = ", ".join(f":{name}" for name in columns)
-    number = connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", columns).lastrowid  # noqa: S608 - our names
-    return Acceptance(job_id=new.job_id, number=int(number or 0), is_new=True, accepted_wall_s=now)
+    if kept_bytes(connection) + len(new.request) > limits.max_bytes:
+        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows")
+    return Acceptance(job_id=new.job_id, number=insert(connection, new, now).number, is_new=True, accepted_wall_s=now)
 
 
 def _repeated(new: NewJob, now: float, connection: sqlite3.Connection) -> Acceptance | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from hearth import failpoints
@@ -30,18 +29,6 @@ _BOOKED = (
     "SELECT caller, lane, SUM(CASE state WHEN 'reserved' THEN reserved_usd ELSE COALESCE(settled_usd, 0) END) FROM ledger "
     "WHERE reserved_wall_s >= ? AND reserved_wall_s < ? GROUP BY caller, lane"
 )
-_SPENT = (
-    "SELECT COALESCE(SUM(settled_usd), 0), COALESCE(SUM(CASE WHEN state = 'reserved' THEN reserved_usd END), 0) FROM ledger "
-    "WHERE reserved_wall_s >= :start AND reserved_wall_s < :end AND (:caller IS NULL OR caller = :caller)"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spend:
-    """US dollars of one period: paid for sure, and still set aside for calls that run."""
-
-    settled_usd: float
-    reserved_usd: float
 
 
 class Ledger:
@@ -94,6 +81,8 @@ class Ledger:
     async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, Lane, float], ...]:
         """`(caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet.
 
+        A spend belongs to the instant of its reservation, so that it falls into exactly one of any row of adjoining periods.
+
         Raises:
             StorageUnavailable: the file cannot be read.
         """
@@ -103,25 +92,10 @@ class Ledger:
             )
         )
 
-    async def spent(self, *, start_wall_s: float, end_wall_s: float, caller: str | None = None) -> Spend:
-        """What was spent in [start, end), of one caller or of all.
-
-        A spend belongs to the instant of its reservation, so that it falls into exactly one of any row of adjoining periods.
-
-        Raises:
-            StorageUnavailable: the file cannot be read.
-        """
-        return await self._reader.read(lambda connection: _spend(connection, start_wall_s, end_wall_s, caller))
-
     async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
         written = await self._writer.submit(failpoints.before_commit(name, run))
         failpoints.reach(f"{name}.after_commit")
         return written
-
-
-def _spend(connection: sqlite3.Connection, start_wall_s: float, end_wall_s: float, caller: str | None) -> Spend:
-    settled, reserved = connection.execute(_SPENT, {"start": start_wall_s, "end": end_wall_s, "caller": caller}).fetchone()
-    return Spend(settled_usd=settled, reserved_usd=reserved)
 
 
 def _require_amount(usd: float) -> None:

@@ -1,6 +1,6 @@
 """Where the file lies, and that only one Hearth uses it. Touches names and permissions, never the database itself.
 
-Used by `database` at start; `default_path` by whoever reads the settings.
+Used by `database` at start; `database_path` by `bootstrap`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ ADVICE = "Set `storage.path` to a file in a directory that Hearth may write."
 
 
 def database_path(configured: str, environ: Mapping[str, str]) -> Path:
-    """The file that `storage.path` names (`~/` is the user's home); `default_path` where it is empty."""
-    if configured.startswith("~/"):
-        return _home(environ) / configured.removeprefix("~/")
-    return Path(configured) if configured else default_path(environ)
-
-
-def default_path(environ: Mapping[str, str]) -> Path:
-    """`$XDG_STATE_HOME/hearth/hearth.db`; relative values of the variable are ignored.
+    """The file that `storage.path` names (`~/` is the user's home); `$XDG_STATE_HOME/hearth/hearth.db` where it is empty.
 
     Source: XDG Base Directory Specification 0.8 (state is what should persist, but is not important enough for the data directory).
     """
+    if configured:
+        return _home(environ) / configured.removeprefix("~/") if configured.startswith("~/") else Path(configured)
     state = Path(environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = _home(environ) / ".local" / "state"
@@ -74,11 +69,11 @@ class InstanceLock:
         Raises:
             StorageRefused: another process holds it, or the file cannot be made.
         """
-        self.path = path.with_name(path.name + ".lock")
+        lock = path.with_name(path.name + ".lock")
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise StorageRefused(f"{self.path} cannot be written: {error.strerror}. {ADVICE}") from error
+            raise StorageRefused(f"{lock} cannot be written: {error.strerror}. {ADVICE}") from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

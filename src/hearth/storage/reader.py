@@ -41,6 +41,8 @@ class Reader:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
 
     def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        if self._closed:
+            raise StorageUnavailable(StorageFault.CLOSED)
         try:
             with closing(connect_reader(self._path, BUSY_TIMEOUT_S)) as connection:
                 return ask(connection)
@@ -48,6 +50,6 @@ class Reader:
             raise unavailable(error) from error
 
     def close(self) -> None:
-        """Answer no more; a question in progress ends by itself."""
+        """Answer no more; a question in progress ends by itself, those behind it are refused."""
         self._closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)

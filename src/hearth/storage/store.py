@@ -29,7 +29,7 @@ class Store:
     """An open store.
 
     Attributes:
-        invocations, swaps: event sinks with queries; ledger, jobs, files, batches, batch_lines, estimates: see their modules.
+        invocations, swaps: event sinks, the first with queries about both; all others: see their modules.
         epoch: number of this start of the process on this file.
     """
 
@@ -44,7 +44,7 @@ class Store:
         self.writer = writer
         self.reader = reader
         self.invocations = InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
-        self.swaps = SwapLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
+        self.swaps = SwapLog(writer=writer, clock=clock, epoch=self.epoch)
         self.ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.jobs = JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.files = FileTable(writer=writer, reader=reader, clock=clock, epoch=self.epoch)

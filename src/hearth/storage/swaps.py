@@ -1,4 +1,4 @@
-"""One row per swap, completed or failed. An `EventSink` like the invocation log, and used the same way."""
+"""One row per swap, completed or failed. An `EventSink` like the invocation log, which also answers the questions about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from math import inf
 from hearth import failpoints
 from hearth.clock import Clock
 from hearth.events import Event, SwapCompleted, SwapFailed
-from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
 from hearth.types import LoggedSwap
 
@@ -25,11 +24,10 @@ _SELECT = (
 
 
 class SwapLog:
-    """Writes a row for every swap that ends, and lists the latest."""
+    """Writes a row for every swap that ends."""
 
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
+    def __init__(self, *, writer: Writer, clock: Clock, epoch: int) -> None:
         self._writer = writer
-        self._reader = reader
         self._clock = clock
         self._epoch = epoch
         self._number = 0
@@ -44,10 +42,6 @@ class SwapLog:
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
         """As `SelectiveSink` says."""
         return self.emit if kind in (SwapCompleted, SwapFailed) else None
-
-    async def latest(self, limit: int) -> tuple[LoggedSwap, ...]:
-        """The last swaps, latest first. Raises StorageUnavailable."""
-        return await self._reader.read(lambda connection: read_swaps(connection, 0.0, None, limit))
 
 
 def read_swaps(connection: sqlite3.Connection, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:

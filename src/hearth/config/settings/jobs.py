@@ -42,7 +42,7 @@ class JobSettings:
     max_queued: int = 10_000
     """Jobs that may wait in the store; one more is refused with 503. hot"""
     max_stored_mib: float = 256.0
-    """MiB of requests and results in the store beyond which new jobs are refused with 503. hot"""
+    """MiB of requests, results and files in the store beyond which new jobs and files are refused with 503. hot"""
     max_result_mib: float = 16.0
     """MiB that one answer may have; a job with a larger one fails. hot"""
     max_attempts: int = 3
@@ -50,7 +50,7 @@ class JobSettings:
     on_restart: OnRestart = OnRestart.REQUEUE
     """What becomes of a job that was running when the gateway died: requeue (it runs again) or fail. restart"""
     keep_results_days: float = 7.0
-    """Days after which an ended job is deleted with its request and its result. hot"""
+    """Days after which an ended job is deleted with its result. hot"""
     pool_workers: int = 4
     """Threads for the tasks of `submit_task` that are not in `task_types`. restart"""
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
