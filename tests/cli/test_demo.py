@@ -30,7 +30,7 @@ class Stage(io.StringIO):
         return written
 
     async def seen(self) -> None:
-        await asyncio.wait_for(self._seen.wait(), 10)
+        await asyncio.wait_for(self._seen.wait(), 30)
 
 
 async def played(until: str, *, port: int | None = 0, speed: float = 400.0) -> tuple[str, Tally]:

@@ -16,7 +16,6 @@ import pytest
 from hearth.cli.console import console_for
 from hearth.cli.emulate import EmulatorPlan, read_models, run_emulator
 from hearth.emulator.quirks import Quirk, QuirkName
-from hearth.errors import ConfigError
 
 
 def plan(*, port: int = 0, speed: float = 20.0, models_file: Path | None = None) -> EmulatorPlan:
@@ -45,11 +44,10 @@ async def test_it_answers_like_an_ollama_until_it_is_stopped():
     def tags() -> None:
         url = said.getvalue().split("listens on ")[1].split(",")[0]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{url}/api/tags", timeout=5) as answer:
+        with opener.open(f"{url}/api/tags", timeout=30) as answer:
             names.extend(model["name"] for model in json.load(answer)["models"])
 
     async def stopped() -> None:
-
         await asyncio.to_thread(tags)
 
     await run_emulator(plan(), console_for(said, environ={}), stopped=stopped)
@@ -82,9 +80,9 @@ def test_a_models_file_that_is_not_usable_ends_with_2(hearth, tmp_path, content)
     path = tmp_path / "models.yaml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError):
-        read_models(path)
-    assert hearth("emulate", "--models", str(path)).exit_code == 2
+    result = hearth("emulate", "--models", str(path))
+    assert result.exit_code == 2
+    assert f"  {path}: " in result.stderr
 
 
 @pytest.mark.parametrize("args", [("--speed", "0"), ("--speed", "-1"), ("--port", "65536"), ("--parallel", "0"), ("--vram-gb", "-1")])
@@ -107,7 +105,7 @@ async def test_quirks_are_shown_and_given_to_the_emulator():
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         request = urllib.request.Request(f"{url}/api/generate", data=b'{"model":"llama3.1:8b"}')
         try:
-            opener.open(request, timeout=5).close()
+            opener.open(request, timeout=30).close()
         except urllib.error.HTTPError as error:
             statuses.append(error.code)
             error.close()

@@ -9,11 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_emulator_and_an_ollama_exclude_each_other(hearth):
     result = hearth("serve", "--emulator", "--ollama-url", "http://127.0.0.1:11434")
     assert result.exit_code == 2
     assert "exclude each other" in result.stderr
+
+
+@pytest.mark.parametrize("url", ["gpu-box:11434", "ftp://gpu-box", "http://me:secret@gpu-box"])
+def test_an_address_of_ollama_that_is_none_ends_with_2_and_is_never_answered_for_by_the_emulator(hearth, url):
+    result = hearth("serve", "--port", "0", "--ollama-url", url)
+    assert result.exit_code == 2
+    assert "must be a URL" in result.stderr
 
 
 def test_a_bad_configuration_ends_with_2_and_every_problem(hearth, tmp_path):
@@ -55,7 +64,7 @@ def test_ctrl_c_ends_a_running_gateway_with_0(tmp_path: Path):
             if events[-1] == "gateway_started":
                 break
         gateway.send_signal(signal.SIGINT)
-        rest, errors = gateway.communicate(timeout=20)
+        rest, errors = gateway.communicate(timeout=60)
     assert gateway.returncode == 0, errors
     assert "emulator_started" in events
     assert "gateway_stopped" in rest

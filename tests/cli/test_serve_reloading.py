@@ -46,4 +46,4 @@ def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log(tmp_pa
         gateway.send_signal(signal.SIGTERM)
         for _ in events(gateway):
             pass
-        assert gateway.wait(timeout=20) == 0
+        assert gateway.wait(timeout=60) == 0

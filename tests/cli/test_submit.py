@@ -198,6 +198,7 @@ WORDS = [
     (status("x", "y"), "waiting, 2 in the queue"),
     (status(running=[{"request_id": "me"}]), "the model reads the prompt"),
     ({"external_queue": {"next_items": [{"request_id": "me"}]}}, "next in line"),
+    ({"external_queue": {"next_items": [{"request_id": "me", "estimated_start_s": float("inf")}]}}, "next in line"),
     ({}, "waiting"),
     ({"running": 3, "internal_queue": [], "gpu": "x"}, "waiting"),
 ]
@@ -223,7 +224,7 @@ def test_the_line_follows_the_status_until_the_answer_begins(busy):
     client = GatewayClient(address=read_address(busy.url))
     line = WaitingLine(client, "me", console_for(terminal, environ={"TERM": "xterm"}), pause=pause)
     with line as begun:
-        assert asked.wait(10)
+        assert asked.wait(30)
         line._line._live.refresh()
         begun()
         shown = terminal.getvalue()
@@ -245,4 +246,4 @@ def test_a_gateway_that_does_not_say_how_it_is_does_not_disturb_the_answer(busy)
         return over
 
     with WaitingLine(GatewayClient(address=read_address(busy.url)), "me", console_for(Terminal(), environ={}), pause=pause):
-        assert answered.wait(10)
+        assert answered.wait(30)

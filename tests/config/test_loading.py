@@ -20,21 +20,7 @@ from hearth.config.settings import (
 from hearth.config.shapes import field_types, item_type, without_none
 from hearth.errors import ConfigError
 from hearth.types import Priority
-
-
-def settings_of(text: str, **environ: str) -> Settings:
-    return parse_config(text, source="f.yaml", environ=environ).settings
-
-
-def problems_of(text: str, **environ: str) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as caught:
-        parse_config(text, source="f.yaml", environ=environ)
-    return caught.value.problems
-
-
-def only_problem_of(text: str, **environ: str) -> str:
-    (problem,) = problems_of(text, **environ)
-    return problem
+from tests.config.reading import only_problem_of, problems_of, settings_of
 
 
 def test_an_empty_mapping_means_all_defaults() -> None:

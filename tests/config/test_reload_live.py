@@ -22,7 +22,7 @@ from hearth.gateway import Gateway
 from tests.clients.home import HELLO, LLAMA, LONG, SLOW, new_emulator
 from tests.support.examples import EXAMPLES
 
-WITHIN_S = 20.0
+WITHIN_S = 30.0
 CALLERS = 6
 
 

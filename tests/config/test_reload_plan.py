@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from hearth.config.loading import digest_of
 from hearth.config.reload import (
     BLIND_POLL_S,
     ORDER_GAP_S,
@@ -15,7 +16,6 @@ from hearth.config.reload import (
     Look,
     ReloadPlan,
     Step,
-    token_of,
 )
 
 OLD, NEW, HALF = b"old", b"new", b"ne"
@@ -23,7 +23,7 @@ Fact = Callable[["Desk"], None]
 
 
 def found(content: bytes | None) -> Look:
-    return Look(token="gone", problems=("gone",)) if content is None else Look(token=token_of(content), content=content)
+    return Look(token="gone", problems=("gone",)) if content is None else Look(token=digest_of(content), content=content)
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Desk:
     looks: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.plan = ReloadPlan(token_of(OLD), 0.0, polls=self.polls)
+        self.plan = ReloadPlan(digest_of(OLD), 0.0, polls=self.polls)
 
     def save(self, content: bytes | None, *, writing: bool = False) -> None:
         """The file changes; where changes are reported, the plan hears of it."""
@@ -174,7 +174,7 @@ def test_without_a_watch_only_orders_lead_anywhere():
 
 
 def test_a_touch_during_a_look_leads_to_another_look():
-    plan = ReloadPlan(token_of(OLD), 0.0, polls=False)
+    plan = ReloadPlan(digest_of(OLD), 0.0, polls=False)
     plan.touched(1.0)
     assert plan.step(1.3) is Step.LOOK
     plan.touched(1.31)

@@ -181,9 +181,9 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     with file.open("a") as stream:
         stream.write("#")
         stream.flush()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await told.get() is True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await told.get():
             pass
     await asyncio.to_thread(watch.close)

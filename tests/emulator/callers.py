@@ -20,6 +20,15 @@ def model(name: str, **changes: Any) -> EmulatedModel:
 
 SLOW = {"decode_tokens_per_s": 500.0}
 FOREVER_TOKENS = 20_000
+MESSAGES = [{"role": "user", "content": "hello"}]
+STREAMS: dict[str, dict[str, Any]] = {
+    "/api/generate": {"prompt": "hello", "options": {"num_predict": 20}},
+    "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 20}},
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 20},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 20},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 20},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 20},
+}
 
 
 class Caller:
@@ -37,6 +46,11 @@ class Caller:
 
     def begin(self, name: str, *, tokens: int = 3, **body: Any) -> asyncio.Task[dict[str, Any]]:
         return asyncio.create_task(self.generate(name, tokens=tokens, **body))
+
+    async def stream(self, path: str) -> tuple[int, bytes]:
+        """Status and bytes of a short stream of model `a`, one of `STREAMS`."""
+        async with self.session.post(self.url + path, json={"model": "a", "stream": True, **STREAMS[path]}) as response:
+            return response.status, await response.read()
 
     async def ps(self) -> list[dict[str, Any]]:
         async with self.session.get(self.url + "/api/ps") as response:

@@ -1,7 +1,7 @@
 """The engine as simply as it can be written: one heap of closures, numbered as they are planned. What the real one must agree with.
 
 It has none of what makes the real one fast (no line for the present instant, no arrivals beside the heap, no end without an event of its
-own), so that the order of facts is plain to see. Used by `test_engine_order` only.
+own), so that the order of facts is plain to see. Used by `test_engine_order`; `Listening` by `test_engine`, too.
 """
 
 from __future__ import annotations
@@ -150,3 +150,15 @@ class PlainEngine:
             attempt.over = True
             record.interrupts += interrupted
             self._at(self._now, partial(self._tell, inputs.Stopped(sequence=record.sequence, attempt=attempt.number)))
+
+
+class Listening:
+    """A scheduler that keeps what it was told."""
+
+    def __init__(self, scheduler: Brain) -> None:
+        self._scheduler = scheduler
+        self.told: list[tuple[float, Input]] = []
+
+    def handle(self, fact: Input, now: float) -> list[Action]:
+        self.told.append((now, fact))
+        return self._scheduler.handle(fact, now)

@@ -15,6 +15,7 @@ from hearth.scheduling.invariants import DecisionChecker
 from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Engine, Run, brain_for, simulate
 from hearth.simulation.workloads import Job, Mix, SwapCosts, Workload, random_workload
 from hearth.types import Lane
+from tests.simulation.plain_engine import Listening
 
 
 def job(number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more) -> Job:
@@ -162,22 +163,10 @@ def test_the_worked_example_of_the_page_on_scheduling_is_what_happens(policy, st
     assert [record.started for record in outcome.records] == pytest.approx(starts)
 
 
-class Recorder:
-    """A scheduler that keeps what it was told."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self.told: list[tuple[float, Input]] = []
-
-    def handle(self, fact, now):
-        self.told.append((now, fact))
-        return self._scheduler.handle(fact, now)
-
-
 def recorded(house: Workload) -> list[tuple[float, Input]]:
-    recorder = Recorder(Scheduler(house.settings(SchedulerSettings(), PolicyName.AFFINITY)))
-    Engine(recorder, house).run()
-    return recorder.told
+    listening = Listening(Scheduler(house.settings(SchedulerSettings(), PolicyName.AFFINITY)))
+    Engine(listening, house).run()
+    return listening.told
 
 
 def test_facts_of_one_instant_come_in_the_order_in_which_they_were_caused():

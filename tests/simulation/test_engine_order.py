@@ -9,25 +9,12 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
-from hearth.scheduling.inputs import Input
 from hearth.simulation.engine import Engine
 from hearth.simulation.workloads import Job, Mix, SwapCosts, Workload, random_workload
-from tests.simulation.plain_engine import PlainEngine
+from tests.simulation.plain_engine import Listening, PlainEngine
 from tests.support.examples import EXAMPLES
 
 RULES = SchedulerSettings(scheduling=SchedulingSettings(max_swap_wait_s=20.0, residency_factor=1.5, preempt_finish_bound_s=3.0))
-
-
-class Listening:
-    """A scheduler that keeps what it was told."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self.told: list[tuple[float, Input]] = []
-
-    def handle(self, fact, now):
-        self.told.append((now, fact))
-        return self._scheduler.handle(fact, now)
 
 
 def whole(job: Job, rng: Random) -> Job:

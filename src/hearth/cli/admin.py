@@ -14,6 +14,7 @@ from urllib.parse import SplitResult
 
 import click
 
+from hearth.cli.answers import parts
 from hearth.cli.exits import ExitCode
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
@@ -81,14 +82,13 @@ def alert() -> None:
 def test_alerts(context: click.Context, address: SplitResult, key: str | None, *, as_json: bool) -> None:
     """Send a message to every place that `alerts` names, and say what each answered; 1 where one did not take it."""
     answer = GatewayClient(address=address, key=key).order(_ALERT_TEST, timeout_s=_ALERT_TEST_TIMEOUT_S)
-    listed = answer.get("targets")
-    targets = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    targets = parts(answer, "targets")
     click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(_target_line(each) for each in targets))
     if not targets or not all(each.get("delivered") is True for each in targets):
         context.exit(ExitCode.FAILED)
 
 
-def _target_line(target: dict[str, object]) -> str:
+def _target_line(target: Mapping[str, object]) -> str:
     """`discord (discord.com): delivered`, or why it was not."""
     answer = str(target.get("answer"))
     what = "delivered" if target.get("delivered") is True else f"not delivered: {answer}{_ADVICE.get(answer, '')}"

@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, quote
 
 import click
 
+from hearth.cli.answers import number, texts
 from hearth.cli.console import printable
 from hearth.cli.exits import CommandFailed, ExitCode
 from hearth.cli.gateway_client import GatewayClient
@@ -68,7 +69,6 @@ def _line(request: str, answer: dict[str, object]) -> str:
 
 
 def _summary(caller: str, answer: dict[str, object]) -> str:
-    requests, jobs = answer.get("requests"), answer.get("jobs")
-    counts = ((len(requests) if isinstance(requests, list) else 0, "request"), (jobs if isinstance(jobs, int) else 0, "job"))
+    counts = ((len(texts(answer, "requests")), "request"), (int(number(answer, "jobs") or 0), "job"))
     words = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
     return f"{printable(caller)}: {f'{words} cancelled' if words else 'nothing to cancel'}"

@@ -10,18 +10,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 from urllib.parse import SplitResult
 
 import click
 
+from hearth.cli.answers import part, texts
 from hearth.cli.config_file import FoundConfig, find_config
 from hearth.cli.exits import CommandFailed, ExitCode
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
-from hearth.config.comparing import compare, fingerprints
+from hearth.config.comparing import Change, compare, fingerprints
 from hearth.config.loading import load_gateway_config
 from hearth.config.plain import Plain
-from hearth.config.rendering import Change, as_values, as_yaml
+from hearth.config.rendering import as_values, as_yaml
 from hearth.config.schema import schema_text
 from hearth.config.settings import Settings
 from hearth.config.shipped import config_for_a_service, shipped_config
@@ -92,7 +94,7 @@ def diff(context: click.Context, file: Path | None, *, against: str, as_json: bo
         click.echo(json.dumps({"changes": [asdict(each) for each in changes], "restart_pending": list(old.pending)}, indent=2))
     else:
         _print_changes(changes, old, new)
-    context.exit(int(ExitCode.FAILED) if changes else int(ExitCode.OK))
+    context.exit(ExitCode.FAILED if changes else ExitCode.OK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +121,11 @@ def _running(client: GatewayClient) -> _Side:
         page = client.fetch("/llm/admin/config")
     except CommandFailed as refused:
         raise ComparisonRefused(refused.message) from refused
-    settings, secrets, pending = page.get("settings"), page.get("secrets"), page.get("restart_pending")
     return _Side(
         name=f"the gateway at {client.address.geturl()}",
-        values=settings if isinstance(settings, dict) else {},
-        secrets=secrets if isinstance(secrets, dict) else {},
-        pending=tuple(map(str, pending)) if isinstance(pending, list) else (),
+        values=cast("Plain", part(page, "settings")),
+        secrets=part(page, "secrets"),
+        pending=texts(page, "restart_pending"),
     )
 
 

@@ -22,20 +22,21 @@ def find_config(explicit: Path | None, *, environ: Mapping[str, str], directory:
     """The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the user's configuration directory.
 
     A file that was named is taken even if it does not exist, so that loading it says so; the other two count only if they exist.
-    The user's directory is `$XDG_CONFIG_HOME`, else `~/.config` (XDG Base Directory Specification: relative values are ignored).
     """
     if explicit is not None:
         return FoundConfig(path=explicit, why=str(explicit))
     if named := environ.get("HEARTH_CONFIG"):
         return FoundConfig(path=Path(named), why=f"{named} (from HEARTH_CONFIG)")
-    for candidate in (directory / _IN_PROJECT, _user_directory(environ) / _IN_HOME):
+    for candidate in (directory / _IN_PROJECT, user_directory(environ) / _IN_HOME):
         if candidate.is_file():
             return FoundConfig(path=candidate, why=str(candidate))
     return FoundConfig(path=None, why="built-in defaults (no configuration file found)")
 
 
-def _user_directory(environ: Mapping[str, str]) -> Path:
-    named = environ.get("XDG_CONFIG_HOME", "")
-    if named and Path(named).is_absolute():
-        return Path(named)
-    return Path(environ.get("HOME") or Path.home()) / ".config"
+def user_directory(environ: Mapping[str, str]) -> Path:
+    """Where the user's programs keep their configuration: `$XDG_CONFIG_HOME`, else `~/.config`.
+
+    XDG Base Directory Specification: relative values are ignored.
+    """
+    named = Path(environ.get("XDG_CONFIG_HOME", ""))
+    return named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"

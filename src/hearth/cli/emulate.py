@@ -113,7 +113,7 @@ def read_models(path: Path | None) -> tuple[EmulatedModel, ...]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
-    return load_profiles(text)
+    return load_profiles(text, source=str(path))
 
 
 async def run_emulator(plan: EmulatorPlan, console: Console, *, stopped: Callable[[], Awaitable[None]]) -> None:

@@ -1,6 +1,6 @@
 """How `hearth log` looks. Pure drawing: an answer of `/llm/log` in, something rich can print out; every name goes through `printable`.
 
-A missing or odd field is drawn as a dash, so that an older command still shows a newer gateway. Called by `hearth.cli.log`.
+Called by `hearth.cli.log`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hearth.cli.answers import number, parts
 from hearth.cli.console import printable
 from hearth.cli.status_view import duration
 
 _TEXTS = ("ended", "caller", "model", "task", "outcome")
 _PHASES = {"queue": "queue_s", "swap": "swap_s", "first byte": "first_byte_s", "backend": "backend_s", "total": "total_s"}
 _NUMBERS = (*_PHASES, "tokens")
-_HUGE = 1e15
-"""Nothing that is shown is larger; NaN and infinities are not shown either."""
 
 
 def log_view(answer: Mapping[str, object]) -> RenderableType:
     """The table for a terminal, one row per finished request in the order of the answer. Never raises."""
-    items = answer.get("items")
-    rows = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    rows = parts(answer, "items")
     if not rows:
         return Text("nothing has ended that matches", style="dim")
     table = Table(box=None, pad_edge=False, show_edge=False)
@@ -40,7 +38,7 @@ def log_view(answer: Mapping[str, object]) -> RenderableType:
 
 def _ended(row: Mapping[str, object]) -> str:
     """Local time; the date comes with it, because a log spans days."""
-    ended_wall_s = _number(row, "ended_wall_s")
+    ended_wall_s = number(row, "ended_wall_s")
     try:
         return "-" if ended_wall_s is None else f"{datetime.fromtimestamp(ended_wall_s, tz=UTC).astimezone():%m-%d %H:%M:%S}"
     except (OverflowError, ValueError, OSError):
@@ -54,13 +52,13 @@ def _name(row: Mapping[str, object], field: str) -> str:
 def _outcome(row: Mapping[str, object]) -> Text:
     outcome, reason = printable(row.get("outcome") or "-"), printable(row.get("reason") or "")
     style = {"completed": "green", "cancelled": "dim"}.get(outcome, "red")
-    interruptions = _number(row, "interrupt_count") or 0
+    interruptions = number(row, "interrupt_count") or 0
     text = Text(outcome, style=style).append(f" ({reason})" if reason and reason != outcome else "")
     return text.append(f" +{interruptions:.0f} interrupted", style="yellow") if interruptions else text
 
 
 def _numbers(row: Mapping[str, object]) -> tuple[str, ...]:
-    phases = (_phase(_number(row, field)) for field in _PHASES.values())
+    phases = (_phase(number(row, field)) for field in _PHASES.values())
     return (*phases, f"{_count(row, 'prompt_tokens')}+{_count(row, 'output_tokens')}")
 
 
@@ -70,12 +68,5 @@ def _phase(seconds: float | None) -> str:
 
 
 def _count(row: Mapping[str, object], field: str) -> str:
-    number = _number(row, field)
-    return "?" if number is None else f"{number:.0f}"
-
-
-def _number(row: Mapping[str, object], field: str) -> float | None:
-    value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < _HUGE else None
+    tokens = number(row, field)
+    return "?" if tokens is None else f"{tokens:.0f}"

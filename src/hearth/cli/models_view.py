@@ -1,7 +1,4 @@
-"""How `hearth models` looks. Pure drawing: an answer of `/llm/models` in, something rich can print out. Called by `hearth.cli.models`.
-
-A missing or odd field is drawn as nothing or a dash, so that an older command still shows a newer gateway.
-"""
+"""How `hearth models` looks. Pure drawing: an answer of `/llm/models` in, something rich can print out. Called by `hearth.cli.models`."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hearth.cli.answers import number, parts
 from hearth.cli.console import printable
 
 _MIB_PER_GIB = 1024.0
@@ -19,8 +17,7 @@ _STYLES = {"in memory": "green", "loading": "yellow", "unloading": "yellow"}
 
 def models_view(answer: Mapping[str, object]) -> RenderableType:
     """The table, what is in memory first. Never raises."""
-    listed = answer.get("models")
-    models = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    models = parts(answer, "models")
     if not models:
         return Text("no models are installed", style="dim")
     table = Table(box=None, pad_edge=False, show_edge=False)
@@ -44,16 +41,11 @@ def _state(model: Mapping[str, object]) -> str:
 
 
 def _numbers(model: Mapping[str, object]) -> tuple[str, ...]:
-    running, slots = _number(model, "running") or 0, _number(model, "parallel") or 0
-    waiting = _number(model, "waiting") or 0
+    running, slots = number(model, "running") or 0, number(model, "parallel") or 0
+    waiting = number(model, "waiting") or 0
     at_work = f"{running:.0f} of {slots:.0f}" if model.get("resident") is True else "-"
-    return at_work, f"{waiting:.0f}" if waiting else "-", _gib(_number(model, "vram_mib")), _gib(_number(model, "size_mib"))
+    return at_work, f"{waiting:.0f}" if waiting else "-", _gib(number(model, "vram_mib")), _gib(number(model, "size_mib"))
 
 
 def _gib(mib: float | None) -> str:
     return "-" if mib is None else f"{mib / _MIB_PER_GIB:.1f} GiB"
-
-
-def _number(of: Mapping[str, object], field: str) -> float | None:
-    value = of.get(field)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15 else None

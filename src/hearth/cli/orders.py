@@ -8,6 +8,7 @@ from urllib.parse import SplitResult
 
 import click
 
+from hearth.cli.answers import texts
 from hearth.cli.console import printable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
@@ -60,15 +61,10 @@ def in_words(orders: Mapping[str, object]) -> str:
         "draining: new requests are refused" if orders.get("draining") is True else "",
         "paused: requests of other programs wait" if paused else "",
         f"pinned: {pinned}" if pinned else "",
-        *(f"to load: {model}" for model in _listed(orders, "loads")),
-        *(f"to unload: {model}" for model in _listed(orders, "unloads")),
+        *(f"to load: {model}" for model in texts(orders, "loads")),
+        *(f"to unload: {model}" for model in texts(orders, "unloads")),
     ]
     return "\n".join(printable(line) for line in said if line) or "no orders in force"
-
-
-def _listed(orders: Mapping[str, object], key: str) -> list[object]:
-    models = orders.get(key)
-    return models if isinstance(models, list) else []
 
 
 ORDERS = (*(_plain(order, text) for order, text in _PLAIN.items()), *(_about_model(order, text) for order, text in _ABOUT_MODEL.items()))

@@ -18,8 +18,16 @@ from hearth.cli.config_file import find_config
 from hearth.cli.console import console_for
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
+from hearth.config.rules import http_url
 from hearth.config.settings import BackendMode
 from hearth.ports import EventSink
+
+
+def _url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    try:
+        return None if value is None else http_url(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command
@@ -28,7 +36,7 @@ from hearth.ports import EventSink
 )
 @click.option("--host", help="Address to listen on, instead of server.host; anything but loopback needs keys.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of server.port; 0 takes a free one.")
-@click.option("--ollama-url", metavar="URL", help="Where Ollama listens, instead of ollama.url.")
+@click.option("--ollama-url", metavar="URL", callback=_url, help="Where Ollama listens, instead of ollama.url.")
 @click.option("--emulator", is_flag=True, help="Answer from the built-in emulator, whether an Ollama is there or not.")
 @click.pass_context
 def serve(context: click.Context, *, file: Path | None, host: str | None, port: int | None, ollama_url: str | None, emulator: bool) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hearth.cli.config_file import user_directory
+
 UNIT_NAME = "hearth.service"
 MIN_STOP_S = 30
 STOP_MARGIN_S = 20.0
@@ -49,8 +51,7 @@ def places_of(environ: Mapping[str, str], *, system: bool) -> ServicePlaces:
     """Where systemd looks for units of the administrator or of a user (systemd.unit(5)), and the configuration's directory."""
     if system:
         return ServicePlaces(units=Path("/etc/systemd/system"), config=Path("/etc/hearth"))
-    named = Path(environ.get("XDG_CONFIG_HOME", ""))
-    base = named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
+    base = user_directory(environ)
     return ServicePlaces(units=base / "systemd" / "user", config=base / "hearth")
 
 

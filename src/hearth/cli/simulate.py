@@ -23,7 +23,7 @@ from hearth.cli.simulate_sources import ALL, SourceOptions, sources
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import PolicyName, Settings
+from hearth.config.settings import PolicyName
 from hearth.simulation.measures import as_json, findings
 from hearth.simulation.report import comparison
 from hearth.simulation.trace_text import trace_text
@@ -100,7 +100,7 @@ def simulate(
 
 def _config(config_file: Path | None) -> GatewayConfig:
     """The built-in rules where no file is named: a result must not depend on the directory it was made in."""
-    return GatewayConfig(settings=Settings()) if config_file is None else load_gateway_config(config_file)
+    return GatewayConfig() if config_file is None else load_gateway_config(config_file)
 
 
 def _entry(run: PolicyRun) -> dict[str, object]:

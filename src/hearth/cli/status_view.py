@@ -21,10 +21,14 @@ _COLUMNS = ("", "#", "caller", "model", "task", "for")
 def status_view(answer: Mapping[str, object]) -> RenderableType:
     """The page for a terminal, from an answer of `/llm/queue/status`."""
     page = read_status(answer)
-    parts: list[RenderableType] = [_work(page), Text(), facts(page)]
-    if page.backend is not None and page.backend.emulator:
-        parts.insert(0, emulator_box("no Ollama answered when the gateway started, or the emulator was asked for"))
-    return Group(*parts)
+    return Group(*emulator_notice(page), _work(page), Text(), facts(page))
+
+
+def emulator_notice(page: StatusPage) -> list[RenderableType]:
+    """The box, where the emulator answers."""
+    if page.backend is None or not page.backend.emulator:
+        return []
+    return [emulator_box("no Ollama answered when the gateway started, or the emulator was asked for")]
 
 
 def emulator_box(reason: str) -> RenderableType:

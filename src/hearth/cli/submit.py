@@ -16,6 +16,7 @@ from urllib.parse import SplitResult
 
 import click
 
+from hearth.cli.answers import part, text
 from hearth.cli.exits import CommandFailed
 from hearth.cli.gateway_client import Answer, GatewayClient
 from hearth.cli.gateway_options import gateway_options
@@ -90,11 +91,9 @@ def _prompt(path: Path) -> str:
 
 
 def _model_at_hand(client: GatewayClient) -> str:
-    gpu = client.fetch(_STATUS).get("gpu")
-    known = [gpu.get("loaded_model"), gpu.get("home_model")] if isinstance(gpu, dict) else []
-    for model in known:
-        if isinstance(model, str) and model:
-            return model
+    gpu = part(client.fetch(_STATUS), "gpu")
+    if model := text(gpu, "loaded_model") or text(gpu, "home_model"):
+        return model
     raise click.UsageError("no model is loaded and there is no home model: name one with --model (`hearth models` lists them)")
 
 

@@ -6,12 +6,13 @@ Asks the gateway every second in a thread of its own, so that whoever waits for 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 import click
 from rich.console import Console
 
+from hearth.cli.answers import number, part, parts, text
 from hearth.cli.console import printable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.status_view import duration
@@ -22,38 +23,26 @@ _PAGE = "/llm/queue/status"
 
 def waiting_words(answer: Mapping[str, object], request_id: str) -> str:
     """What a status says of one request that has no answer yet. Never raises."""
-    if any(item.get("request_id") == request_id for item in _items(answer, "running")):
+    if any(item.get("request_id") == request_id for item in parts(answer, "running")):
         return "the model reads the prompt"
     ahead = 0
     for lane in ("internal_queue", "external_queue"):
-        queue = answer.get(lane)
-        queue = queue if isinstance(queue, dict) else {}
-        for index, item in enumerate(_items(queue, "next_items")):
+        queue = part(answer, lane)
+        for index, item in enumerate(parts(queue, "next_items")):
             if item.get("request_id") == request_id:
-                return _place(ahead + index, item.get("estimated_start_s")) + _loading(answer)
-        ahead += _count(queue.get("pending"))
+                return _place(ahead + index, number(item, "estimated_start_s")) + _loading(answer)
+        ahead += int(number(queue, "pending") or 0)
     return "waiting" + (f", {ahead} in the queue" if ahead else "") + _loading(answer)
 
 
-def _place(ahead: int, start_s: object) -> str:
+def _place(ahead: int, start_s: float | None) -> str:
     place = "next in line" if not ahead else f"{ahead} ahead"
-    known = isinstance(start_s, int | float) and not isinstance(start_s, bool)
-    return f"{place}, starts in about {duration(float(start_s))}" if known and isinstance(start_s, int | float) else place
+    return place if start_s is None else f"{place}, starts in about {duration(start_s)}"
 
 
 def _loading(answer: Mapping[str, object]) -> str:
-    gpu = answer.get("gpu")
-    swap = gpu.get("current_swap") if isinstance(gpu, dict) else None
-    return f"; {printable(swap.get('to_model'))} is loading" if isinstance(swap, dict) else ""
-
-
-def _items(of: Mapping[str, object], key: str) -> Iterator[Mapping[str, object]]:
-    listed = of.get(key)
-    return iter([item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else [])
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    model = text(part(part(answer, "gpu"), "current_swap"), "to_model")
+    return f"; {printable(model)} is loading" if model else ""
 
 
 class WaitingLine:

@@ -8,16 +8,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import cast
 
 from hearth.config.plain import Plain, plain
 from hearth.config.problems import KeyPath, dotted
-from hearth.config.rendering import Change, as_values
+from hearth.config.rendering import as_values
 from hearth.config.settings import Settings, Window
 from hearth.config.shapes import Annotation, field_docs, field_types, item_type, mode_of, without_none
 
 _FINGERPRINT_CHARS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One setting that differs.
+
+    Attributes:
+        path: where it stands in the file, with dots.
+        old, new: as they would stand in the file, secrets shortened; None also where the setting, or the entry it belongs to, is absent.
+        hot: a reload applies it at once; otherwise it takes a restart.
+    """
+
+    path: str
+    old: Plain
+    new: Plain
+    hot: bool
 
 
 def fingerprints(settings: Settings) -> dict[str, str]:

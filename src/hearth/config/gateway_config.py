@@ -6,11 +6,13 @@ tests); read by everybody above `config`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from pathlib import Path
 
 from hearth.config import active_hours
-from hearth.config.settings import Announcement, RateLimitSettings, SchedulerSettings, SchedulingSettings, Settings
+from hearth.config.settings import Announcement, CallerLimits, RateLimitSettings, SchedulerSettings, SchedulingSettings, Settings
 from hearth.types import Priority
 
 
@@ -38,40 +40,27 @@ class GatewayConfig:
 
         Start inclusive, end exclusive, read off a clock on the wall in `scheduling.time_zone`; `active_hours` tells of DST changes.
         """
-        return active_hours.is_active(self._scheduling.active_hours, active_hours.zone_of(self._scheduling.time_zone), wall_s)
+        return active_hours.is_active(self._scheduling.active_hours, self._zone, wall_s)
 
     def next_mode_change(self, wall_s: float) -> float | None:
         """The first instant after `wall_s` at which `is_active_hours` changes; None where the window is the whole day."""
-        return active_hours.next_change(self._scheduling.active_hours, active_hours.zone_of(self._scheduling.time_zone), wall_s)
+        return active_hours.next_change(self._scheduling.active_hours, self._zone, wall_s)
 
     def day_of(self, wall_s: float) -> tuple[float, float]:
         """The calendar day in `scheduling.time_zone` that an instant belongs to, as instants [start, end)."""
-        return active_hours.day_of(active_hours.zone_of(self._scheduling.time_zone), wall_s)
+        return active_hours.day_of(self._zone, wall_s)
 
     def next_announcements(self, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
         """The announced tasks that come first after `wall_s`, with their common instant; None where nothing is announced."""
-        zone = active_hours.zone_of(self._scheduling.time_zone)
-        return active_hours.next_occurrences(self._scheduling.announcements, zone, wall_s)
+        return active_hours.next_occurrences(self._scheduling.announcements, self._zone, wall_s)
 
     def rpm_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 60 seconds."""
-        limits = self.settings.rate_limits
-        own = limits.callers.get(caller)
-        return _first_given(
-            None if own is None else own.requests_per_minute,
-            limits.default.requests_per_minute,
-            RateLimitSettings().default.requests_per_minute,
-        )
+        return _first_given(limits.requests_per_minute for limits in self._limits(caller))
 
     def rph_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 3600 seconds."""
-        limits = self.settings.rate_limits
-        own = limits.callers.get(caller)
-        return _first_given(
-            None if own is None else own.requests_per_hour,
-            limits.default.requests_per_hour,
-            RateLimitSettings().default.requests_per_hour,
-        )
+        return _first_given(limits.requests_per_hour for limits in self._limits(caller))
 
     @property
     def scheduler_settings(self) -> SchedulerSettings:
@@ -82,6 +71,15 @@ class GatewayConfig:
     def _scheduling(self) -> SchedulingSettings:
         return self.settings.scheduling
 
+    @property
+    def _zone(self) -> tzinfo:
+        return active_hours.zone_of(self._scheduling.time_zone)
 
-def _first_given(*limits: int | None) -> int:
+    def _limits(self, caller: str) -> tuple[CallerLimits, ...]:
+        """The caller's own, then what they inherit."""
+        limits = self.settings.rate_limits
+        return limits.callers.get(caller, CallerLimits()), limits.default, RateLimitSettings().default
+
+
+def _first_given(limits: Iterable[int | None]) -> int:
     return next(limit for limit in limits if limit is not None)

@@ -40,8 +40,8 @@ class ReloadHistory:
 
     def accepted(self, old: GatewayConfig, new: GatewayConfig, wall_s: float) -> Replaced:
         """`new` has taken the place of `old`."""
-        changed = tuple(change.path for change in differences(old.settings, new.settings))
-        self.pending = tuple(change.path for change in differences(self._started_with, new.settings) if not change.hot)
+        changed = tuple(differences(old.settings, new.settings))
+        self.pending = tuple(path for path, hot in differences(self._started_with, new.settings).items() if not hot)
         self.generation += bool(changed)
         self.problems = ()
         self._accepted += 1

@@ -53,7 +53,12 @@ def parse_bytes(content: bytes, path: Path, environ: Mapping[str, str] | None = 
         ConfigError: something in it is wrong; carries every problem.
     """
     config = parse_config(_text_of(content, path), source=str(path), environ=environ)
-    return replace(config, source=path, digest=hashlib.sha256(content).hexdigest())
+    return replace(config, source=path, digest=digest_of(content))
+
+
+def digest_of(content: bytes) -> str:
+    """What a file's content is known by: `GatewayConfig.digest`."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_bytes(path: Path) -> bytes:

@@ -8,14 +8,13 @@ Used by `hearth.reloading`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.loading import load_gateway_config, parse_bytes, read_bytes
+from hearth.config.loading import digest_of, load_gateway_config, parse_bytes, read_bytes
 from hearth.errors import ConfigError
 
 QUIET_S = 0.3
@@ -41,7 +40,7 @@ class Look:
     """What was found at a path.
 
     Attributes:
-        token: equal for equal findings: the SHA-256 of the content, or why there is none.
+        token: equal for equal findings: the digest of the content, or why there is none.
         content: the bytes, at most one more than a configuration may have; None where it could not be read, and `problems` say why.
     """
 
@@ -58,18 +57,13 @@ class Attempt:
     problems: tuple[str, ...] = ()
 
 
-def token_of(content: bytes) -> str:
-    """The token of a file with this content."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def look_at(path: Path) -> Look:
     """Read the file at `path`, whatever is there."""
     try:
         content = read_bytes(path)
     except ConfigError as error:
         return Look(token="; ".join(error.problems), problems=error.problems)
-    return Look(token=token_of(content), content=content)
+    return Look(token=digest_of(content), content=content)
 
 
 def attempt(look: Look, path: Path, environ: Mapping[str, str] | None = None) -> Attempt:

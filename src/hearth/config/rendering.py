@@ -1,4 +1,4 @@
-"""Settings for people to look at: the effective file, and what changed between two of them.
+"""Settings for people to look at: the effective file; and which of them changed.
 
 Never shows more of a key's digest than its beginning, or of a webhook's URL than its host. Called by `cli` and by whoever reports a reload.
 """
@@ -6,7 +6,7 @@ Never shows more of a key's digest than its beginning, or of a webhook's URL tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from urllib.parse import urlsplit
 
 import yaml
@@ -17,26 +17,10 @@ from hearth.config.settings import AlertSettings, CloudSettings, KeySettings, Se
 from hearth.config.shapes import field_docs, mode_of
 
 _SHOWN_DIGEST_CHARS = 8
-_SECRETS = frozenset({("cloud", "api_key"), ("jobs", "webhooks", "secret")})
 _SET = "${…}"
 """What is shown of a secret that is set."""
-_SECRET_URLS = frozenset({("alerts", "discord_webhook_url"), ("alerts", "webhook_url"), ("alerts", "ntfy_url")})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One setting that differs.
-
-    Attributes:
-        path: where it stands in the file, with dots.
-        old, new: as they would stand in the file, secrets shortened; None also where the setting, or the entry it belongs to, is absent.
-        hot: a reload applies it at once; otherwise it takes a restart.
-    """
-
-    path: str
-    old: Plain
-    new: Plain
-    hot: bool
+_SECRET_URLS = ("discord_webhook_url", "webhook_url", "ntfy_url")
+"""Of `alerts`."""
 
 
 def as_yaml(settings: Settings) -> str:
@@ -53,9 +37,9 @@ def as_values(settings: Settings) -> Plain:
     return _shown(settings)
 
 
-def differences(old: Settings, new: Settings) -> tuple[Change, ...]:
-    """What changes when `new` takes the place of `old`, in the order of the settings classes."""
-    return tuple(_changes((), old, new, hot=True))
+def differences(old: Settings, new: Settings) -> dict[str, bool]:
+    """The paths of what changes when `new` takes the place of `old`, in the order of the settings classes, each with whether it is hot."""
+    return {dotted(path): hot for path, hot in _changes((), old, new, hot=True)}
 
 
 class _PlainDumper(yaml.SafeDumper):
@@ -66,7 +50,7 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
-def _changes(path: KeyPath, old: object, new: object, *, hot: bool) -> Iterator[Change]:
+def _changes(path: KeyPath, old: object, new: object, *, hot: bool) -> Iterator[tuple[KeyPath, bool]]:
     if old == new:
         return
     if is_dataclass(old) and type(old) is type(new) and not isinstance(old, Window):
@@ -78,8 +62,7 @@ def _changes(path: KeyPath, old: object, new: object, *, hot: bool) -> Iterator[
         for key in {**old, **new}:
             yield from _changes((*path, str(key)), old.get(key), new.get(key), hot=hot)
     else:
-        shown = _host_of if path in _SECRET_URLS else _whether_set if path in _SECRETS else _shown
-        yield Change(path=dotted(path), old=shown(old), new=shown(new), hot=hot)
+        yield path, hot
 
 
 def _shown(value: object) -> Plain:
@@ -101,14 +84,14 @@ def _without_secrets(value: object) -> dict[str, Plain]:
     if isinstance(value, WebhookSettings):
         return {"secret": _whether_set(value.secret)}
     if isinstance(value, AlertSettings):
-        return {name: _host_of(getattr(value, name)) for _, name in _SECRET_URLS}
+        return {name: _host_of(getattr(value, name)) for name in _SECRET_URLS}
     return {}
 
 
-def _whether_set(secret: object) -> Plain:
+def _whether_set(secret: str) -> Plain:
     return _SET if secret else ""
 
 
-def _host_of(url: object) -> Plain:
-    parts = urlsplit(str(url))
+def _host_of(url: str) -> Plain:
+    parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}/…" if url else ""

@@ -1,7 +1,8 @@
 """Which values the fields of the file may have: every range and every rule for text, in one place.
 
-A rule for a field of several texts holds for each of them; one for a mapping holds for its keys. The checks of text raise ValueError
-with a text for the owner, as pydantic expects of a validator; they never name the value. Used by `models` only.
+A rule for a field of several texts holds for each of them; one for a mapping holds for its keys. `plain_text` holds for every text, before
+its own rule. The checks of text raise ValueError with a text for the owner, as pydantic expects of a validator; they never name the value.
+Used by `models`, and for the options of `hearth serve`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from cronsim import CronSimError
 
@@ -185,7 +186,7 @@ def name(text: str) -> str:
         raise ValueError("must not be empty")
     if len(text) > MAX_NAME_CHARS:
         raise ValueError(f"must not be longer than {MAX_NAME_CHARS} characters")
-    return plain_text(text)
+    return text
 
 
 def model_name(text: str) -> str:
@@ -228,12 +229,8 @@ def cron(text: str) -> str:
 
 def http_url(text: str) -> str:
     """An absolute http or https URL of a host, without user, query or fragment; returned without a trailing slash."""
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or any(each.isspace() for each in text):
+    parts = _url_parts(text)
+    if parts is None:
         raise ValueError("must be a URL such as http://127.0.0.1:11434")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("must be a URL without user, password, query or fragment")
@@ -244,16 +241,22 @@ def webhook_url(text: str) -> str:
     """An absolute http or https URL to post to, or the empty string; it may carry credentials, so no problem quotes it."""
     if not text:
         return text
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or not text.isascii() or any(each.isspace() for each in text):
+    parts = _url_parts(text)
+    if parts is None or not text.isascii():
         raise ValueError("must be the whole URL that messages are posted to, beginning with https://, or empty")
     if parts.fragment:
         raise ValueError("must be a URL without fragment (`#...`)")
     return text
+
+
+def _url_parts(text: str) -> SplitResult | None:
+    """None for what is no absolute http or https URL of a host."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if usable and not any(each.isspace() for each in text) else None
 
 
 def listen_host(text: str) -> str:
@@ -300,7 +303,7 @@ def file_path(text: str) -> str:
     """An absolute path, one under the user's home, or the empty string: what is relative would depend on where Hearth was started."""
     if text and not text.startswith(("/", "~/")):
         raise ValueError("must be an absolute path, or begin with ~/")
-    return plain_text(text)
+    return text
 
 
 def _is_address(text: str) -> bool:

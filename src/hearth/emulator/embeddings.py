@@ -122,7 +122,7 @@ async def _embed(server: Server, installed: Installed, job: _Job) -> _Embedded:
             raise OllamaError(job.unsupported_status, _UNSUPPORTED_TEXT)
         sizes = [_prompt_tokens(installed.model, text, job, options) for text in job.texts]
         for tokens in sizes:
-            await Execution(server.engine, runner, tokens).read(tokens)
+            await Execution(server.engine, runner, tokens).read()
     vectors = tuple(vector_of(installed.model, text, job.dimensions) for text in job.texts)
     return _Embedded(vectors=vectors, prompt_tokens=sum(sizes), handed_over_at=handed_over_at)
 

@@ -34,7 +34,6 @@ class Call:
         received_at: seconds on the monotonic clock, when the request head was complete.
     """
 
-    method: str
     path: str
     body: bytes
     received_at: float

@@ -51,7 +51,7 @@ class Execution:
         async with self._engine.slot(self._runner) as use:
             clock = self._engine.clock
             began_at = clock.monotonic()
-            first_at = await self._read(use, self._prompt_tokens)
+            first_at = await self._read(use)
             spoke_at = clock.monotonic()
             dies_at = dies_after if dies_after == math.inf else min(dies_after, len(plan.pieces))
             for place, piece in enumerate(plan.pieces):
@@ -64,15 +64,15 @@ class Execution:
             await self._until(first_at + self._decode_s(max(0, plan.eval_tokens - 1)))
             return self._measured(plan, spoke_at - began_at, clock.monotonic() - spoke_at)
 
-    async def read(self, prompt_tokens: int) -> None:
-        """Read a prompt without an answer: one embedding."""
+    async def read(self) -> None:
+        """Read the prompt without an answer: one embedding."""
         async with self._engine.slot(self._runner) as use:
-            await self._read(use, prompt_tokens)
+            await self._read(use)
 
-    async def _read(self, use: SlotUse, prompt_tokens: int) -> float:
+    async def _read(self, use: SlotUse) -> float:
         """Returns the instant at which the first piece is due."""
         name, engine = self._runner.model.profile.name, self._engine
-        use.reads_until = engine.clock.monotonic() + engine.service.prompt_s(name, prompt_tokens) * self._runner.slowdown
+        use.reads_until = engine.clock.monotonic() + engine.service.prompt_s(name, self._prompt_tokens) * self._runner.slowdown
         await self._until(use.reads_until)
         return use.reads_until
 

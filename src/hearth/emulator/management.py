@@ -21,11 +21,16 @@ from hearth.types import Dialect
 async def show(server: Server, call: Call, sink: Sink) -> None:
     """The facts of one model; raises `OllamaError` 404 with the completed name for a missing one."""
     fields = read_struct(call, "api.ShowRequest")
-    text = string_field(fields, "model", "ShowRequest") or string_field(fields, "name", "ShowRequest")
+    text = _named(fields, "ShowRequest")
     if not text:
         raise OllamaError(400, "model is required")
     installed = server.catalogue.require(text, shown=valid_name(text).short)
     await send_json(sink, _shown(installed))
+
+
+def _named(fields: JsonObject, struct: str) -> str:
+    """The model's name; older clients put it under `name`."""
+    return string_field(fields, "model", struct) or string_field(fields, "name", struct)
 
 
 def _shown(installed: Installed) -> JsonObject:
@@ -92,7 +97,7 @@ async def _tell_layers(progress: _Progress, base: Installed, fields: JsonObject)
 async def pull(server: Server, call: Call, sink: Sink) -> None:
     """Progress of a download that is already there; an unknown model ends in the error of a machine without a network."""
     fields = read_struct(call, "api.PullRequest")
-    text = string_field(fields, "model", "PullRequest") or string_field(fields, "name", "PullRequest")
+    text = _named(fields, "PullRequest")
     name = valid_name(text)
     progress = _Progress(sink, streaming=bool_field(fields, "stream", "PullRequest") is not False)
     await progress.status("pulling manifest")
@@ -106,7 +111,7 @@ async def pull(server: Server, call: Call, sink: Sink) -> None:
 async def push(server: Server, call: Call, sink: Sink) -> None:
     """Progress of an upload that goes nowhere; raises `OllamaError` 404 for a missing model."""
     fields = read_struct(call, "api.PushRequest")
-    text = string_field(fields, "model", "PushRequest") or string_field(fields, "name", "PushRequest")
+    text = _named(fields, "PushRequest")
     if not text:
         raise OllamaError(400, "model is required")
     installed = server.catalogue.require(text, template="model '{}' not found")
@@ -137,7 +142,7 @@ async def copy(server: Server, call: Call, sink: Sink) -> None:
 async def delete(server: Server, call: Call, sink: Sink) -> None:
     """Forget a name. A running copy stays loaded. Raises `OllamaError` 404."""
     fields = read_struct(call, "api.DeleteRequest")
-    server.catalogue.remove(string_field(fields, "model", "DeleteRequest") or string_field(fields, "name", "DeleteRequest"))
+    server.catalogue.remove(_named(fields, "DeleteRequest"))
     await sink.whole(b"", None)
 
 

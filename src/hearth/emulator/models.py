@@ -81,12 +81,10 @@ class Catalogue:
         for model in models:
             self.put(model.profile.name, replace(model, created_wall=model.created_wall or now_wall))
 
-    def put(self, text: str, model: EmulatedModel) -> Installed:
+    def put(self, text: str, model: EmulatedModel) -> None:
         name = valid_name(text)
-        installed = Installed(name=name, model=model)
-        self._installed[name.key] = installed
+        self._installed[name.key] = Installed(name=name, model=model)
         self.blobs.add(f"sha256:{model.weights.removeprefix('sha256-')}")
-        return installed
 
     def find(self, text: str) -> Installed | None:
         """The model called `text`, None when there is none; raises `OllamaError` 400 for an impossible name."""
@@ -94,12 +92,9 @@ class Catalogue:
 
     def require(self, text: str, *, shown: str | None = None, template: str = "model '{}' not found") -> Installed:
         """As `find`, but a missing model is a 404 whose text says `shown` (default: as requested)."""
-        missing = OllamaError(404, template.format(text if shown is None else shown))
-        if not text:
-            raise missing
-        found = self.find(text)
+        found = self.find(text) if text else None
         if found is None:
-            raise missing
+            raise OllamaError(404, template.format(text if shown is None else shown))
         return found
 
     def remove(self, text: str) -> None:

@@ -6,7 +6,6 @@ Called by the server's route table only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hearth.dialects.gojson import (
@@ -24,16 +23,13 @@ from hearth.dialects.gojson import (
 from hearth.emulator.durations import keep_alive_s, nanoseconds, timestamp
 from hearth.emulator.errors import OllamaError, error_body
 from hearth.emulator.exchange import JSON, NDJSON, Call, Server, Sink, read_struct, send_json
-from hearth.emulator.generation import Say
 from hearth.emulator.logprobs import logprobs_of
 from hearth.emulator.models import Installed
 from hearth.emulator.prompts import Message, render
-from hearth.emulator.session import Ask, Finished, check_capabilities, open_session
+from hearth.emulator.session import Ask, Finished, Session, check_capabilities, open_session
 from hearth.emulator.text import Piece, ToolCall
 from hearth.emulator.tokens import token_ids
 from hearth.types import Dialect
-
-_Speak = Callable[[Say], Awaitable[Finished]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,22 +145,22 @@ async def _answer(server: Server, installed: Installed, request: _Request, sink:
             await send_json(sink, lines.empty("load"))
         elif request.stream:
             sink.prepare(NDJSON)
-            await _stream(lines, installed, session.speak, session.handed_over_at, sink)
+            await _stream(lines, installed, session, sink)
         else:
             finished = await session.speak()
             await send_json(sink, lines.last(installed, finished, session.handed_over_at, whole=True))
 
 
-async def _stream(lines: _Lines, installed: Installed, speak: _Speak, handed_over_at: float, sink: Sink) -> None:
+async def _stream(lines: _Lines, installed: Installed, session: Session, sink: Sink) -> None:
     async def say(piece: Piece) -> None:
         await sink.chunk(encode(lines.piece(piece)) + b"\n")
 
     try:
-        finished = await speak(say)
+        finished = await session.speak(say)
         if finished.plan.tool is not None:
             await sink.chunk(encode(lines.tool_call(finished.plan.tool)) + b"\n")
         if finished.plan.reason is not None:
-            await sink.chunk(encode(lines.last(installed, finished, handed_over_at, whole=False)) + b"\n")
+            await sink.chunk(encode(lines.last(installed, finished, session.handed_over_at, whole=False)) + b"\n")
     except OllamaError as error:
         await _fail(error, sink)
 

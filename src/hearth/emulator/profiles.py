@@ -52,18 +52,18 @@ class _Entries(RootModel[list[_Entry]]):
     """The whole file."""
 
 
-def load_profiles(text: str) -> tuple[EmulatedModel, ...]:
-    """The models that `text` lists; raises `ConfigError` with every problem found.
+def load_profiles(text: str, *, source: str = "models") -> tuple[EmulatedModel, ...]:
+    """The models that `text` lists; raises `ConfigError` with every problem found. `source` is what the problems call it.
 
     Only `name` is required; what is left out is that of an 8B model at four bits.
     """
     try:
         entries = _Entries.model_validate(yaml.safe_load(text)).root
     except yaml.YAMLError as error:
-        raise ConfigError([f"models: not YAML: {error}"]) from error
+        raise ConfigError([f"{source}: is not YAML: {' '.join(str(error).split())}"]) from error
     except ValidationError as error:
-        raise ConfigError([f"models{_place(one['loc'])}: {one['msg']}" for one in error.errors()]) from error
-    invalid = [f"models: invalid model name: {entry.name}" for entry in entries if parse_name(entry.name) is None]
+        raise ConfigError([": ".join(filter(None, (source, _place(one["loc"]), one["msg"]))) for one in error.errors()]) from error
+    invalid = [f"{source}: invalid model name: {entry.name}" for entry in entries if parse_name(entry.name) is None]
     if invalid:
         raise ConfigError(invalid)
     return tuple(entry.model() for entry in entries)

@@ -151,9 +151,7 @@ class Emulator:
                 sink.add_header(name, value)
             await sink.whole(found.body, found.content_type, status=found.status)
         else:
-            call = Call(
-                method=request.method, path=request.path, body=body, received_at=received_at, dialect=found.dialect, tail=found.tail
-            )
+            call = Call(path=request.path, body=body, received_at=received_at, dialect=found.dialect, tail=found.tail)
             await self._serve(found, call, sink)
         return await sink.finish()
 

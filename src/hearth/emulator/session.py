@@ -47,10 +47,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A reply that was said to its end, with the prompt that it answers and the time that both took."""
+    """A reply that was said to its end, and the time that it and its prompt took."""
 
     plan: ReplyPlan
-    prompt: Prompt
     measured: Measured
 
     @property
@@ -89,7 +88,7 @@ class Session:
             plan = replace(plan, reason=None)
         dies_after = faults.dies_after_pieces(v1_stream=v1)
         measured = await Execution(self._server.engine, self._runner, prompt.tokens).speak(plan, say, dies_after=dies_after)
-        return Finished(plan=plan, prompt=prompt, measured=measured)
+        return Finished(plan=plan, measured=measured)
 
     def _prompt(self) -> Prompt:
         ask, model = self._ask, self._installed.model

@@ -34,7 +34,7 @@ from hearth.simulation.records import Attempt, Record, Run, StopRecord, SwapReco
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import QueueItem, RequestId, Sequence
 
-__all__ = ["Brain", "brain_for", "CHECKED_JOBS", "Engine", "Record", "Run", "simulate", "SwapRecord"]
+__all__ = ["Brain", "brain_for", "CHECKED_JOBS", "Engine", "Run", "simulate"]
 
 
 class Brain(Protocol):

@@ -15,9 +15,9 @@ from typing import Annotated, TypeVar
 import pydantic
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import MIB_PER_GB, ModelSettings
+from hearth.config.settings import MIB_PER_GB, ModelSettings, SchedulerSettings
 from hearth.simulation.workloads import Job, SwapCosts, Workload
-from hearth.types import Lane, Outcome, Usage, canonical_model
+from hearth.types import Lane, Outcome, Usage
 
 MINUTE_S = 60.0
 UNKNOWN_SERVICE_S = 1.0
@@ -79,14 +79,15 @@ def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: 
     usual_s = _usual_service_s(usable)
     jobs = tuple(_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config) for number, row in enumerate(usable))
     names = dict.fromkeys(job.model for job in jobs if job.model is not None) | dict.fromkeys(swap.to_model for swap in done)
-    home = canonical_model(config.settings.gpu.home_model) if config.settings.gpu.home_model else ""
+    scheduler = config.scheduler_settings
+    home = scheduler.gpu.home_model if scheduler.gpu.home_model in names else ""
     workload = Workload(
         jobs=jobs,
-        models={name: _model(name, done, config) for name in names},
-        swap_costs=_costs(done, names, config.settings.gpu.swap_cost_prior_s),
-        vram_gb=config.settings.gpu.vram_gb,
-        resident=(home,) if home in names else (),
-        home=home if home in names else "",
+        models={name: _model(name, done, scheduler) for name in names},
+        swap_costs=_costs(done, names, scheduler.gpu.swap_cost_prior_s),
+        vram_gb=scheduler.gpu.vram_gb,
+        resident=(home,) if home else (),
+        home=home,
         modes=_hours(began_wall_s, jobs, config) if jobs else (),
     )
     return LogTrace(workload=workload, left_out=unreadable + len(rows) - len(usable))
@@ -152,9 +153,8 @@ def _usage(row: LoggedItem, service_s: float, first_byte_s: float) -> Usage:
     )
 
 
-def _model(name: str, swaps: Sequence[_LoggedSwap], config: GatewayConfig) -> ModelSettings:
+def _model(name: str, swaps: Sequence[_LoggedSwap], scheduler: SchedulerSettings) -> ModelSettings:
     """As the owner configured it; what it needs in memory is else what it took when it was loaded last."""
-    scheduler = config.scheduler_settings
     chosen = scheduler.models.get(name)
     vram_gb = chosen.vram_gb if chosen is not None else None
     if vram_gb is None:

@@ -1,6 +1,6 @@
 """The trace file: a header line about models and swaps, then one JSON request a line (docs/scheduling.md describes the format).
 
-Where bytes enter the simulator, so the only module of it that knows pydantic. Reports every problem of a file at once, each as
+Where bytes enter the simulator, so it knows pydantic. Reports every problem of a file at once, each as
 `file:line: what`. Called by `hearth simulate`.
 """
 

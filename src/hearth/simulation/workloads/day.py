@@ -41,7 +41,7 @@ HABITS = (
 
 
 def house_day(*, seed: int = 7) -> Workload:
-    """About 1,150 requests; the house's own work comes in active hours, from 6 to 22."""
+    """About 1,350 requests; the house's own work comes in active hours, from 6 to 22."""
     rng = Random(seed)  # noqa: S311 - made-up work, no secret
     drawn = sorted((at, number, habit) for number, habit in enumerate(HABITS) for at in _instants(rng, habit))
     return Workload(

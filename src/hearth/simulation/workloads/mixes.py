@@ -75,7 +75,7 @@ def in_bursts(kinds: tuple[Kind, ...], load: float, *, jobs: int = 400, size: in
 
 
 def agents(*, turns: int = 100, think_s: float = 2.0, load: float = 0.3, seed: int = 4) -> Workload:
-    """Two agents that take their turns with one model each, ten turns a task, beside independent callers of a third."""
+    """Two agents that take their turns with one model each, ten turns a task, beside independent callers of a third model."""
     rng = _seeded(seed)
     drawn = list[Job]()
     for name, model in (("coding", THREE[1]), ("research", THREE[0])):
