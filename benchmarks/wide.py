@@ -1,6 +1,6 @@
 """`hearth serve` for a crowd: the same gateway and server, with room for more connections. `python -m benchmarks.wide CONFIG CONNECTIONS`.
 
-`hearth serve` refuses connections beyond `hearth.api.server.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
+`hearth serve` refuses connections beyond `hearth.api.connections.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
 waiting callers than that can only be measured without this limit.
 """
 
@@ -10,7 +10,9 @@ import asyncio
 import sys
 from pathlib import Path
 
+from hearth.admission.crowd import ConnectionLimits
 from hearth.api.app import HearthApp
+from hearth.api.connections import Connections
 from hearth.api.server import HearthServer
 from hearth.bootstrap import Signals, build_gateway
 from hearth.config.loading import load_gateway_config
@@ -24,7 +26,9 @@ async def serve(file: Path, connections: int) -> None:
     config = load_gateway_config(file)
     gateway = await build_gateway(config)
     settings = config.settings.server
-    server, signals = HearthServer(HearthApp(gateway), lambda: settings, connection_limit=connections), Signals()
+    limits = ConnectionLimits(all=connections, this_machine=connections, all_others=0, one_machine=0)
+    room, signals = Connections(events=gateway.events, clock=gateway.clock, limits=limits), Signals()
+    server = HearthServer(HearthApp(gateway), lambda: settings, connections=room)
     try:
         await gateway.start()
         await server.start(settings.host, settings.port)

@@ -48,6 +48,8 @@ RAISES: dict[type[Event], AlertType] = {
     events.StorageFailed: AlertType.STORAGE_FAILED,
     events.DiskRanLow: AlertType.DISK_LOW,
     events.LoopLagged: AlertType.LOOP_LAG,
+    events.KeysTried: AlertType.WRONG_KEYS,
+    events.ConnectionsCrowded: AlertType.CONNECTIONS,
     events.InternalFault: AlertType.INTERNAL_FAULT,
 }
 ENDS: dict[type[Event], AlertType] = {

@@ -11,6 +11,7 @@ pytest.importorskip("playwright.async_api", reason="playwright is not installed:
 from playwright.async_api import expect
 
 from hearth.admission.auth import digest_of
+from hearth.admission.wrong_keys import PER_WINDOW
 from hearth.config.settings import KeySettings
 from tests.dashboard.browsing import EVIL, KEYS, house_with, opened
 from tests.support.fake_ollama import Ending
@@ -54,6 +55,19 @@ async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_a
         await page.get_by_role("button", name="Forget key").click()
         await expect(page.get_by_label("Key")).to_be_focused()
         assert await page.evaluate("sessionStorage.length") == 0
+
+
+async def test_the_page_asks_for_another_key_however_many_wrong_ones_came(browser):
+    async with house_with("a:1", keys=KEYS) as house:
+        for number in range(PER_WINDOW):
+            assert (await (await house.post("/api/chat", {}, key=f"wrong-{number}")).head())[0] == 401
+        page = (await opened(browser, house)).page
+        await page.get_by_label("Key").fill("nonsense")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".wrong")).to_contain_text("Too many requests with a wrong key")
+        await page.get_by_label("Key").fill("hearth_owner")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
 
 
 async def test_a_request_is_cancelled_after_a_question_and_only_then(browser):

@@ -1,5 +1,5 @@
-"""A unique word in every secret and every prompt of a real `hearth serve` that logs all it can; then a search for each of them, plain and
-encoded, in everything that comes out of it. The only places are those that a prompt or a key is meant for."""
+"""A unique word in every secret, every prompt and every answer of a real `hearth serve` that logs all it can; then a search for each of
+them, plain and encoded, in everything that comes out of it. The only places are those that a key, a prompt or an answer is meant for."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ import yaml
 from aiohttp import web
 
 from hearth.admission.auth import digest_of
+from hearth.clock import SystemClock
+from hearth.emulator import EmulatedModel, Emulator
+from hearth.service_model import ModelProfile, default_profiles
 from tests.api.house import Caller
-from tests.clients.home import new_emulator
-from tests.security.house import STREAMS, request, tell
+from tests.security.house import STREAMS, WITHIN_S, request, tell
 from tests.security.sinks import Sinks
 from tests.support.fake_claude import KEY as CLAUDE_KEY
-from tests.support.fake_claude import FakeClaude, refusal
+from tests.support.fake_claude import FakeClaude, Script, refusal
 
 STARTS_S = 50.0
-MODEL = "llama3.1:8b"
-OWNER, FRIEND, MISTYPED = "hearth_canaryowner5Zq", "hearth_canaryfriend8Kd", "hearth_canarymistyped3Vx"
+SPEED = 500.0
+MODEL, SLOW = "llama3.1:8b", "slow:latest"
+OWNER, FRIEND, HOUSE, MISTYPED = "hearth_canaryowner5Zq", "hearth_canaryfriend8Kd", "hearth_canaryhouse1Xe", "hearth_canarymistyped3Vx"
 SECRETS = {
     "the key of the owner": OWNER,
     "the key of a friend": FRIEND,
+    "the key of the house": HOUSE,
     "a key that was mistyped": MISTYPED,
     "a key in a query": "canaryquery7Wm",
     "a cookie": "canarycookie2Rt",
@@ -50,6 +54,10 @@ PROMPTS = {
 }
 KEPT_PROMPTS = {"a job": "canaryjobprompt3Jw", "a batch": "canarybatchprompt6Bz"}
 """What is on the disk until the work is done, by design."""
+ANSWERS = {f"word {number} of a model": f"canary{number}answer{number}5Tp" for number in range(4)}
+"""All that the models of the house ever say."""
+CLAUDES_ANSWER = "canaryclaudesanswer2Mf"
+TABLES_WITH_ANSWERS = frozenset({"jobs", "files", "file_parts", "batch_results"})
 TABLES_WITH_PROMPTS = frozenset({"jobs", "files", "file_parts", "batches", "batch_lines", "batch_results"})
 
 
@@ -78,6 +86,7 @@ def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
     keys = [
         {"name": "owner", "sha256": digest_of(OWNER), "admin": True, "allow_cloud": True},
         {"name": "friend", "sha256": digest_of(FRIEND), "models": [f"{MODEL}*", "nomic*"]},
+        {"name": "house", "sha256": digest_of(HOUSE), "lane": "internal"},
     ]
     return {
         "server": {"log_level": "debug", "log_format": "json", "shutdown_grace_s": 1},
@@ -90,6 +99,7 @@ def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
             "rate_limit_alert_threshold": 1,
         },
         "rate_limits": {"default": {"requests_per_minute": 30}},
+        "scheduling": {"active_hours": "00:00-00:00", "preempt_min_remaining_s": 0},
         "cloud": {
             "api_key": "${CANARY_CLAUDE}",
             "base_url": claude_url,
@@ -100,6 +110,14 @@ def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
         "jobs": {"webhooks": {"allowed_hosts": ["127.0.0.1"], "secret": "${CANARY_SIGNS}"}},
         "telemetry": {"otlp_endpoint": places_url},
     }
+
+
+def outspoken() -> Emulator:
+    """A model server whose models say nothing but canaries, one of them slowly."""
+    slow = ModelProfile(name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1e6, decode_tokens_per_s=100 / SPEED, load_s=1, unload_s=1)
+    words = tuple(f" {word}" for word in ANSWERS.values())
+    models = [EmulatedModel(profile=profile, vocabulary=words, ends=profile is not slow) for profile in (*default_profiles(), slow)]
+    return Emulator(models, clock=SystemClock(), speed=SPEED, seed=1, max_loaded=5)
 
 
 @dataclass
@@ -199,6 +217,11 @@ def inference() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "/api/chat", {"model": MODEL, "messages": [{"role": "user", "content": said["refused"]}], "format": {"type": said["refused"]}}
 
 
+def speaks(body: bytes) -> bool:
+    """Whether a model's words are in an answer."""
+    return any(word.encode() in body for word in ANSWERS.values())
+
+
 async def work(url: str, places_url: str) -> list[bytes]:
     """Every kind of work that there is; the answers of errors and of Hearth's own pages, none of which repeats a prompt."""
     answers = []
@@ -208,6 +231,8 @@ async def work(url: str, places_url: str) -> list[bytes]:
         seen = await tell(url, request("POST", target, json.dumps(body).encode(), key=(OWNER, FRIEND)[number % 2], cookie=cookie))
         if seen.status >= 400:
             answers.append(seen.body)
+        elif "format" not in body:  # a schema decides what is said
+            assert speaks(seen.body) is ("embed" not in path), (path, seen.body)
     wrongs: list[dict[str, Any]] = [
         {"x_api_key": MISTYPED},
         {"authorization": f"Basic {MISTYPED}"},
@@ -219,7 +244,9 @@ async def work(url: str, places_url: str) -> list[bytes]:
         answers += [(await tell(url, request("POST", path, broken, key=OWNER))).body]
     for script_model in ("nowhere:1b", "nowhere:2b"):
         asked = {"model": script_model, "max_tokens": 5, "messages": [{"role": "user", "content": PROMPTS["cloud"]}]}
-        await tell(url, request("POST", "/v1/messages", json.dumps(asked).encode(), key=OWNER))
+        seen = await tell(url, request("POST", "/v1/messages", json.dumps(asked).encode(), key=OWNER))
+        assert (CLAUDES_ANSWER.encode() in seen.body) is (script_model == "nowhere:1b")
+    await interrupted(url)
     await durable(url, places_url)
     leaving = await Caller.to(url)
     endless = {"model": MODEL, "messages": [{"role": "user", "content": PROMPTS["chat"]}]}
@@ -231,6 +258,23 @@ async def work(url: str, places_url: str) -> list[bytes]:
             request("POST", "/api/embed", json.dumps({"model": "nomic-embed-text", "input": PROMPTS["embedding"]}).encode(), key=FRIEND),
         )
     return answers
+
+
+async def interrupted(url: str) -> None:
+    """A stream that makes room in the middle and goes on, which compares what is said again with what was said."""
+    stream = {"model": SLOW, "messages": [{"role": "user", "content": PROMPTS["chat"]}], "options": {"num_predict": 200}}
+    short = {"model": SLOW, "prompt": PROMPTS["generate"], "options": {"num_predict": 5}}
+    caller = await Caller.to(url)
+    await caller.send(request("POST", "/api/chat", json.dumps(stream).encode(), key=OWNER))
+    async with asyncio.timeout(WITHIN_S):
+        for _ in range(5):
+            await caller.reader.readuntil(b'"done":false')
+    assert speaks((await tell(url, request("POST", "/api/generate", json.dumps(short).encode(), key=HOUSE))).body)
+    async with asyncio.timeout(WITHIN_S):
+        rest = await caller.until_closed()
+    assert b'"done":true' in rest
+    assert speaks(rest)
+    caller.leave()
 
 
 async def durable(url: str, places_url: str) -> None:
@@ -285,12 +329,13 @@ def look_into(folder: Path, sinks: Sinks) -> None:
             sinks.add(f"file {file.name}", file.read_bytes())
 
 
-async def test_no_secret_and_no_prompt_is_anywhere_but_where_it_belongs(tmp_path: Path) -> None:
+async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(tmp_path: Path) -> None:
     sinks, claude = Sinks(), FakeClaude()
     await claude.start()
-    emulator = new_emulator()
+    emulator = outspoken()
     ollama_url = await emulator.start("127.0.0.1", 0)
-    claude.scripts = [refusal(401, "authentication_error", f"invalid x-api-key {CLAUDE_KEY} {PROMPTS['cloud']}")]
+    refused = refusal(401, "authentication_error", f"invalid x-api-key {CLAUDE_KEY} {PROMPTS['cloud']}")
+    claude.scripts = [Script(words=(CLAUDES_ANSWER,)), refused]
     async with places(sinks) as places_url:
         config = settings(places_url, claude.url, tmp_path)
         async with serving(config, ollama_url, tmp_path) as served, listening(served.url, sinks):
@@ -298,6 +343,7 @@ async def test_no_secret_and_no_prompt_is_anywhere_but_where_it_belongs(tmp_path
                 sinks.add("answers of errors", answer)
             await served.until("webhook_delivered")
             await served.until("batch_ended")
+            await served.until("item_resumed")
             await served.until("alert_sent")
             await tell(served.url, request("POST", "/llm/admin/alert/test", key=OWNER))
             for page in PAGES:
@@ -324,6 +370,10 @@ async def test_no_secret_and_no_prompt_is_anywhere_but_where_it_belongs(tmp_path
     assert sinks.found(PROMPTS) == []
     kept = {where for _, where in sinks.found(KEPT_PROMPTS)}
     assert {where for where in kept if not where.startswith("file ")} <= {f"table {name}" for name in TABLES_WITH_PROMPTS}
+    assert sinks.found({"Claude's answer": CLAUDES_ANSWER}) == []
+    said = {where for _, where in sinks.found(ANSWERS) if not where.startswith("file ")}
+    assert "table jobs" in said
+    assert said <= {f"table {name}" for name in TABLES_WITH_ANSWERS}
 
 
 def allowed_on_disk(name: str, where: str) -> bool:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 
 from hearth.admission.headers import RequestHeaders
+from hearth.admission.peers import is_loopback
 from hearth.config.settings import AuthSettings, KeySettings
-from hearth.errors import BadRequest, Unauthenticated
+from hearth.errors import BadRequest, Unauthenticated, WrongKey
 from hearth.types import Lane, Priority
 
 LOCAL_CALLER = "local"
 """The caller name of every loopback peer while no keys are configured."""
 
 _CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
-_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +64,14 @@ class Keyring:
 
         Raises:
             BadRequest: more than one credential was sent.
-            Unauthenticated: no key, an unknown key, or no keys configured and the peer is not this machine.
+            Unauthenticated: no key (`WrongKey`: an unknown one), or no keys configured and the peer is not this machine.
         """
         credential = _credential(headers)
         if not self._identities:
             return _local_identity(peer)
         identity = None if credential is None else self._identities.get(digest_of(credential))
         if identity is None:
-            raise Unauthenticated
+            raise WrongKey if credential else Unauthenticated
         return identity
 
 
@@ -109,17 +108,6 @@ def _bearer_token(text: str) -> str:
 
 
 def _local_identity(peer: str | None) -> Identity:
-    if peer is None or not _is_loopback(peer):
+    if peer is None or not is_loopback(peer):
         raise Unauthenticated("no API keys are configured, so only this machine may call; the owner can add auth.keys")
     return _LOCAL
-
-
-def _is_loopback(peer: str) -> bool:
-    if peer in _LOOPBACK:
-        return True
-    try:
-        address = ip_address(peer)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback

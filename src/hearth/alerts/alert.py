@@ -125,6 +125,8 @@ TITLES: Mapping[AlertType, str] = MappingProxyType(
         AlertType.STORAGE_FAILED: "Log cannot be written",
         AlertType.DISK_LOW: "Disk nearly full",
         AlertType.LOOP_LAG: "Hearth was held up",
+        AlertType.WRONG_KEYS: "Wrong keys",
+        AlertType.CONNECTIONS: "Too many connections",
         AlertType.INTERNAL_FAULT: "Defect in Hearth",
         AlertType.TEST: "Test message",
     }

@@ -22,6 +22,7 @@ from hearth.events import (
     CloudWentDown,
     ConfigRejected,
     ConfigReloaded,
+    ConnectionsCrowded,
     DiskRanLow,
     DiskSpaceReturned,
     Event,
@@ -32,6 +33,7 @@ from hearth.events import (
     InternalFault,
     ItemDiverged,
     ItemProtected,
+    KeysTried,
     LoopLagged,
     ModelOffloaded,
     ResidencyDrifted,
@@ -191,6 +193,17 @@ def _lagged(event: LoopLagged) -> tuple[Alert, ...]:
     return (Alert(type=AlertType.LOOP_LAG, at=event.at, text=text),)
 
 
+def _keys_tried(event: KeysTried) -> tuple[Alert, ...]:
+    text = f"{event.wrong} requests with a wrong key came from {shown(event.peer)}: a program there has an old key, or somebody tries keys."
+    return (Alert(type=AlertType.WRONG_KEYS, subject=event.peer, at=event.at, text=f"{text} Right keys are let in as ever."),)
+
+
+def _crowded(event: ConnectionsCrowded) -> tuple[Alert, ...]:
+    bound = shown(event.bound.replace("_", " "))
+    text = f"{shown(event.peer)} holds {event.open} connections, and {event.refused} more were refused: {bound} may have no more."
+    return (Alert(type=AlertType.CONNECTIONS, subject=event.peer, at=event.at, text=text),)
+
+
 def _fault(event: InternalFault) -> tuple[Alert, ...]:
     if event.where == OWN_TASK:
         return ()
@@ -223,6 +236,8 @@ RULES: Mapping[type[Event], Rule] = MappingProxyType(
         DiskRanLow: _disk_low,
         DiskSpaceReturned: _disk_back,
         LoopLagged: _lagged,
+        KeysTried: _keys_tried,
+        ConnectionsCrowded: _crowded,
         InternalFault: _fault,
     }
 )

@@ -6,12 +6,14 @@ Must never decide that a request is refused. Called by the other modules of `api
 from __future__ import annotations
 
 from hearth.admission.auth import Identity
+from hearth.admission.peers import peer_of
+from hearth.admission.wrong_keys import WrongKeys
 from hearth.api.visit import Visit
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
 from hearth.dialects.routes import dialect_of
-from hearth.errors import HearthError
-from hearth.events import RequestRejected
+from hearth.errors import HearthError, TooManyWrongKeys, WrongKey
+from hearth.events import KeysTried, RequestRejected
 from hearth.ports import EventSink
 from hearth.types import Headers
 
@@ -28,7 +30,8 @@ _RETRY_STATUSES = frozenset({429, 503})
 def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorReply:
     """A refusal as a whole answer, with the request id, and a Retry-After on every retryable 429 and 503.
 
-    A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112 section 11.2).
+    A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112 section 11.2). So does a wrong key
+    too many: the next one costs its sender a connection.
 
     Args:
         extra: header fields of the occasion, such as Allow.
@@ -37,7 +40,7 @@ def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorRepl
     headers = (*reply.headers, (b"x-request-id", visit.request_id.encode("ascii")), *extra)
     if error.retryable and error.retry_after_s is None and error.status in _RETRY_STATUSES:
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
-    if error.status == 400:
+    if error.status == 400 or isinstance(error, TooManyWrongKeys):
         headers = (*headers, (b"connection", b"close"))
     return ErrorReply(status=reply.status, headers=headers, body=reply.body)
 
@@ -48,9 +51,12 @@ class Refusals:
     def __init__(self, events: EventSink, clock: Clock) -> None:
         self._events = events
         self._clock = clock
+        self._wrong_keys = WrongKeys()
 
     async def refuse(self, visit: Visit, identity: Identity, error: HearthError, extra: Headers = ()) -> None:
         """Refuse a request. An answer that has begun stays unfinished, and the server closes the connection."""
+        if isinstance(error, WrongKey):
+            error = self._judged(error, peer_of(visit.peer))
         self.note(visit, identity, error)
         if not visit.answer.started:
             reply = rendered(visit, error, extra)
@@ -68,3 +74,13 @@ class Refusals:
                 reason=error.reason,
             )
         )
+
+    def _judged(self, error: WrongKey, peer: str) -> HearthError:
+        """The error itself, or another one where too many like it came from there; the house is told of that."""
+        now = self._clock.monotonic()
+        slowed = self._wrong_keys.note(peer, now)
+        if slowed is None:
+            return error
+        if slowed.wrong:
+            self._events.emit(KeysTried(at=now, peer=peer, wrong=slowed.wrong))
+        return TooManyWrongKeys(retry_after_s=slowed.wait_s)

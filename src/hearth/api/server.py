@@ -14,11 +14,13 @@ from collections.abc import Callable
 import uvicorn
 
 from hearth.api.app import HearthApp
-from hearth.api.protocol import DeadlineConfig, DeadlineProtocol, Deadlines
+from hearth.api.connections import Connections, CountedProtocol, CountingConfig
+from hearth.api.protocol import Deadlines
+from hearth.clock import SystemClock
 from hearth.config.settings import ServerSettings
 from hearth.errors import ConfigError
+from hearth.observability.fanout import EventFanout
 
-CONNECTION_LIMIT = 4096
 KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _ADVICE = {
@@ -39,12 +41,12 @@ class HearthServer:
         settings: Callable[[], ServerSettings],
         *,
         deadlines: Deadlines | None = None,
-        connection_limit: int = CONNECTION_LIMIT,
+        connections: Connections | None = None,
     ) -> None:
-        """Prepare a server; `settings` gives those in force whenever it is asked."""
+        """Prepare a server; `settings` gives those in force whenever it is asked, and nobody hears of refused connections by default."""
         self._app = app
         self._deadlines = deadlines or Deadlines(write_s=lambda: settings().write_deadline_s)
-        self._connection_limit = connection_limit
+        self._connections = connections or Connections(events=EventFanout(), clock=SystemClock())
         self._uvicorn: uvicorn.Server | None = None
         self._sockets: list[socket.socket] = []
 
@@ -65,10 +67,10 @@ class HearthServer:
         self._uvicorn = server
         return _url_of(host, self._sockets[0])
 
-    def _config(self) -> DeadlineConfig:
-        config = DeadlineConfig(
+    def _config(self) -> CountingConfig:
+        config = CountingConfig(
             self._app,
-            http=DeadlineProtocol,
+            http=CountedProtocol,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -78,11 +80,10 @@ class HearthServer:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=self._connection_limit,
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=_BACKLOG,
         )
-        config.deadlines = self._deadlines
+        config.deadlines, config.connections = self._deadlines, self._connections
         return config
 
     async def stop(self, grace_s: float) -> None:

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from hearth.api.app import HearthApp
+from hearth.api.connections import Connections
 from hearth.api.server import HearthServer
 from hearth.bootstrap.assembly import build_gateway
 from hearth.bootstrap.companions import join_service_manager
+from hearth.bootstrap.descriptors import raise_descriptor_limit
 from hearth.bootstrap.signals import Signals
 from hearth.clock import Clock, SystemClock
 from hearth.config.checks import exposure_problem
@@ -61,7 +63,9 @@ async def running_gateway(
     gateway = await build_gateway(
         config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=sinks, store=store, watch=watch
     )
-    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
+    connections = Connections(events=gateway.events, clock=gateway.clock)
+    gateway.show("connections", connections.shown)
+    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server, connections=connections)
     try:
         beside(gateway)
         url = await server.start(host, config.settings.server.port if port is None else port)
@@ -92,6 +96,7 @@ async def serve(
     Raises:
         ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.
     """
+    raise_descriptor_limit()
     clock = SystemClock()
     output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
     log = LateFanout((DirectSink(clock, output),))

@@ -6,6 +6,7 @@
     │   ├── BadRequest 400
     │   ├── Untranslatable 400   Claude cannot be asked for this; a local model can
     │   ├── Unauthenticated 401
+    │   │   └── WrongKey 401     a key that nobody has; its answer is the same
     │   ├── Forbidden 403
     │   ├── NotFound 404
     │   │   └── ModelNotFound 404
@@ -17,6 +18,7 @@
     │   ├── UnsupportedMedia 415
     │   ├── HostNotAllowed 421
     │   ├── RateLimited 429
+    │   ├── TooManyWrongKeys 429
     │   ├── BudgetExceeded 429
     │   ├── TooExpensive 400     one call may not cost as much
     │   └── CallerGone 499       the caller left or cancelled; nobody reads the answer
@@ -26,6 +28,7 @@
     │   └── StorageUnavailable 503
     ├── CapacityError            nobody's fault: come back later
     │   ├── QueueFull 503
+    │   ├── TooManyConnections 503
     │   ├── ShuttingDown 503
     │   ├── Draining 503
     │   ├── WaitExpired 503
@@ -81,11 +84,13 @@ from hearth.errors.callers import (
     OrderRefused,
     RateLimited,
     TooExpensive,
+    TooManyWrongKeys,
     Unauthenticated,
     UnsupportedMedia,
     Untranslatable,
+    WrongKey,
 )
-from hearth.errors.capacity import CapacityError, Draining, Interrupted, QueueFull, ShuttingDown, WaitExpired
+from hearth.errors.capacity import CapacityError, Draining, Interrupted, QueueFull, ShuttingDown, TooManyConnections, WaitExpired
 from hearth.errors.house import ConfigError, GpuFault, GpuUnavailable, StorageError, StorageFault, StorageRefused, StorageUnavailable
 
 __all__ = [
@@ -129,8 +134,11 @@ __all__ = [
     "SwapFailed",
     "SwapTimedOut",
     "TooExpensive",
+    "TooManyConnections",
+    "TooManyWrongKeys",
     "Unauthenticated",
     "UnsupportedMedia",
     "Untranslatable",
     "WaitExpired",
+    "WrongKey",
 ]

@@ -29,6 +29,10 @@ class Unauthenticated(CallerError):
     reason = "unauthenticated"
 
 
+class WrongKey(Unauthenticated):
+    """No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
+
+
 class Forbidden(CallerError):
     """This key may not do that."""
 
@@ -105,6 +109,14 @@ class RateLimited(CallerError):
     status = 429
     retryable = True
     reason = "rate_limited"
+
+
+class TooManyWrongKeys(CallerError):
+    """Too many requests with a wrong key came from this address. A right key is let in at once."""
+
+    status = 429
+    retryable = True
+    reason = "too_many_wrong_keys"
 
 
 class BudgetExceeded(CallerError):

@@ -19,6 +19,12 @@ class QueueFull(CapacityError):
     reason = "queue_full"
 
 
+class TooManyConnections(CapacityError):
+    """Too many connections are open. Close some, or try again later."""
+
+    reason = "too_many_connections"
+
+
 class ShuttingDown(CapacityError):
     """Hearth is shutting down."""
 

@@ -110,6 +110,29 @@ class InternalFault(Event):
 
 
 @value
+class KeysTried(Event):
+    """More wrong keys came from a peer within a minute than are answered; said once a minute. `wrong`: how many since it was said last."""
+
+    peer: str
+    wrong: int
+
+
+@value
+class ConnectionsCrowded(Event):
+    """A peer wanted one connection more than it may have; once a minute while it does.
+
+    Attributes:
+        bound: who may have no more: one_machine, this_machine, all_others (but this machine) or all.
+        open: connections of the peer; refused: those that it did not get since this was said last.
+    """
+
+    peer: str
+    bound: str
+    open: int
+    refused: int
+
+
+@value
 class LoopLagged(Event):
     """The event loop was held up for `lag_s` (`alerts.loop_lag_warning_s` or more): whatever should have happened meanwhile was late."""
 

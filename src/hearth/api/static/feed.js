@@ -56,7 +56,7 @@ export class Feed {
 
   async _refused(response) {
     const text = await errorText(response);
-    if (response.status === 401 || (response.status === 400 && this.key)) {
+    if ([401, 429].includes(response.status) || (response.status === 400 && this.key)) {
       this._tell({ status: "locked", reason: this.key ? text : "" });
     } else if (response.status === 503) {
       this._retry(text);

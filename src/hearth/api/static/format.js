@@ -95,6 +95,8 @@ const ALERTS = {
   cloud_down: "Claude takes no work from this house",
   residency_drifted: "Somebody else loads and unloads models",
   loop_lag: "Hearth itself was held up",
+  wrong_keys: "Wrong keys come from an address",
+  connections: "An address wants too many connections",
   internal_fault: "A defect in Hearth was caught",
   starvation: "A request was interrupted again and again",
   budget_exhausted: "The day's budget is spent",

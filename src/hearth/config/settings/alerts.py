@@ -30,6 +30,8 @@ class AlertType(StrEnum):
     STORAGE_FAILED = "storage_failed"
     DISK_LOW = "disk_low"
     LOOP_LAG = "loop_lag"
+    WRONG_KEYS = "wrong_keys"
+    CONNECTIONS = "connections"
     INTERNAL_FAULT = "internal_fault"
     TEST = "test"
 

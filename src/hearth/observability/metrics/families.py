@@ -75,6 +75,9 @@ PAUSED = _gauge("hearth_paused", "1 while the owner lets the work of a lane wait
 PINNED = _gauge("hearth_pinned", "1 for the model that the owner has pinned; absent where none is.", "model")
 LOOP_LAG = _histogram("hearth_loop_lag_seconds", "How late a timer of every 0.2 s came: while it is late, everything is.")
 LOOP_TASKS = _gauge("hearth_loop_tasks", "Tasks of the event loop; those of its own, and some for each request under way.")
+CONNECTIONS = _gauge("hearth_connections", "Connections that callers hold.")
+CONNECTION_LIMIT = _gauge("hearth_connection_limit", "How many there can be.")
+CONNECTIONS_REFUSED = _counter("hearth_connections_refused_total", "Connections beyond what one peer, or all, may hold.")
 FAULTS = _counter("hearth_internal_faults_total", "Defects of Hearth that were caught where they could not spread.")
 
 # The queue.

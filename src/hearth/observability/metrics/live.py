@@ -37,7 +37,8 @@ class Live:
 
     Attributes:
         gpu: `GpuTracker.get_metrics`; health: `Gateway.health`.
-        parts: what else the status shows, by key: `alerts`, `storage`, `jobs`, `cloud`, `latency`, `orders`; what is missing is nowhere.
+        parts: what else the status shows, by key: `alerts`, `storage`, `jobs`, `cloud`, `latency`, `orders`, `connections`; what is
+            missing is nowhere.
     """
 
     now: float
@@ -59,6 +60,7 @@ def live_readings(live: Live, label_of: LabelOf) -> list[Reading]:
         *_alerts(live),
         *_store(live),
         *_latency(live),
+        *_connections(live),
     ]
 
 
@@ -187,6 +189,15 @@ def _latency(live: Live) -> list[Reading]:
         Reading(family=families.UNDER_WAY, rows=[(labels, _number(part, "requests") or 0.0) for labels, part in phases]),
         Reading(family=families.UNDER_WAY_OLDEST, rows=[(labels, _number(part, "oldest_s") or 0.0) for labels, part in phases]),
         _one(families.LOST, _number(latency, "lost")),
+    ]
+
+
+def _connections(live: Live) -> list[Reading]:
+    held = _part(live.parts, "connections")
+    return [
+        _one(families.CONNECTIONS, _number(held, "open")),
+        _one(families.CONNECTION_LIMIT, _number(held, "limit")),
+        _one(families.CONNECTIONS_REFUSED, _number(held, "refused")),
     ]
 
 

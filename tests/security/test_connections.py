@@ -1,0 +1,179 @@
+"""One machine cannot take the connections of all others, and who is refused one is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from uvicorn.server import ServerState
+
+from hearth.admission.crowd import AT_THE_DOOR, ConnectionLimits
+from hearth.api.connections import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, CountedProtocol, room
+from hearth.api.protocol import Deadlines
+from hearth.api.server import HearthServer
+from hearth.bootstrap.descriptors import raise_descriptor_limit
+from hearth.config.settings import ServerSettings
+from hearth.events import ConnectionsCrowded, RequestRejected
+from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway
+from tests.api.test_app import CHAT
+from tests.security.house import WITHIN_S, request, tell
+from tests.security.test_parser_fuzz import Line, Plug
+
+PATIENT = Deadlines(write_s=lambda: WITHIN_S, header_s=WITHIN_S, body_s=WITHIN_S)
+FEW = ConnectionLimits(all=10, this_machine=4, all_others=8, one_machine=3)
+BODY = CHAT.replace(b"{", b'{"max_tokens":5,', 1)
+HEALTH = request("GET", "/llm/health", key=ADMIN_KEY)
+STAYS = request("GET", "/llm/health", key=ADMIN_KEY, connection="keep-alive")
+
+
+@asynccontextmanager
+async def crowded(limits: ConnectionLimits = FEW) -> AsyncIterator[tuple[FakeGateway, Connections, str]]:
+    """A door with few places, on a real socket."""
+    gateway = FakeGateway(keys=KEYS)
+    connections = Connections(events=gateway.events, clock=gateway.clock, limits=limits)
+    server = HearthServer(gateway.app(), ServerSettings, deadlines=PATIENT, connections=connections)
+    try:
+        yield gateway, connections, await server.start("127.0.0.1", 0)
+    finally:
+        await server.stop(0.0)
+        await gateway.worker.aclose()
+
+
+async def stay(url: str, callers: int) -> list[Caller]:
+    """So many who have had an answer, and hold their connections."""
+    found = [await Caller.to(url) for _ in range(callers)]
+    for caller in found:
+        await caller.send(STAYS)
+        async with asyncio.timeout(WITHIN_S):
+            assert (await caller.head())[0] == 200
+    return found
+
+
+async def until(connections: Connections, **shown: int) -> None:
+    """Return once so many are open; ends of connections are noticed one turn of the loop after another."""
+    async with asyncio.timeout(WITHIN_S):
+        while not shown.items() <= connections.shown().items():  # noqa: ASYNC110 - nothing tells of the last end
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/api/chat", lambda said: said["error"]),
+        ("/v1/chat/completions", lambda said: said["error"]["message"]),
+        ("/v1/messages", lambda said: said["error"]["message"]),
+    ],
+)
+async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_free_place_is_taken(path, read):
+    async with crowded() as (gateway, connections, url):
+        held = await stay(url, 4)
+        seen = await tell(url, request("POST", path, BODY, key=ADMIN_KEY, connection="keep-alive"))
+        assert (seen.status, seen.headers["retry-after"], seen.headers["connection"]) == (503, "5", "close")
+        assert "Too many connections" in read(json.loads(seen.body))
+        await until(connections, open=4, refused=1)
+        held[0].leave()
+        await until(connections, open=3)
+        assert (await tell(url, request("POST", path, BODY, key=ADMIN_KEY))).status == 200
+        assert len(gateway.worker.submitted) == 1
+        crowd, rejected = (event for event in gateway.events.seen)
+        assert isinstance(crowd, ConnectionsCrowded)
+        assert (crowd.peer, crowd.bound, crowd.open, crowd.refused) == ("this machine", "this_machine", 4, 1)
+        assert isinstance(rejected, RequestRejected)
+        assert (rejected.caller, rejected.path, rejected.status, rejected.reason) == ("", path, 503, "too_many_connections")
+        for caller in held:
+            caller.leave()
+        await until(connections, open=0)
+
+
+async def test_who_cannot_even_wait_for_the_refusal_is_cut_off_and_those_inside_notice_nothing():
+    async with crowded() as (_, connections, url):
+        held = await stay(url, 4)
+        waiting = [await Caller.to(url) for _ in range(AT_THE_DOOR)]
+        await until(connections, refused=AT_THE_DOOR)
+        outside = [await Caller.to(url) for _ in range(20)]
+        async with asyncio.timeout(WITHIN_S):
+            for caller in outside:
+                try:
+                    assert await caller.until_closed() == b""
+                except ConnectionError:
+                    continue
+        await waiting[0].send(HEALTH)
+        await held[0].send(HEALTH)
+        async with asyncio.timeout(WITHIN_S):
+            assert (await waiting[0].head())[0] == 503
+            assert b"HTTP/1.1 200 " in await held[0].until_closed()
+        await until(connections, open=3, refused=AT_THE_DOOR + 20)
+        for caller in (*held, *waiting, *outside):
+            caller.leave()
+        await until(connections, open=0)
+
+
+class Seat:
+    """A connection from an address of the test's choice, without a network."""
+
+    def __init__(self, config: Any, address: str) -> None:
+        self.protocol, self.line = CountedProtocol(config, ServerState(), {}), Line(Plug())
+        self.line._extra["peername"] = (address, 50000)  # type: ignore[attr-defined]
+        self.protocol.connection_made(self.line)
+
+    async def status(self) -> int:
+        """What a request gets; 0 where the connection has ended."""
+        if self.line.ended:
+            return 0
+        del self.line.sent[:]
+        self.protocol.data_received(STAYS)
+        for _ in range(12):
+            await asyncio.sleep(0)
+        return int(self.line.sent.split(b" ")[1])
+
+    def leave(self) -> None:
+        self.protocol.connection_lost(None)
+
+
+async def test_one_machine_is_refused_its_fourth_connection_while_others_and_this_one_come_in():
+    gateway = FakeGateway(keys=KEYS)
+    connections = Connections(events=gateway.events, clock=gateway.clock, limits=FEW)
+    config = HearthServer(gateway.app(), ServerSettings, deadlines=PATIENT, connections=connections)._config()
+    config.load()
+    greedy = [Seat(config, f"fd00:1:2:3::{number}") for number in range(5)]
+    others = [Seat(config, address) for address in ("192.168.1.8", "192.168.1.7", "192.168.1.7", "127.0.0.1", "::1")]
+    assert [await seat.status() for seat in greedy] == [200, 200, 200, 503, 503]
+    assert {await seat.status() for seat in others} == {200}
+    assert connections.shown() == {"open": 8, "limit": 10, "refused": 2}
+    (crowd,) = (event for event in gateway.events.seen if isinstance(event, ConnectionsCrowded))
+    assert (crowd.peer, crowd.bound, crowd.open) == ("fd00:1:2:3::/64", "one_machine", 3)
+    greedy[0].leave()
+    late = Seat(config, "fd00:1:2:3::ff")
+    assert await late.status() == 200
+    for seat in (*greedy[1:], *others, late):
+        seat.leave()
+    assert connections.shown()["open"] == 0
+
+
+@pytest.mark.parametrize(("descriptors", "places"), [(1024, 1024 - SPARE_DESCRIPTORS), (400, 400 - SPARE_DESCRIPTORS), (100, 64)])
+def test_there_are_never_many_more_places_than_the_system_has_descriptors_for(descriptors, places):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    try:
+        assert room() == places
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_serving_takes_the_descriptors_that_all_places_need():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        raise_descriptor_limit()
+        raised, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * CONNECTION_LIMIT + SPARE_DESCRIPTORS
+        assert raised == (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard))
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (raised, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
