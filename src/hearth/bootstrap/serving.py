@@ -23,7 +23,7 @@ from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.housekeeping import housekeeping
 from hearth.observability.late import LateFanout
-from hearth.observability.logs import DirectSink, configure_logging
+from hearth.observability.logs import LogSink, configure_logging
 from hearth.ports import EventSink
 
 LAST_BYTES_GRACE_S = 1.0
@@ -99,7 +99,7 @@ async def serve(
     raise_descriptor_limit()
     clock = SystemClock()
     output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
-    log = LateFanout((DirectSink(clock, output),))
+    log = LateFanout((LogSink(clock, output),))
     signals = Signals()
     try:
         async with (

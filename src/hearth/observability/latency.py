@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import (
-    Event,
     ItemDispatched,
     ItemEnded,
     ItemInterrupted,
@@ -32,6 +31,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
+from hearth.observability.handling import HandlingSink
 from hearth.observability.metrics.labels import MODELS, LabelCap
 from hearth.ports import EventSink, InvocationHistory
 from hearth.types import Invocation, InvocationFilter, Lane, Sequence
@@ -109,7 +109,7 @@ class _Window:
         return self._shown
 
 
-class LatencyTracker:
+class LatencyTracker(HandlingSink):
     """Knows where every request is, and how long the last ones took."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class LatencyTracker:
         self._models: dict[tuple[Lane, str], _Window] = {}
         self._model_cap = LabelCap(MODELS)
         self.lost = 0
-        self._handlers: Mapping[type[Event], Callable[[Any], None]] = MappingProxyType(
+        self._handlers = MappingProxyType(
             {
                 ItemQueued: self._on_queued,
                 ItemDispatched: self._on_dispatched,
@@ -132,16 +132,6 @@ class LatencyTracker:
                 SwapFailed: self._on_swap_over,
             }
         )
-
-    def emit(self, event: Event) -> None:
-        """Take note of an event; ignore what is not about requests or swaps."""
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """As `SelectiveSink` says."""
-        return self._handlers.get(kind)
 
     def _on_queued(self, event: ItemQueued) -> None:
         self._requests[event.sequence] = _Request(event, Phase.QUEUE_WAIT, event.at, event.at)

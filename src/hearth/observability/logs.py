@@ -28,23 +28,10 @@ _MAX_FRAMES = 20
 
 
 class LogSink:
-    """An `EventSink` that logs every event as one record of the logger `hearth.events`.
+    """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which takes longer than all else about a line.
 
     The time stamp is the wall time at which the event happened (its `at`), by the given clock.
     """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._logger = logging.getLogger("hearth.events")
-
-    def emit(self, event: Event) -> None:
-        """Log the event; never blocks."""
-        if self._logger.isEnabledFor(level_of(event)):
-            self._logger.handle(_record_of(self._logger.name, line_of(event, _wall_at(event, self._clock))))
-
-
-class DirectSink:
-    """The same lines straight to an output, past `logging`, which takes longer than everything else about a line."""
 
     def __init__(self, clock: Clock, output: LogOutput) -> None:
         self._clock = clock
@@ -130,8 +117,7 @@ class _LineHandler(logging.Handler):
         self._writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = vars(record).get("hearth_line")
-        self._writer.put(line if isinstance(line, LogLine) else _foreign_line(record))
+        self._writer.put(_foreign_line(record))
 
 
 def _renderer(log_format: str, stream: TextIO, environ: Mapping[str, str]) -> Callable[[LogLine], str]:
@@ -142,13 +128,6 @@ def _renderer(log_format: str, stream: TextIO, environ: Mapping[str, str]) -> Ca
 
 def _wall_at(event: Event, clock: Clock) -> float:
     return clock.wall() - (clock.monotonic() - event.at)
-
-
-def _record_of(name: str, line: LogLine) -> logging.LogRecord:
-    """Made by hand: `Logger.log` looks for the calling frame, which takes longer than everything else about a line."""
-    record = logging.LogRecord(name, line.level, "", 0, line.event, None, None)
-    vars(record)["hearth_line"] = line
-    return record
 
 
 def _foreign_line(record: logging.LogRecord) -> LogLine:

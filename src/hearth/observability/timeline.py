@@ -7,14 +7,12 @@ Bounded by construction: stretches of work that follow each other closely are on
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
 
 from hearth.events import (
-    Event,
     ItemDispatched,
     ItemEnded,
     ItemInterrupted,
@@ -25,6 +23,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
+from hearth.observability.handling import HandlingSink
 from hearth.types import Invocation, Lane, LoggedSwap, Sequence, value
 
 SPAN_S = 3600.0
@@ -89,7 +88,7 @@ class Depth:
     external_last: int
 
 
-class Timeline:
+class Timeline(HandlingSink):
     """An `EventSink` that remembers the last hour in coarse strokes."""
 
     def __init__(self) -> None:
@@ -103,7 +102,7 @@ class Timeline:
         self._waiting: dict[Lane, int] = dict.fromkeys(Lane, 0)
         self._running: dict[Sequence, str] = {}
         self._at_work: dict[str, int] = {}
-        self._handlers: Mapping[type[Event], Callable[[Any], None]] = MappingProxyType(
+        self._handlers = MappingProxyType(
             {
                 ItemQueued: self._on_queued,
                 ItemDispatched: self._on_dispatched,
@@ -116,16 +115,6 @@ class Timeline:
                 ResidencyDrifted: self._on_drift,
             }
         )
-
-    def emit(self, event: Event) -> None:
-        """Take note of an event; ignore what is not about items or memory."""
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """As `SelectiveSink` says."""
-        return self._handlers.get(kind)
 
     def spans(self, now: float) -> list[Span]:
         """What reached into the last hour, oldest first."""

@@ -6,9 +6,9 @@ Counts and forgets; keeps no item and reads no clock. Fed by the fanout, read by
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
 
-from hearth.events import Event, ItemEnded, ItemInterrupted, RequestRejected
+from hearth.events import ItemEnded, ItemInterrupted, RequestRejected
+from hearth.observability.handling import HandlingSink
 from hearth.types import EndedCount, Lane, Outcome
 
 DAY_S = 86_400.0
@@ -29,8 +29,8 @@ class _Bucket:
         self.counts: Counter[str] = Counter()
 
 
-class Stats24h:
-    """An `EventSink` that counts over a window that really slides.
+class Stats24h(HandlingSink):
+    """An `EventSink` that counts endings, interruptions and rejections over a window that really slides.
 
     A bucket opens with its first event and takes those of the next 60 s; it leaves as a whole when that first event is 24 h old. So
     nothing older than 24 h is ever counted, an event that stands alone leaves exactly at 24 h, and none leaves more than a minute
@@ -39,16 +39,11 @@ class Stats24h:
 
     def __init__(self) -> None:
         self._buckets: deque[_Bucket] = deque()
-
-    def emit(self, event: Event) -> None:
-        """Count endings, interruptions and rejections; ignore every other event."""
-        key = _key_of(event)
-        if key is not None:
-            self._bucket_for(event.at).counts[key] += 1
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        return self.emit if kind in (ItemEnded, ItemInterrupted, RequestRejected) else None
+        self._handlers = {
+            ItemEnded: lambda ended: self._count(_ENDED[ended.lane, ended.outcome], ended.at),
+            ItemInterrupted: lambda interrupted: self._count(f"{interrupted.lane.value}_interrupted", interrupted.at),
+            RequestRejected: lambda rejected: self._count("rejected", rejected.at),
+        }
 
     def preload(self, count: EndedCount, at: float) -> None:
         """Count items that an earlier process saw end, from the monotonic instant `at` on (which may lie before the machine's start).
@@ -67,6 +62,9 @@ class Stats24h:
             total.update(bucket.counts)
         return {key: total[key] for key in _KEYS}
 
+    def _count(self, key: str, at: float) -> None:
+        self._bucket_for(at).counts[key] += 1
+
     def _bucket_for(self, at: float) -> _Bucket:
         if not self._buckets or at >= self._buckets[-1].opened_at + BUCKET_S:
             self._forget(at)
@@ -76,11 +74,3 @@ class Stats24h:
     def _forget(self, now: float) -> None:
         while self._buckets and self._buckets[0].opened_at + DAY_S <= now:
             self._buckets.popleft()
-
-
-def _key_of(event: Event) -> str | None:
-    if isinstance(event, ItemEnded):
-        return _ENDED[event.lane, event.outcome]
-    if isinstance(event, ItemInterrupted):
-        return f"{event.lane.value}_interrupted"
-    return "rejected" if isinstance(event, RequestRejected) else None

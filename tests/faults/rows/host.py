@@ -45,7 +45,7 @@ PART = Part(
             "no descriptors are left",
             "it serves again when there are some; the file was open before",
             shown(PROCESSES, "a_process_out_of_descriptors_serves_again_when_there_are_some"),
-            shown("api/test_server", "one_connection_too_many_is_503"),
+            shown("security/test_connections", "a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_free_place_is_taken"),
         ),
         row(
             "F-88",

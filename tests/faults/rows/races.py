@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.faults.table import Part, in_every_phase, row, shown
 
 RACES, TRAPS, SUPERVISION = "worker/test_races", "scheduling/test_traps", "worker/test_supervision"
+FORCED = "dst/test_races"
 
 PART = Part(
     name="Races",
@@ -60,6 +61,7 @@ PART = Part(
                 "an_arrival_at_the_very_instant_of_a_restore_is_served_and_the_house_still_comes_home_once",
             ),
             shown("scheduling/test_home", "a_request_that_arrives_as_the_home_timer_fires_wins"),
+            shown(FORCED, "a_request_at_the_instant_of_the_home_models_return_is_served_and_the_house_comes_home"),
         ),
         row(
             "F-100",
@@ -70,6 +72,7 @@ PART = Part(
                 "a_request_that_races_the_unload_of_its_model_is_served_after_a_reload",
                 "a_model_unloaded_behind_our_back_at_the_instant_of_an_arrival_is_loaded_again",
             ),
+            shown(FORCED, "a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_all_the_same"),
         ),
         row(
             "F-101",

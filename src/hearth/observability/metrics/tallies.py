@@ -40,6 +40,7 @@ from hearth.events import (
     WebhookDelivered,
     WebhookFailed,
 )
+from hearth.observability.handling import HandlingSink
 from hearth.observability.latency import ANY_MODEL, seconds_of
 from hearth.observability.metrics import families
 from hearth.observability.metrics.counting import INPUT_BOUNDS, LAG_BOUNDS_S, CallerTally, Histogram, ModelTally
@@ -92,7 +93,7 @@ class _Plain:
         self.disk_low = False
 
 
-class MetricTallies:
+class MetricTallies(HandlingSink):
     """An `EventSink` that counts."""
 
     def __init__(self) -> None:
@@ -126,7 +127,7 @@ class MetricTallies:
         self._embedded: dict[str, Histogram] = {}
         self._embed_calls = _Counts(families.EMBEDDING_CALLS)
         self._embed_parted = _Counts(families.EMBEDDING_PARTED)
-        self._handlers: Mapping[type[Event], Callable[[Any], None]] = self._table()
+        self._handlers = self._table()
 
     def _table(self) -> Mapping[type[Event], Callable[[Any], None]]:
         return {
@@ -159,16 +160,6 @@ class MetricTallies:
             EmbeddingsParted: lambda it: self._embed_parted.add((self._reason_cap.of(it.reason),)),
             InternalFault: self._on_fault,
         }
-
-    def emit(self, event: Event) -> None:
-        """Count the event; most kinds of events are in no metric."""
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """As `SelectiveSink` says."""
-        return self._handlers.get(kind)
 
     def note_loop_lag(self, lag_s: float) -> None:
         """A timer of the loop came so late."""

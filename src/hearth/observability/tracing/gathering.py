@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from hearth.clock import Clock
 from hearth.events import (
-    Event,
     ItemDispatched,
     ItemDiverged,
     ItemEnded,
@@ -29,6 +27,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
+from hearth.observability.handling import HandlingSink
 from hearth.observability.tracing.naming import call_attributes, call_name, result_attributes, root_attributes, root_name
 from hearth.observability.tracing.spans import Attributes, Mark, Origin, Span, SpanKind, Trace
 from hearth.types import Outcome, Sequence
@@ -66,7 +65,7 @@ class _Item:
     marks: list[Mark] = field(default_factory=list)
 
 
-class TraceGathering:
+class TraceGathering(HandlingSink):
     """A `SelectiveSink`; `deliver` gets each trace and must not block."""
 
     def __init__(self, *, clock: Clock, deliver: Callable[[Trace], None]) -> None:
@@ -75,7 +74,7 @@ class TraceGathering:
         self._items: dict[Sequence, _Item] = {}
         self._swaps: deque[tuple[str, Span]] = deque(maxlen=SWAPS_KEPT)
         self._swapping: SwapStarted | None = None
-        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+        self._handlers = {
             ItemQueued: self._on_queued,
             ItemDispatched: self._on_dispatched,
             ItemStreaming: self._on_streaming,
@@ -93,16 +92,6 @@ class TraceGathering:
 
     def __len__(self) -> int:
         return len(self._items)
-
-    def emit(self, event: Event) -> None:
-        """Take note of an event; most kinds are ignored."""
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """As `SelectiveSink` says."""
-        return self._handlers.get(kind)
 
     def note(self, sequence: Sequence, origin: Origin) -> None:
         """Say where an accepted item came from; one that has ended meanwhile is left as it is."""
