@@ -22,6 +22,7 @@ class NewItem:
         call: the backend call, or what makes it when an attempt starts, on the model that was chosen.
         inputs: callers' requests that it answers.
         told: hears the item's events in place of the house; None for the house.
+        accepted: its callers were promised it before, as a part of another item: only a stop refuses it.
     """
 
     lane: Lane
@@ -39,6 +40,7 @@ class NewItem:
     max_tokens: int | None = None
     inputs: int = 1
     told: Callable[[Event], None] | None = None
+    accepted: bool = False
 
 
 @value
@@ -82,11 +84,11 @@ class Doors:
         self.stopping = False
         self.draining = False
 
-    def check(self, grace_s: float = 0.0) -> None:
-        """Raises ShuttingDown (it may be back after the grace) or Draining."""
+    def check(self, grace_s: float = 0.0, *, accepted: bool = False) -> None:
+        """Raises ShuttingDown (it may be back after the grace) or, for what was not `accepted` before, Draining."""
         if self.stopping:
             raise ShuttingDown(retry_after_s=grace_s)
-        if self.draining:
+        if self.draining and not accepted:
             raise Draining(retry_after_s=DRAIN_RETRY_S)
 
 

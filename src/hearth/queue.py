@@ -126,8 +126,9 @@ class LLMQueueWorker:
             ShuttingDown, Draining: nothing is accepted any more, or at the moment.
             QueueFull: as many as the configuration allows are waiting in its lane.
         """
-        self.doors.check(self._config.settings.server.shutdown_grace_s)
-        self._check_depth(new.lane)
+        self.doors.check(self._config.settings.server.shutdown_grace_s, accepted=new.accepted)
+        if not new.accepted:
+            self._check_depth(new.lane)
         state = self.scheduler.state
         if new.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is resident, and there is no gpu.home_model")

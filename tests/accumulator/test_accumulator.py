@@ -148,7 +148,6 @@ async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none
             assert end.total_s == pytest.approx(2 * SERVICE_S - 0.05)
             assert end.backend_s == pytest.approx(SERVICE_S)
         assert len(house.events.of(ItemQueued)) == len(house.events.of(ItemDispatched)) == 3
-        assert house.worker.tracker.get_metrics(house.now)
 
 
 @in_virtual_time
@@ -308,6 +307,21 @@ async def test_an_answer_that_cannot_be_cut_is_asked_for_one_by_one():
         await check_all(tickets)
         assert house.sent() == [["a"], ["b", "c"], ["b"], ["c"]]
         assert [event.reason for event in house.events.of(EmbeddingsParted)] == ["unknown_answer"]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("refusing", ["drain", "depth"])
+async def test_who_was_accepted_is_asked_for_again_whatever_the_door_says_meanwhile(refusing):
+    async with EmbeddingHouse(ollama=Forgetful) as house:
+        tickets = {text: house.ask(text) for text in "abc"}
+        await sleep_until(SERVICE_S * 1.5)
+        assert house.sent() == [["a"], ["b", "c"]]
+        if refusing == "drain":
+            house.gateway.orders.drain()
+        else:
+            house.gateway.reload(type(house.gateway.config)(settings=settings_with(queue={"max_external_depth": 0})))
+        await check_all(tickets)
+        assert house.sent() == [["a"], ["b", "c"], ["b"], ["c"]]
 
 
 @in_virtual_time

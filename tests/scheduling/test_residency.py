@@ -368,3 +368,13 @@ def test_work_for_any_model_takes_what_there_is_where_there_is_no_home():
     house.finish(house.arrive("e", kind=WorkKind.EMBED))
     house.arrive(None)
     assert house.said == ["start 2 on e"]
+
+
+def test_a_home_model_that_embeds_and_is_busy_is_not_loaded_over_itself():
+    house = Shell(house_settings(home="h"), resident=("h",))
+    house.finish(house.arrive("h", kind=WorkKind.EMBED))
+    busy = house.arrive("h", kind=WorkKind.EMBED)
+    house.arrive(None)
+    assert house.said == []
+    house.finish(busy)
+    assert house.said == ["start 3 on h"]

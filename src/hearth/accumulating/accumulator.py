@@ -119,7 +119,7 @@ class Accumulator:
     def _join(self, key: Key, group: _Group, new: NewItem, one: SingleInput) -> Ticket:
         settings, now = self._settings(), self._clock.monotonic()
         if group.held is None:
-            group.held = Batch(key=key, members=[], opened_at=now)
+            group.held = Batch(key=key, opened_at=now)
             group.timer = asyncio.get_running_loop().call_later(settings.max_wait_ms / 1000, self._flush, key, Why.TIMER)
         member = self._member(new, one, now)
         item, position = member.work.item, self._state.waiting.ahead_of(member.work.item.band)
@@ -195,6 +195,7 @@ class Accumulator:
         if isinstance(event, ItemEnded):
             asyncio.get_running_loop().call_soon(self._settle, batch, event)
             return
+        batch.hear(event)
         for member in batch.members:
             self._roll.tell(member, event)
 
@@ -239,8 +240,8 @@ class Accumulator:
         now, members = self._clock.monotonic(), self._rise(batch)
         self._events.emit(EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason))
         for member in members:
-            member.work.back_in_line()
-            single = Batch(key=batch.key, members=[], opened_at=now)
+            self._roll.apart(member, reason, now)
+            single = Batch(key=batch.key, opened_at=now, apart=True)
             self._sit(member, single)
             self._submit(single, Why.APART)
 

@@ -7,13 +7,13 @@ left by then costs nothing. A call for one member goes out as its caller sent it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hearth.accumulating.members import Member
 from hearth.dialects.embedding import Part, joined_body, split_answer
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.events import Event
+from hearth.events import Event, ItemDispatched
 from hearth.intake import NewItem
 from hearth.reply import Reply
 from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence, WorkKind
@@ -42,16 +42,18 @@ class Batch:
         members: those that are alive.
         opened_at: when its first member came; called_at: when it went to the queue.
         sequence, reply: its place in the queue and its answer; None before.
-        asked: whose inputs are in the body that was sent last.
+        asked: whose inputs the last attempt asks for, as they were when it began.
+        apart: its one member was in another call before, which has failed.
     """
 
     key: Key
-    members: list[Member]
     opened_at: float
+    members: list[Member] = field(default_factory=list)
     called_at: float = 0.0
     sequence: Sequence | None = None
     reply: Reply | None = None
     asked: tuple[Member, ...] = ()
+    apart: bool = False
 
     def item(self, request_id: RequestId, told: Callable[[Event], None]) -> NewItem:
         """The call as the queue takes it."""
@@ -70,10 +72,15 @@ class Batch:
             call=self._call_on,
             inputs=len(self.members),
             told=told,
+            accepted=self.apart,
         )
 
+    def hear(self, event: Event) -> None:
+        """With an attempt it is settled who is asked for: its body may be made more than once, and a member may leave in between."""
+        if isinstance(event, ItemDispatched):
+            self.asked = tuple(self.members) or self.asked
+
     def _call_on(self, model: str) -> BackendCall:
-        self.asked = tuple(self.members) or self.asked
         if len(self.asked) > 1:
             body = joined_body([member.one for member in self.asked])
             return BackendCall(method="POST", path=self.key.path, headers=_JSON_BODY, body=body)

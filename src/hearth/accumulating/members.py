@@ -24,11 +24,14 @@ class Member:
 
     Attributes:
         new: as it was submitted; one: what it asks for.
+        attempts_before, interrupts_before: those of an earlier call that it was in.
     """
 
     work: Work
     new: NewItem
     one: SingleInput
+    attempts_before: int = 0
+    interrupts_before: int = 0
 
 
 class Roll:
@@ -45,16 +48,30 @@ class Roll:
 
     def tell(self, member: Member, event: Event) -> None:
         """Something has happened to the call that it is in."""
-        work = member.work
+        work, before = member.work, member.attempts_before
         if isinstance(event, ItemDispatched):
-            work.begin_attempt(event.attempt, event.model or "", event.at)
-            self._emit(replace(event, waited_s=event.at - work.item.arrived_at, **work.identity))
+            work.begin_attempt(before + event.attempt, event.model or "", event.at)
+            self._emit(replace(event, attempt=work.attempt, waited_s=event.at - work.item.arrived_at, **work.identity))
         elif isinstance(event, ItemInterrupted):
-            work.interrupts = event.interrupt_count
+            work.interrupts = member.interrupts_before + event.interrupt_count
             work.back_in_line()
+            self._emit(replace(event, attempt=work.attempt, interrupt_count=work.interrupts, **work.identity))
+        elif isinstance(event, ItemProtected):
+            self._emit(replace(event, interrupt_count=work.interrupts, **work.identity))
+        elif isinstance(event, ItemResent):
+            work.back_in_line()
+            self._emit(replace(event, attempt=work.attempt, **work.identity))
+        elif isinstance(event, ItemPromoted):
             self._emit(replace(event, **work.identity))
-        elif isinstance(event, ItemPromoted | ItemProtected | ItemResent):
-            self._emit(replace(event, **work.identity))
+
+    def apart(self, member: Member, reason: str, at: float) -> None:
+        """The call that it was in has failed, and it is asked for by itself: one item, whose attempts go on counting."""
+        work = member.work
+        member.attempts_before, member.interrupts_before = work.attempt, work.interrupts
+        if work.dispatched_at is None:  # it was back in line already
+            return
+        work.back_in_line()
+        self._emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
 
     def answer(self, member: Member, head: ReplyHead, body: bytes) -> None:
         """Hand over its answer."""
@@ -72,14 +89,15 @@ class Roll:
             work.reply.fail(error)
         self.register.end(work)
         held_s = called_at - work.item.arrived_at
+        attempts, interrupts = member.attempts_before + ended.attempts, member.interrupts_before + ended.interrupt_count
         own = replace(ended, queue_s=ended.queue_s + held_s, total_s=ended.total_s + held_s, **work.identity)
-        self._emit(replace(own, prompt_tokens=prompt_tokens))
+        self._emit(replace(own, attempts=attempts, interrupt_count=interrupts, prompt_tokens=prompt_tokens))
 
-    def leave(self, member: Member, outcome: Outcome, error: HearthError, at: float) -> bool:
-        """It has ended before its call has. False where it had ended already."""
+    def leave(self, member: Member, outcome: Outcome, error: HearthError, at: float) -> None:
+        """It has ended before its call has."""
         work = member.work
         if not work.end(outcome):
-            return False
+            return
         work.reply.fail(error)
         self.register.end(work)
         began_at, arrived_at = work.dispatched_at, work.item.arrived_at
@@ -101,4 +119,3 @@ class Roll:
                 **work.identity,
             )
         )
-        return True

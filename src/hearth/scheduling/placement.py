@@ -233,7 +233,7 @@ class Placement:
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
         home, residents = self._state.home, self._state.residency.residents.values()
         usable = [resident for resident in residents if self._usable(resident)]
-        ready = [resident for resident in usable if not resident.embeds or home is None]
+        ready = [resident for resident in usable if not resident.embeds or home in (None, resident.model)]
         free = [resident for resident in ready if self._state.residency.free_slots(resident) > 0]
         if free:
             open_now = [resident for resident in free if not is_reading(self._state, resident, band, self._now)]
@@ -241,7 +241,7 @@ class Placement:
             return chosen is not None and self._admit(entry, chosen)
         if ready:
             self._take_slot(band, entry, ready)
-        elif home is not None and all(resident.embeds for resident in residents):
+        elif home is not None and home not in self._state.residency.residents and all(resident.embeds for resident in residents):
             self.make_room(home, _WAITING, entry)
         return False
 
