@@ -21,7 +21,7 @@ from hearth.job_types import NewJob
 from hearth.jobs.requests import body_of
 from hearth.queue import LLMQueueWorker
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, canonical_model
-from tests.support.ollama_wire import Service
+from tests.support.ollama_wire import Service, is_embedding, vector_of
 
 _CANARY = re.compile(rb"canary(\d+)x")
 MAX_TOKENS = 100
@@ -36,6 +36,7 @@ class Ask:
         changeable: the model says something else each time.
         patience_s: after that its caller leaves; None never.
         whole: the answer was read to its end, without an error.
+        is_job: nobody reads the answer; it is kept with the job, or in a batch's file.
         left_at: when its caller left; given_up: somebody who may has cancelled it.
     """
 
@@ -60,6 +61,8 @@ class Ask:
     whole: bool = False
     left_at: float | None = None
     is_job: bool = False
+    job_id: str = ""
+    webhook_url: str | None = None
     given_up: bool = False
 
     @property
@@ -69,7 +72,19 @@ class Ask:
     @property
     def text(self) -> str:
         """What its caller was to read."""
-        return "".join(self.words)
+        return json.dumps([vector_of(self.prompt)]) if self.embeds else "".join(self.words)
+
+    @property
+    def prompt(self) -> str:
+        return f"say {self.canary}"
+
+    @property
+    def embeds(self) -> bool:
+        return is_embedding(self.path)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return 5 + self.number % 7
 
     @property
     def by_claude(self) -> bool:
@@ -80,13 +95,14 @@ class Ask:
         return (*self.words[:2], f" run{run}", *self.words[3:]) if self.changeable else self.words
 
     def text_of_run(self, run: int) -> str:
-        return "".join(self.words_of_run(run))
+        return "".join(self.words_of_run(run)) if not self.embeds else self.text
 
     def next_service(self) -> Service:
         """How the model server serves the next run."""
         self.runs += 1
         words = self.words_of_run(self.runs)
-        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=words)
+        tokens = self.prompt_tokens if self.embeds else 10
+        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=words, prompt_tokens=tokens)
 
     def wanted(self, settings: Settings) -> Wanted:
         """As the route reads it."""
@@ -100,7 +116,9 @@ class Ask:
         return Wanted(envelope=envelope, model=self.model, call=call, replayable=replayable)
 
     def body(self) -> dict[str, object]:
-        said = f"say {self.canary}"
+        if self.embeds:
+            return {"model": canonical_model(self.model or "a"), "input": self.prompt}
+        said = self.prompt
         prompt: dict[str, object] = {"prompt": said} if self.path == "/api/generate" else {"messages": [{"role": "user", "content": said}]}
         limit: dict[str, object] = {"max_tokens": MAX_TOKENS} if self.path.startswith("/v1/") else {"options": {"num_predict": MAX_TOKENS}}
         model = self.model if self.model is None or self.model.startswith("claude-") else canonical_model(self.model)
@@ -125,7 +143,7 @@ class Ask:
     def as_job(self, lane: Lane) -> NewJob:
         """The same as durable work."""
         return NewJob(
-            job_id=f"job_{self.number}",
+            job_id=self.job_id,
             caller=self.caller,
             lane=lane,
             priority=Priority.BACKGROUND,
@@ -134,6 +152,7 @@ class Ask:
             path=self.path,
             model=canonical_model(self.model or "a"),
             request=body_of(self.path, self.body()),
+            webhook_url=self.webhook_url,
         )
 
     async def read(self, worker: LLMQueueWorker) -> None:
@@ -179,6 +198,8 @@ class Ask:
     def said(self) -> str:
         """The text in what came."""
         body = b"".join(self.parts)
+        if self.embeds:
+            return _vectors(body)
         if self.path.startswith("/v1/"):
             return _openai_text(body, streamed=self.stream)
         lines = [json.loads(line) for line in body.splitlines()]
@@ -200,14 +221,29 @@ def identity(caller: str, lane: Lane, *, allow_cloud: bool = False) -> Identity:
 
 def asker_of(body: bytes) -> int:
     """Whose canary is in a body; it has to be exactly one."""
-    found = set(_CANARY.findall(body))
+    found = askers_of(body)
     assert len(found) == 1, f"canaries in one call: {found}"
-    return int(found.pop())
+    return found[0]
+
+
+def askers_of(body: bytes) -> list[int]:
+    """Whose canaries are in a body, in order."""
+    return [int(number) for number in dict.fromkeys(_CANARY.findall(body))]
 
 
 def words_of(number: int, count: int) -> tuple[str, ...]:
     """An answer of at least four words that nobody else gets."""
     return (f" canary{number}x", *(f" w{index}" for index in range(count + 2)), f" end{number}.")
+
+
+def _vectors(body: bytes) -> str:
+    if not body:
+        return ""
+    said = json.loads(body)
+    assert "error" not in said or not (said.keys() & {"embeddings", "data"}), f"half an answer: {body!r}"
+    if "error" in said:
+        return ""
+    return json.dumps(said["embeddings"] if "embeddings" in said else [element["embedding"] for element in said["data"]])
 
 
 def _openai_text(body: bytes, *, streamed: bool) -> str:

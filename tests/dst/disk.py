@@ -9,6 +9,9 @@ from functools import cache
 from typing import cast
 
 from hearth.clock import Clock
+from hearth.storage.batch_lines import BatchLineTable
+from hearth.storage.batches import BatchTable
+from hearth.storage.files import FileTable
 from hearth.storage.invocation_log import InvocationLog
 from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import Ledger
@@ -26,6 +29,9 @@ class Tables:
     jobs: JobTable
     ledger: Ledger
     invocations: InvocationLog
+    files: FileTable
+    batches: BatchTable
+    lines: BatchLineTable
 
 
 class QuickDisk(Disk):
@@ -49,10 +55,15 @@ class QuickDisk(Disk):
         """The tables for the next process."""
         self.epochs += 1
         writer, reader = cast("Writer", _PostingWriter(self)), cast("Reader", SteadyReader(self))
-        jobs = JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
-        ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
-        invocations = InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
-        return Tables(epoch=self.epochs, jobs=jobs, ledger=ledger, invocations=invocations)
+        return Tables(
+            epoch=self.epochs,
+            jobs=JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
+            ledger=Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
+            invocations=InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
+            files=FileTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
+            batches=BatchTable(writer=writer, reader=reader, clock=clock),
+            lines=BatchLineTable(writer=writer, reader=reader, clock=clock),
+        )
 
 
 class _PostingWriter(SteadyWriter):

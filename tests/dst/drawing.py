@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
@@ -13,6 +13,7 @@ from hearth.config.settings import (
     BudgetSettings,
     CallerLimits,
     CloudSettings,
+    EmbeddingSettings,
     GpuSettings,
     JobSettings,
     KeySettings,
@@ -27,14 +28,17 @@ from hearth.config.settings import (
     Settings,
     StartedStreams,
     UnreplayableStreams,
+    WebhookSettings,
     Window,
 )
 from hearth.types import Priority
 from tests.dst.claude import HAIKU, PRICES
+from tests.dst.hooks import FICKLE, GOOD, LITERAL
 
 MODELS = ("a", "b", "c")
 CALLERS = ("ada", "bob", "eve")
 CAPACITY_MIB = 20 * 1024.0
+SECRETS = ("a secret of the owner", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 POOL = 48
 ALL_DAY, NEVER = Window(start_minute=0, end_minute=0), Window(start_minute=720, end_minute=721)
 
@@ -55,15 +59,30 @@ class Drawn:
 @cache
 def houses() -> tuple[Drawn, ...]:
     """All houses that there are."""
-    rng = Random(0)
-    return tuple(_drawn(rng) for _ in range(POOL))
+    rng, others = Random(0), Random(1)
+    return tuple(_drawn(rng, others) for _ in range(POOL))
 
 
-def _drawn(rng: Random) -> Drawn:
+def _drawn(rng: Random, others: Random) -> Drawn:
     shared = rng.random() < 0.4
     return Drawn(
         capacity_mib=CAPACITY_MIB if shared else None,
-        settings=tuple(_settings(rng, shared=shared) for _ in range(3)),
+        settings=tuple(_with_more(_settings(rng, shared=shared), others) for _ in range(3)),
+    )
+
+
+def _with_more(settings: Settings, rng: Random) -> Settings:
+    """What only matters in houses that have more than others, drawn from elsewhere: the others' stories stay the same."""
+    webhooks = WebhookSettings(
+        allowed_hosts=rng.choice(((GOOD, FICKLE, LITERAL), (GOOD, LITERAL))),
+        secret=rng.choice(SECRETS),
+        max_attempts=rng.choice((2, 4)),
+        timeout_s=2.0,
+    )
+    return replace(
+        settings,
+        jobs=replace(settings.jobs, webhooks=webhooks),
+        embeddings=EmbeddingSettings(max_inputs=rng.choice((2, 8)), max_wait_ms=rng.choice((50.0, 50.0, 1000.0))),
     )
 
 

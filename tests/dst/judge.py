@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import Counter
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from hearth.errors import ShuttingDown
-from hearth.job_types import JobState
 from hearth.money import nano_usd
 from hearth.scheduling.residency import Phase
 from hearth.types import Lane, Outcome, canonical_model
-from tests.dst.asks import Ask, asker_of
+from tests.dst.asks import Ask
+from tests.dst.calls import calls_by_asker, nothing_goes_on, shares_add_up
+from tests.dst.judge_overnight import batches_agree, hooks_agree, jobs_agree, learn_job_ids
 from tests.dst.life import Life
+from tests.dst.more import More
 from tests.dst.watch import Item
 from tests.dst.world import World
 from tests.support.fake_gpu import Place
@@ -41,6 +42,10 @@ def judge_rest(world: World) -> None:
     assert +world.ollama.gpu.in_flight == {}, f"generations go on: {world.ollama.gpu.in_flight}"
     assert world.claude.open_calls == 0, "a call to Claude goes on"
     assert life.purse.open_reservations == 0, "money is still set aside"
+    if life.embeddings is not None:
+        assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, f"embeddings are held: {life.embeddings.status()}"
+        assert not life.embeddings._seats, "somebody still sits in a call"
+        assert not life.embeddings._groups, "a kind of calls is remembered for ever"
     memory_agrees(world)
     money_agrees(world)
     counters_agree(world)
@@ -58,13 +63,17 @@ def judge_end(world: World, complaints: list[str], tasks_before: set[asyncio.Tas
         log_agrees(world, life)
     ledger_agrees(world)
     caps_held(world)
-    calls = calls_by_asker(world)
+    calls = calls_by_asker(world.ollama.calls)
+    learn_job_ids(world)
     for ask in world.asks:
         if ask.is_job:
             continue
         caller_was_told_the_truth(world, ask, calls.get(ask.number, []))
     every_call_was_ordered(world, calls)
     jobs_agree(world, calls)
+    batches_agree(world, calls)
+    hooks_agree(world)
+    tokens_agree(world)
 
 
 def memory_agrees(world: World) -> None:
@@ -100,7 +109,7 @@ def money_agrees(world: World) -> None:
 
 def counters_agree(world: World) -> None:
     """The counts of the last day are those of the events, over all lives; what is a day old leaves up to two minutes early."""
-    shown = +Counter(world.life.gateway.records.stats.snapshot(world.now))
+    shown = +Counter(cast("dict[str, int]", world.life.gateway.status_beside_queue()["stats_24h"]))
     least, most = (happened(world, world.now - span_s) for span_s in (DAY_S - 120.0, DAY_S))
     assert least <= shown <= most, f"counted {shown}, happened {most}, of which {least} for sure"
 
@@ -152,18 +161,10 @@ def stops_came_through(
 def askers(world: World, number: int) -> dict[int, Ask]:
     """Who asked for each item of a life, by its sequence number there."""
     found = {ask.sequence: ask for ask in world.asks if ask.life == number and ask.sequence and not ask.is_job}
-    jobs = {f"job_{ask.number}": ask for ask in world.asks if ask.is_job}
+    jobs = {ask.job_id: ask for ask in world.asks if ask.job_id}
     for sequence, item in world.lives[number].watch.items.items():
         if item.queued.request_id in jobs:
             found[sequence] = jobs[item.queued.request_id]
-    return found
-
-
-def calls_by_asker(world: World) -> dict[int, list[CallRecord]]:
-    """Upstream calls by whose canary is in them."""
-    found: dict[int, list[CallRecord]] = {}
-    for call in world.ollama.calls:
-        found.setdefault(asker_of(call.body), []).append(call)
     return found
 
 
@@ -190,7 +191,7 @@ def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -
         return
     text_is_right(ask)
     if ask.left_at is not None:
-        nothing_goes_on(ask, ask.left_at, calls)
+        nothing_goes_on(ask, ask.left_at, calls, world.asks)
     life = world.lives[ask.life]
     item = life.watch.items[ask.sequence]
     if life.killed and item.ended is None:
@@ -201,11 +202,6 @@ def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -
     may_be_cancelled = ask.left_at is not None or ask.given_up or isinstance(ask.error, ShuttingDown)
     assert outcome is not Outcome.CANCELLED or may_be_cancelled, f"nobody who may has cancelled request {ask.number}: {ask}"
     assert (outcome is Outcome.COMPLETED) == (ask.whole and ask.status == 200), f"request {ask.number} is {outcome}: {ask}"
-
-
-def nothing_goes_on(ask: Ask, left_at: float, calls: list[CallRecord]) -> None:
-    late = [call for call in calls if call.ended_at is None or call.ended_at > left_at]
-    assert not late, f"request {ask.number} was left at {left_at} and goes on: {late}"
 
 
 def text_is_right(ask: Ask) -> None:
@@ -254,22 +250,12 @@ def ledger_agrees(world: World) -> None:
             assert end is None or not bill.whole or cost == bill.nano_usd, f"request {bill.owner} cost {bill.nano_usd}, paid {cost}"
 
 
-def jobs_agree(world: World, calls: dict[int, list[CallRecord]]) -> None:
-    """Every accepted job has ended, once, with its own answer, and the store says what was said."""
-    states = {row[0]: row[1:] for row in world.disk.rows("SELECT id, state, attempts, result FROM jobs")}
-    said: Counter[str] = Counter(end.job_id for life in world.lives for end in life.watch.jobs_ended)
-    assert not said or max(said.values()) == 1, f"told more than once: {said}"
-    most = max(settings.jobs.max_attempts for settings in world.house.settings)
-    for job_id, ask in world.accepted_jobs.items():
-        assert job_id in states, f"{job_id} was accepted and is lost"
-        state, attempts, result = states[job_id]
-        assert JobState(state).is_end, f"{job_id} is {state}"
-        assert attempts <= most + sum(life.killed for life in world.lives), f"{job_id} was started {attempts} times"
-        assert said[job_id] == 1 or any(life.killed for life in world.lives), f"nobody was told of the end of {job_id}"
-        if ask.left_at is not None:
-            assert state == "cancelled", f"{job_id} was cancelled and is {state}"
-            nothing_goes_on(ask, ask.left_at, calls.get(ask.number, []))
-        if state == "completed":
-            assert json.loads(result)["response"] == ask.text, f"{job_id} has another's answer: {result}"
-    for end in (end for life in world.lives for end in life.watch.jobs_ended):
-        assert states[end.job_id][0] == end.state, f"{end.job_id} is {states[end.job_id][0]}, said {end.state}"
+def tokens_agree(world: World) -> None:
+    """What the callers of a call for several are told of its tokens adds up to what was counted."""
+    if More.EMBEDDINGS not in world.more:
+        return
+    told: dict[int, int | None] = {}
+    for ask in (ask for ask in world.asks if ask.embeds and ask.sequence and not ask.is_job):
+        end = world.lives[ask.life].watch.items[ask.sequence].ended
+        told[ask.number] = None if end is None else end.prompt_tokens
+    shares_add_up(world.asks, world.ollama.calls, told)

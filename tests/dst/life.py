@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from hearth.accumulating.accumulator import Accumulator
+from hearth.batches.desk import Batches
+from hearth.batches.running import Shelf
 from hearth.cloud.desk import Cloud
 from hearth.cloud.purse import Purse
 from hearth.config.gateway_config import GatewayConfig
@@ -13,12 +16,15 @@ from hearth.errors import RateLimited
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.desk import Jobs
 from hearth.jobs.feeder import House
+from hearth.jobs.telling import Telling
 from hearth.observability.fanout import EventFanout
 from hearth.scheduling.inputs import TimerFired
-from hearth.types import Lane
+from hearth.types import Lane, Sequence
 from tests.dst.claude import FakeClaude, NoPrices
 from tests.dst.disk import QuickDisk
+from tests.dst.hooks import Hooks, SocketlessPoster
 from tests.dst.limits import AllStamps
+from tests.dst.more import More
 from tests.dst.watch import Watch
 from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import LoopClock
@@ -41,10 +47,12 @@ class Life:
         disk: QuickDisk,
         clock: LoopClock,
         thorough: bool = False,
+        more: frozenset[More] = frozenset(),
+        hooks: Hooks | None = None,
     ) -> None:
-        self.disk, self.clock, self.ollama = disk, clock, ollama
+        self.disk, self.clock, self.ollama, self.more = disk, clock, ollama, more
         self.tables = disk.tables(clock)
-        self.watch = Watch(lambda: self.settings, thorough=thorough)
+        self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members)
         self.stamps = AllStamps()
         self.killed = False
         self.closed = 0
@@ -63,7 +71,11 @@ class Life:
         self.gateway.worker._on_decision = self.watch.decided
         self.purse = Purse(ledger=self.tables.ledger, clock=clock, events=self.gateway.events, config=lambda: self.gateway.config)
         self.cloud = self._cloud(claude)
+        self._house = self._around()
         self.jobs = self._jobs()
+        self.telling = None if hooks is None else self._telling(hooks)
+        self.embeddings = self._embeddings() if More.EMBEDDINGS in more else None
+        self.batches = self._batches() if More.BATCHES in more else None
 
     def _cloud(self, claude: FakeClaude) -> Cloud:
         gateway = self.gateway
@@ -84,22 +96,61 @@ class Life:
         gateway.on_reload(cloud.reloaded)
         return cloud
 
-    def _jobs(self) -> Jobs:
+    def _around(self) -> House:
         gateway = self.gateway
-        house = House(
+        return House(
             worker=gateway.worker,
             resolve=gateway.resolve,
             ready=lambda: gateway.ready()[0],
             config=lambda: gateway.config,
             clock=self.clock,
             events=gateway.events,
-            ended=lambda: None,
+            ended=lambda: None if self.telling is None else self.telling.wake(),
             paused=lambda: gateway.orders.paused,
         )
-        jobs = gateway.jobs = Jobs(queue=self.tables.jobs, records=self.tables.jobs, house=house)
+
+    def _jobs(self) -> Jobs:
+        gateway = self.gateway
+        jobs = gateway.jobs = Jobs(queue=self.tables.jobs, records=self.tables.jobs, house=self._house)
         gateway.events.subscribe(jobs)
         gateway.accompany("jobs", jobs.run)
         return jobs
+
+    def _telling(self, hooks: Hooks) -> Telling:
+        allowed = lambda: self.settings.jobs.webhooks.allowed_hosts  # noqa: E731
+        telling = Telling(
+            deliveries=self.tables.jobs,
+            poster=SocketlessPoster(hooks, allowed=allowed, life=self.tables.epoch, wall_at_start=self.clock._wall_at_start),
+            settings=lambda: self.settings.jobs.webhooks,
+            clock=self.clock,
+            events=self.gateway.events,
+        )
+        self.gateway.accompany("webhooks of jobs", telling.run)
+        return telling
+
+    def _embeddings(self) -> Accumulator:
+        gateway = self.gateway
+        accumulator = Accumulator(worker=gateway.worker, config=lambda: gateway.config, clock=self.clock, events=gateway.events)
+        gateway.embeddings = accumulator
+        gateway.events.subscribe(accumulator)
+        return accumulator
+
+    def _batches(self) -> Batches:
+        gateway, tables = self.gateway, self.tables
+        shelf = Shelf(files=tables.files, progress=tables.batches, lines=tables.lines)
+        batches = Batches(
+            uploads=tables.files, records=tables.batches, upkeep=tables.batches, shelf=shelf, jobs=self.jobs, house=self._house
+        )
+        gateway.batches = batches
+        gateway.events.subscribe(batches)
+        gateway.accompany("batches", batches.run)
+        gateway.accompany("forgotten files", batches.forget)
+        return batches
+
+    def _members(self, sequence: int) -> list[Sequence]:
+        """Whose inputs a call for several carries."""
+        seats = {} if self.embeddings is None else self.embeddings._seats
+        return [member for member, (_, batch) in seats.items() if batch.sequence == sequence]
 
     @property
     def settings(self) -> Settings:

@@ -87,7 +87,12 @@ SHELL = (
         old="[(caller, now - (wall_s - accepted)) for caller, accepted in admissions]",
         new="[]",
     ),
-    Mutant(what="a restart forgets the counts", module="gateway", old="counts_since(wall_s - DAY_S)", new="counts_since(wall_s + 1.0)"),
+    Mutant(
+        what="a restart forgets the counts",
+        module="observability.records",
+        old="counts_since(wall_s - DAY_S)",
+        new="counts_since(wall_s + 1.0)",
+    ),
     Mutant(
         what="limits are not reloaded",
         module="gateway",

@@ -56,13 +56,13 @@ def changed(mutant: Mutant) -> Iterator[None]:
         sys.modules.update(real)
 
 
-def caught_by(mutant: Mutant, numbers: range) -> tuple[int, str] | None:
+def caught_by(mutant: Mutant, numbers: range, *, everything: bool = False) -> tuple[int, str] | None:
     """The first of these worlds in which the bug shows, and how; None where none does."""
     with changed(mutant):
         telling = importlib.import_module("tests.dst.telling")
         for number in numbers:
             try:
-                telling.simulated(number)
+                telling.simulated(number, everything=everything)
             except (Exception, telling.Endless) as broken:  # noqa: BLE001 - a bug shows in whatever way it likes
                 return number, f"{type(broken).__name__}: {broken}"
     return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.dst.more_mutants import MORE, SHOWS_LATE
 from tests.dst.mutants import SHELL
 from tests.dst.mutation import caught_by
 from tests.scheduling.mutation import Mutant
@@ -19,6 +20,13 @@ def test_a_bug_that_is_put_in_is_caught(mutant: Mutant) -> None:
     assert caught_by(mutant, range(WORLDS)) is not None, f"no world noticed: {mutant.what}"
 
 
+@pytest.mark.parametrize("mutant", MORE, ids=lambda mutant: mutant.what)
+def test_a_bug_in_what_only_some_houses_have_is_caught_where_a_house_has_everything(mutant: Mutant) -> None:
+    first = SHOWS_LATE.get(mutant.what, 0)
+    assert caught_by(mutant, range(first, first + WORLDS), everything=True) is not None, f"no world noticed: {mutant.what}"
+
+
 def test_there_are_more_than_forty_bugs_and_no_two_are_the_same() -> None:
-    assert len(SHELL) > 40
-    assert len({(mutant.module, mutant.old, mutant.new) for mutant in SHELL}) == len(SHELL)
+    every = (*SHELL, *MORE)
+    assert len(every) > 40
+    assert len({(mutant.module, mutant.old, mutant.new) for mutant in every}) == len(every)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from hearth.config.settings import Settings
+from hearth.errors import Draining
 from hearth.events import (
+    BatchEnded,
     ConfigReloaded,
     Event,
     InternalFault,
@@ -42,8 +44,11 @@ class Item:
     model: str | None = None
     dispatches: list[float] = field(default_factory=list)
     returns: int = 0
+    returned_at: float = -1.0
     interrupts: int = 0
     ended: ItemEnded | None = None
+    shares: bool = False
+    """It embeds, and may be a part of a call for several: then that call stands in the queue, not it."""
 
     @property
     def cloud(self) -> bool:
@@ -60,11 +65,14 @@ class Watch:
     Attributes:
         broken: rules that were broken, with the instant.
         stops: `(at, sequence, attempt)` of every order to stop an attempt.
-        paused: the owner has paused external work.
-        aging: internal items may rise, so their order of arrival may change.
+        paused: the owner has paused external work; draining: he wants no new work at all; resumed_at: he has taken that back.
+        sharing: requests that may share a call of the model server.
+
+    Args:
+        members: whose inputs a call for several carries, by its number.
     """
 
-    def __init__(self, settings: Callable[[], Settings], *, thorough: bool) -> None:
+    def __init__(self, settings: Callable[[], Settings], *, thorough: bool, members: Callable[[int], Iterable[int]] = lambda _: ()) -> None:
         self.items: dict[int, Item] = {}
         self.live: dict[int, Item] = {}
         self.broken: list[str] = []
@@ -72,9 +80,14 @@ class Watch:
         self.jobs_queued: list[str] = []
         self.jobs_under_way: set[str] = set()
         self.jobs_ended: list[JobEnded] = []
-        self.generation, self._reloaded_at = 1, -1.0
+        self.batches_ended: list[BatchEnded] = []
+        self.generation, self._reloaded_at, self.resumed_at = 1, -1.0, -1.0
+        self.drained_at = -1.0
         self.interruptions: list[tuple[Lane, float]] = []
-        self.paused = False
+        self.paused = self.draining = False
+        self.sharing: set[str] = set()
+        self._members = members
+        self._doubts: list[tuple[ItemDispatched, list[Item], int]] = []
         self._at_once, self._decided_at = 0, -1.0
         self.state: State | None = None
         self.deaf = False
@@ -92,6 +105,7 @@ class Watch:
             JobRequeued: lambda event: self.jobs_under_way.discard(event.job_id),
             JobQueued: lambda event: self.jobs_queued.append(event.job_id),
             JobEnded: self._job_ended,
+            BatchEnded: self.batches_ended.append,
             ConfigReloaded: self._reloaded,
         }
 
@@ -99,6 +113,8 @@ class Watch:
         """Hear of it; nothing after the process has died."""
         if self.deaf:
             return
+        if self._doubts:
+            self._settle_doubts(event.at)
         heard = self._heard.get(type(event))
         if heard is not None:
             heard(event)
@@ -115,20 +131,29 @@ class Watch:
             raise Endless
         for action in actions:
             if isinstance(action, Preempt | Cut | Abort):
-                self.stops.append((now, action.sequence, self.state.entries[action.sequence].attempts))
+                self._told_to_stop(now, action.sequence, self.state.entries[action.sequence].attempts)
         if self._thorough:
             check(self.state)
+
+    def _told_to_stop(self, now: float, sequence: int, attempt: int) -> None:
+        if sequence in self.items:
+            self.stops.append((now, sequence, attempt))
+            return
+        running = [member for member in self._members(sequence) if not self.items[member].waits]
+        self.stops.extend((now, member, len(self.items[member].dispatches)) for member in running)
 
     def _breaks(self, at: float, what: str) -> None:
         self.broken.append(f"at {at:g} s: {what}")
 
     def _queued(self, event: ItemQueued) -> None:
-        item = Item(event)
+        item = Item(event, shares=event.request_id in self.sharing)
+        if self.draining:
+            self._breaks(event.at, f"item {event.sequence} is accepted during a drain")
         if event.sequence in self.items:
             self._breaks(event.at, f"item {event.sequence} is accepted twice")
         if self.items and event.sequence <= next(reversed(self.items)):
             self._breaks(event.at, f"number {event.sequence} comes late")
-        if not item.cloud:
+        if not item.cloud and not item.shares:
             limits = self._settings().queue
             allowed = limits.max_internal_depth if event.lane is Lane.INTERNAL else limits.max_external_depth
             if len(self.waiting(event.lane)) >= allowed:
@@ -136,8 +161,8 @@ class Watch:
         self.items[event.sequence] = self.live[event.sequence] = item
 
     def waiting(self, lane: Lane) -> list[Item]:
-        """Who waits for the GPU in a lane."""
-        return [item for item in self.live.values() if item.waits and item.queued.lane is lane and not item.cloud]
+        """Who waits for the GPU in a lane, in its own place."""
+        return [item for item in self.live.values() if item.waits and item.queued.lane is lane and not item.cloud and not item.shares]
 
     def _dispatched(self, event: ItemDispatched) -> None:
         item = self.items[event.sequence]
@@ -166,9 +191,22 @@ class Watch:
                 self._breaks(event.at, f"external item {event.sequence} starts before item {other.queued.sequence}")
 
     def _slots_hold(self, event: ItemDispatched) -> None:
-        running = [item for item in self.live.values() if not item.waits and not item.cloud]
-        if sum(item.model == event.model for item in running) > self._settings().gpu.parallel:
+        running = [item for item in self.live.values() if not item.waits and not item.cloud and item.model == event.model]
+        most = self._settings().gpu.parallel
+        if _slots(running) <= most:
+            return
+        if any(item.shares for item in running):
+            self._doubts.append((event, running, most))
+        else:
             self._breaks(event.at, f"item {event.sequence} starts on a full {event.model}")
+
+    def _settle_doubts(self, now: float) -> None:
+        """Those who shared a call are told of its end a turn after it, in the same instant."""
+        doubts, self._doubts = self._doubts, [doubt for doubt in self._doubts if doubt[0].at == now]
+        for event, running, most in doubts:
+            still = [item for item in running if item.returned_at != event.at and (item.ended is None or item.ended.at > event.at)]
+            if event.at < now and _slots(still) > most:
+                self._breaks(event.at, f"item {event.sequence} starts on a full {event.model}")
 
     def _interrupted(self, event: ItemInterrupted) -> None:
         item = self.items[event.sequence]
@@ -186,7 +224,7 @@ class Watch:
     def _returned(self, item: Item, at: float) -> None:
         if item.waits or item.ended is not None:
             self._breaks(at, f"item {item.queued.sequence} comes back from nowhere")
-        item.waits = True
+        item.waits, item.returned_at = True, at
         item.returns += 1
 
     def _ended(self, event: ItemEnded) -> None:
@@ -195,17 +233,21 @@ class Watch:
             self._breaks(event.at, f"item {event.sequence} ends twice")
         item.ended = event
         self.live.pop(event.sequence, None)
+        if event.reason == Draining.reason:
+            self._breaks(event.at, f"item {event.sequence} was accepted and is lost to a drain")
         if event.attempts != len(item.dispatches) or event.interrupt_count != item.interrupts:
             self._breaks(event.at, f"item {event.sequence} had {len(item.dispatches)} attempts, said {event.attempts}")
-        if event.total_s != event.at - item.queued.at:
+        if abs(event.total_s - (event.at - item.queued.at)) > (1e-9 if item.shares else 0.0):
             self._breaks(event.at, f"item {event.sequence} took {event.at - item.queued.at} s, said {event.total_s}")
         if item.dispatches and not item.waits and event.backend_s is not None and event.backend_s != event.at - item.dispatches[-1]:
             self._breaks(event.at, f"item {event.sequence} ran {event.at - item.dispatches[-1]} s, said {event.backend_s}")
 
     def _job_started(self, event: JobStarted) -> None:
-        was_decided_before = event.at == self._reloaded_at  # with the settings of that instant
+        was_decided_before = event.at in {self._reloaded_at, self.resumed_at}  # with what held before that instant
         if not self.paused and not was_decided_before and len(self.jobs_under_way) >= self._settings().jobs.max_in_queue:
             self._breaks(event.at, f"job {event.job_id} starts beside {sorted(self.jobs_under_way)}")
+        if self.draining and event.at > self.drained_at:
+            self._breaks(event.at, f"job {event.job_id} starts during a drain")
         self.jobs_under_way.add(event.job_id)
 
     def _job_ended(self, event: JobEnded) -> None:
@@ -219,3 +261,9 @@ class Watch:
         self.generation += bool(event.changed)
         if event.generation != self.generation:
             self._breaks(event.at, f"generation {event.generation} is said to be the {self.generation}th")
+
+
+def _slots(running: Iterable[Item]) -> int:
+    """What they take of a model: those who share and started together are one call."""
+    alone = sum(not item.shares for item in running)
+    return alone + len({item.dispatches[-1] for item in running if item.shares})

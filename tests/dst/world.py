@@ -7,45 +7,64 @@ its end; `watch` judges along the way.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from hearth.api.submission import submit
-from hearth.config.gateway_config import GatewayConfig
-from hearth.errors import HearthError, OrderRefused
-from hearth.types import BackendCall, Lane, Priority, RequestId, canonical_model
-from tests.dst.asks import Ask, asker_of, identity, words_of
+from hearth.errors import HearthError
+from hearth.types import BackendCall, Lane, Priority, canonical_model
+from tests.dst.asks import Ask, asker_of, askers_of, identity, words_of
 from tests.dst.claude import HAIKU, CloudFault, FakeClaude
 from tests.dst.disk import QuickDisk
 from tests.dst.drawing import CALLERS, MODELS, Drawn, houses
+from tests.dst.hooks import Hooks
 from tests.dst.life import Life
+from tests.dst.more import More, more_of
+from tests.dst.neighbour import SharedOllama
+from tests.dst.overnight import Overnight
+from tests.dst.owner import Owner
+from tests.dst.threads import AtOnce
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama, LoadFault, Service, UnloadFault
 from tests.support.virtual_time import WALL_AT_START, LoopClock
 
 GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
+EMBEDDINGS = ("/api/embed", "/v1/embeddings")
 CALL_FAULTS = tuple(fault for fault in CallFault if fault is not CallFault.SLOW)
 CLOUD_FAULTS = tuple(CloudFault)
 REST_S = 40.0
 THOROUGH_EVERY = 16
 """Every so many worlds are looked at more closely: each decision, each event's text."""
+TIDY_EVERY = 1024
+"""In so many the garbage collector runs after everything that happens."""
 
 
 class World:
     """The house, the world around it, and everything that was asked of it."""
 
-    def __init__(self, number: int, house: Drawn | None = None, *, wall_at_start: float = WALL_AT_START) -> None:
+    def __init__(
+        self,
+        number: int,
+        house: Drawn | None = None,
+        *,
+        more: frozenset[More] | None = None,
+        wall_at_start: float = WALL_AT_START,
+    ) -> None:
         self.rng = rng = Random(number)
         self.house = house or houses()[number % len(houses())]
-        self.thorough = number % THOROUGH_EVERY == 0
+        self.more = more_of(number) if more is None else more
+        self.thorough, self.tidy = number % THOROUGH_EVERY == 0, number % TIDY_EVERY == 0
         models = [FakeModel(name=canonical_model(name), parallel=2, load_s=rng.choice((1.0, 3.0))) for name in MODELS]
-        self.ollama = FakeOllama(*models, capacity_mib=self.house.capacity_mib, service=self._service)
+        self.ollama = self._ollama(models)
+        self.hooks = Hooks(rng) if More.WEBHOOKS in self.more else None
         self.claude = FakeClaude(self._claude_says)
         self.disk = QuickDisk()
         self.clock = LoopClock(wall_at_start=wall_at_start)
         self.asks: list[Ask] = []
         self.lives: list[Life] = []
-        self.accepted_jobs: dict[str, Ask] = {}
+        self.overnight, self.owner = Overnight(self), Owner(self)
         self.disturbed = False
         """Something happened to the model server after which not every promise about models holds."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -65,8 +84,23 @@ class World:
 
     # What the fakes say.
 
+    def _ollama(self, models: list[FakeModel]) -> FakeOllama:
+        capacity_mib = self.house.capacity_mib
+        if More.FOREIGNER not in self.more:
+            return FakeOllama(*models, capacity_mib=capacity_mib, service=self._service)
+        shared = SharedOllama(*models, capacity_mib=capacity_mib, service=self._service)
+        shared.believed = self._believed
+        return shared
+
+    def _believed(self) -> frozenset[str]:
+        return frozenset(self.life.gateway.worker.scheduler.state.residency.residents) if self.lives else frozenset()
+
     def _service(self, call: BackendCall) -> Service:
-        return self.asks[asker_of(call.body)].next_service()
+        one, *others = [self.asks[number].next_service() for number in askers_of(call.body)]
+        if not others:
+            return one
+        longest_s = max(one.service_s, *(other.service_s for other in others))
+        return replace(one, service_s=longest_s, prompt_tokens=sum(each.prompt_tokens for each in (one, *others)))
 
     def _claude_says(self, body: bytes) -> tuple[int, tuple[str, ...]]:
         number = asker_of(body)
@@ -76,9 +110,20 @@ class World:
 
     async def begin(self) -> None:
         """A process starts on the disk as it is, once the model server has done what the last one asked of it."""
+        if More.BATCHES in self.more:
+            asyncio.get_running_loop().set_default_executor(AtOnce())
         await self.ollama.settled()
         settings = self.rng.choice(self.house.settings)
-        life = Life(settings, ollama=self.ollama, claude=self.claude, disk=self.disk, clock=self.clock, thorough=self.thorough)
+        life = Life(
+            settings,
+            ollama=self.ollama,
+            claude=self.claude,
+            disk=self.disk,
+            clock=self.clock,
+            thorough=self.thorough,
+            more=self.more,
+            hooks=self.hooks,
+        )
         past = self.admissions()
         self.lives.append(life)
         await life.start(past)
@@ -97,7 +142,7 @@ class World:
         """It is killed in the middle of work, and started again on what it left."""
         if self.rng.random() < 0.5:
             await self.external()
-            await self.job()
+            await self.overnight.job()
             await asyncio.sleep(0.75)
         self.disk = await self.life.kill()
         await self.begin()
@@ -137,6 +182,8 @@ class World:
     async def over_http(self, ask: Ask, lane: Lane, *, allow_cloud: bool = False, task_type: str | None = None) -> None:
         life, now = self.life, self.now
         ask.life = len(self.lives) - 1
+        if ask.embeds:
+            life.watch.sharing.add(ask.request_id)
         who = identity(ask.caller, lane, allow_cloud=allow_cloud)
         asking = submit(life.gateway, ask.visit(task_type), who, ask.wanted(life.settings))
         try:
@@ -149,6 +196,15 @@ class World:
         if ask.ticket is not None:
             ask.sequence = ask.ticket.sequence
             await ask.read(life.gateway.worker)
+
+    async def embed(self) -> None:
+        """Somebody indexes something, an input at a time and many at once; or several do."""
+        rng = self.rng
+        lane = rng.choice((Lane.EXTERNAL, Lane.INTERNAL))
+        same: dict[str, Any] = {"path": rng.choice(EMBEDDINGS), "model": rng.choice(MODELS), "service_s": rng.choice((0.25, 1.0, 2.0))}
+        for _ in range(rng.choice((1, 2, 4, 9))):
+            caller = "house" if lane is Lane.INTERNAL else rng.choice(CALLERS)
+            self.go(self.over_http(self.new_ask(caller=caller, stream=False, changeable=False, **same), lane))
 
     async def in_process(self) -> None:
         """A program that embeds the gateway asks, and may lose interest."""
@@ -166,87 +222,6 @@ class World:
             return
         ask.sequence = next(reversed(life.watch.items), 0)
         self.go(ask.wait_for(future))
-
-    async def job(self) -> None:
-        """Work that is to be done whatever happens."""
-        ask = self.new_ask(caller=self.rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None)
-        ask.is_job, ask.changeable = True, False
-        new = ask.as_job(self.rng.choice((Lane.INTERNAL, Lane.EXTERNAL)))
-        life = self.life
-        try:
-            accepted = await life.jobs.accept(new)
-        except HearthError as refusal:
-            ask.refused = refusal
-            return
-        assert accepted.is_new
-        if not life.killed:
-            self.accepted_jobs[new.job_id] = ask
-
-    async def cancel_job(self) -> None:
-        """Somebody gives a job up."""
-        if not self.accepted_jobs:
-            return
-        job_id = self.rng.choice(list(self.accepted_jobs))
-        life = self.life
-        record = await life.tables.jobs.find(job_id)
-        if record is not None and await life.jobs.cancel(record) and not life.killed:
-            self.accepted_jobs[job_id].left_at = self.now
-
-    # What the owner does.
-
-    async def cancel(self) -> None:
-        """Somebody cancels by request id, or all that a caller has."""
-        gateway = self.life.gateway
-        if not self.asks:
-            return
-        ask = self.rng.choice(self.asks[-6:])
-        chance, request_id = self.rng.random(), RequestId(ask.request_id)
-        if chance < 0.7:
-            caller = ask.caller if chance < 0.5 else "a stranger"
-            ask.given_up = ask.given_up or caller == ask.caller
-            if gateway.worker.cancel_request(request_id, caller=caller) is None:
-                self.life.cloud.cancel_request(request_id, caller=caller)
-        else:
-            for mine in self.asks:
-                mine.given_up = mine.given_up or mine.caller == ask.caller
-            gateway.worker.cancel_caller(ask.caller, spare=self.life.jobs.items())
-            self.life.cloud.cancel_caller(ask.caller)
-
-    async def order(self) -> None:
-        """The owner orders something by hand."""
-        orders, chance = self.life.gateway.orders, self.rng.random()
-        if chance < 0.3:
-            self.life.gateway.worker.preempt_external()
-        elif chance < 0.6:
-            self._resume() if orders.paused else self._pause()
-        elif chance < 0.8:
-            await self._pin(self.rng.choice(MODELS))
-        else:
-            orders.unpin()
-
-    def _pause(self) -> None:
-        self.life.gateway.orders.pause()
-        self.life.watch.paused = True
-
-    def _resume(self) -> None:
-        self.life.watch.paused = False
-        self.life.gateway.orders.resume()
-
-    async def _pin(self, model: str) -> None:
-        try:
-            await self.life.gateway.orders.pin(model)
-        except OrderRefused:
-            return
-
-    async def reload(self) -> None:
-        """Other settings come into force."""
-        life = self.life
-        if life.gateway._stopping:
-            return
-        before = life.gateway.config
-        assert life.gateway.reload(GatewayConfig(settings=self.rng.choice(self.house.settings)))
-        assert life.gateway.config is not before
-        self.reloads += 1
 
     # What goes wrong.
 
@@ -276,6 +251,11 @@ class World:
         if self.rng.random() < 0.5:  # what is believed to be in memory is gone when the server is back
             self.ask_in_process(anything=True)
 
+    async def neighbour(self) -> None:
+        """Somebody else asks the model server for a model, or unloads one."""
+        assert isinstance(self.ollama, SharedOllama)
+        (self.ollama.bring if self.rng.random() < 0.5 else self.ollama.take_away)(self.rng.choice(MODELS))
+
     async def _back_later(self) -> None:
         await asyncio.sleep(self._up_at - self.now)
         self.ollama.come_up()
@@ -291,23 +271,42 @@ class World:
         for _ in range(steps):
             await rng.choices(kinds, weights)[0]()
             await asyncio.sleep(rng.choice(GAPS_S))
+            if self.tidy:
+                gc.collect()  # a task that nobody holds is gone now, and the loop complains
         await self.come_to_rest()
 
     def _deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
         """What may happen, with its weight: no world has everything."""
         rng = self.rng
-        may: dict[Callable[[], Awaitable[None]], float] = {self.external: 8.0, self.internal: 3.0, self.in_process: 2.0, self.cancel: 1.0}
+        may: dict[Callable[[], Awaitable[None]], float] = {
+            self.external: 8.0,
+            self.internal: 3.0,
+            self.in_process: 2.0,
+            self.owner.cancel: 1.0,
+        }
         rare: dict[Callable[[], Awaitable[None]], float] = {
-            self.order: 2.0,
-            self.reload: 2.0,
+            self.owner.order: 2.0,
+            self.owner.reload: 2.0,
             self.fault: 3.0,
             self.backend_dies: 1.0,
-            self.job: 4.0,
-            self.cancel_job: 1.5,
+            self.overnight.job: 4.0,
+            self.overnight.cancel_job: 1.5,
             self.restart: 1.0,
             self.die: 1.0,
         }
-        return may | {deed: weight for deed, weight in rare.items() if rng.random() < 0.4}
+        drawn = {deed: weight for deed, weight in rare.items() if rng.random() < 0.4}
+        return may | drawn | self.more_deeds()
+
+    def more_deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
+        """What may happen in a house that has more than others."""
+        deeds: dict[More, dict[Callable[[], Awaitable[None]], float]] = {
+            More.EMBEDDINGS: {self.embed: 6.0},
+            More.BATCHES: {self.overnight.batch: 3.0, self.overnight.cancel_batch: 1.0},
+            More.WEBHOOKS: {self.overnight.job: 6.0},
+            More.FOREIGNER: {self.neighbour: 6.0},
+            More.ORDERS: {self.owner.other_order: 3.0, self.owner.cancel_everything: 0.5},
+        }
+        return {deed: weight for kind, own in deeds.items() if kind in self.more for deed, weight in own.items()}
 
     async def come_to_rest(self) -> None:
         """Faults stop, orders are taken back, nobody comes any more; what was accepted has to end in time."""
@@ -315,12 +314,15 @@ class World:
             await asyncio.sleep(self._up_at - self.now)
         for faults in (self.ollama._call_faults, self.ollama._load_faults, self.ollama._unload_faults, self.claude.faults):
             faults.clear()
+        if self.hooks is not None:
+            self.hooks.kind = True
         life = self.life
-        self._resume()
+        self.owner.resume()
         life.gateway.orders.unpin()
-        bound_s = 120.0 + 120.0 * (len(life.watch.live) + len(self.accepted_jobs))
+        durable = len(self.overnight.jobs) + sum(len(batch.asks) for batch in self.overnight.batches.values())
+        bound_s = 120.0 + 120.0 * (len(life.watch.live) + durable)
         began_at = self.now
-        while self._tasks or life.watch.live or life.jobs.status() != {"waiting": 0, "running": 0}:
+        while self._tasks or life.watch.live or not self.overnight.is_done():
             waited_s = self.now - began_at
             assert waited_s <= bound_s, f"not at rest after {waited_s} s: {list(life.watch.live)}, {life.jobs.status()}"
             await asyncio.sleep(4.0)

@@ -1,0 +1,211 @@
+"""What must be true of durable work when a simulated house is gone: jobs, batches, and who was to be told."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections import Counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from hearth.batch_types import BatchStatus
+from hearth.job_types import JobState, Webhook
+from tests.dst.asks import Ask
+from tests.dst.calls import nothing_goes_on
+from tests.dst.hooks import Arrival, Hooks
+from tests.dst.overnight import Batch
+from tests.dst.world import World
+from tests.support.fake_ollama import CallRecord
+
+TAKEN = ("", "lost")
+"""Answers of receivers that have the message."""
+BATCH_COLUMNS = "status, total, completed, failed, output_file, error_file, output_file_id, error_file_id, prompt_tokens, output_tokens"
+FIRST_PAUSE_S = 5.0
+LINK_LOCAL = ipaddress.ip_network("169.254.0.0/16")
+
+
+def jobs_agree(world: World, calls: dict[int, list[CallRecord]]) -> None:
+    """Every accepted job has ended, once, with its own answer, and the store says what was said."""
+    states = {row[0]: row[1:] for row in world.disk.rows("SELECT id, state, attempts, result FROM jobs")}
+    ends = [end for life in world.lives for end in life.watch.jobs_ended]
+    said: Counter[str] = Counter(end.job_id for end in ends)
+    assert not said or max(said.values()) == 1, f"told more than once: {said}"
+    most = max(settings.jobs.max_attempts for settings in world.house.settings)
+    for job_id, ask in world.overnight.jobs.items():
+        assert job_id in states, f"{job_id} was accepted and is lost"
+        state, attempts, result = states[job_id]
+        assert JobState(state).is_end, f"{job_id} is {state}"
+        assert attempts <= most + sum(life.killed for life in world.lives), f"{job_id} was started {attempts} times"
+        assert said[job_id] == 1 or any(life.killed for life in world.lives), f"nobody was told of the end of {job_id}"
+        assert state != "cancelled" or ask.left_at is not None or ask.given_up, f"nobody has cancelled {job_id}"
+        if ask.left_at is not None:
+            assert state == "cancelled", f"{job_id} was cancelled and is {state}"
+            nothing_goes_on(ask, ask.left_at, calls.get(ask.number, []))
+        if state == "completed":
+            assert json.loads(result)["response"] == ask.text, f"{job_id} has another's answer: {result}"
+    for end in (end for end in ends if not end.job_id.startswith("batch_req_")):
+        assert states[end.job_id][0] == end.state, f"{end.job_id} is {states[end.job_id][0]}, said {end.state}"
+
+
+# Batches.
+
+
+def lines_of(world: World, file: int | None) -> list[dict[str, Any]]:
+    """The lines of a file of the store, in its order."""
+    if file is None:
+        return []
+    parts = [data for (data,) in world.disk.rows(f"SELECT data FROM file_parts WHERE file = {file} ORDER BY place")]
+    size = world.disk.rows(f"SELECT bytes FROM files WHERE number = {file}")
+    assert size in ([], [(sum(map(len, parts)),)]), f"file {file} says that it has {size} bytes"
+    return [json.loads(line) for line in b"".join(parts).splitlines()]
+
+
+def batches_agree(world: World, calls: dict[int, list[CallRecord]]) -> None:
+    """Every accepted batch has ended, as it had to; each of its lines is written once, with its own answer, and the counts are theirs."""
+    if not world.overnight.batches:
+        return
+    rows = {row[0]: row[1:] for row in world.disk.rows(f"SELECT id, ended_wall_s, expires_wall_s, {BATCH_COLUMNS} FROM batches")}
+    told = Counter(end.batch_id for life in world.lives for end in life.watch.batches_ended)
+    for batch in world.overnight.batches.values():
+        assert batch.batch_id in rows or not batch.accepted, f"{batch.batch_id} was accepted and is lost"
+        if batch.batch_id not in rows:
+            continue
+        ended_wall_s, expires_wall_s, status, *counts = rows[batch.batch_id]
+        assert BatchStatus(status).is_end, f"{batch.batch_id} is {status}"
+        least = 0 if any(life.killed for life in world.lives) else 1
+        assert least <= told[batch.batch_id] <= 1, f"{batch.batch_id} was told to have ended {told[batch.batch_id]} times"
+        _ended_for_a_reason(batch, status, at_its_time=ended_wall_s >= expires_wall_s)
+        _lines_are_right(world, batch, counts, calls)
+        _nothing_after(world, batch, ended_wall_s - world.clock._wall_at_start, calls)
+    for end in (end for life in world.lives for end in life.watch.batches_ended):
+        said = (end.state, end.requests, end.completed, end.failed)
+        assert rows[end.batch_id][2:6] == said, f"{end.batch_id} is {rows[end.batch_id]}, said {said}"
+    assert world.disk.rows("SELECT id FROM jobs WHERE id LIKE 'batch_req_%'") == [], "jobs of batches are left"
+    assert world.disk.rows("SELECT line FROM batch_lines WHERE job IS NOT NULL") == [], "lines of batches are left"
+
+
+def _ended_for_a_reason(batch: Batch, status: str, *, at_its_time: bool) -> None:
+    if status == BatchStatus.FAILED:
+        assert batch.spoiled, f"the file of {batch.batch_id} was in order"
+    elif status == BatchStatus.COMPLETED:
+        assert not batch.spoiled, f"the file of {batch.batch_id} was not in order"
+    elif status == BatchStatus.CANCELLED:
+        assert batch.given_up, f"nobody has cancelled {batch.batch_id}"
+    else:
+        assert at_its_time, f"{batch.batch_id} has expired early"
+
+
+def _lines_are_right(world: World, batch: Batch, counts: list[Any], calls: dict[int, list[CallRecord]]) -> None:
+    total, completed, failed, output, error, output_id, error_id, prompt_tokens, output_tokens = counts
+    done, undone = lines_of(world, output), lines_of(world, error)
+    assert (len(done), len(undone)) == (completed, failed), f"{batch.batch_id} counts {completed} and {failed}"
+    assert (output_id is not None, error_id is not None) == (completed > 0, failed > 0), f"{batch.batch_id} shows the wrong files"
+    ids = Counter(line["custom_id"] for line in (*done, *undone))
+    if total:
+        assert total == len(batch.asks), f"{batch.batch_id} has {total} requests of {len(batch.asks)}"
+        assert ids == Counter(ask.canary for ask in batch.asks), f"{batch.batch_id} has written {ids}"
+    by_id = {ask.canary: ask for ask in batch.asks}
+    for line in (line for line in done if "error" not in line["response"]["body"]):  # a broken server's, which embeds with 200
+        ask = by_id[line["custom_id"]]
+        ask.parts, ask.status = [json.dumps(line["response"]["body"]).encode()], line["response"]["status_code"]
+        assert (ask.status, ask.said()) == (200, ask.text), f"{ask.canary} of {batch.batch_id} has another's answer: {line}"
+        assert calls.get(ask.number), f"{ask.canary} of {batch.batch_id} was never run"
+    order = [int(line["custom_id"][6:-1]) for line in done]
+    assert order == sorted(order), f"the answers of {batch.batch_id} are out of order"
+    used = [line["response"]["body"].get("usage", {}) for line in done]
+    tokens = (sum(each.get("prompt_tokens", 0) for each in used), sum(each.get("completion_tokens", 0) for each in used))
+    assert (prompt_tokens, output_tokens) == tokens, f"{batch.batch_id} counts {prompt_tokens}, {output_tokens} tokens of {tokens}"
+
+
+def _nothing_after(world: World, batch: Batch, ended_at: float, calls: dict[int, list[CallRecord]]) -> None:
+    for ask in batch.asks:
+        mine = calls.get(ask.number, [])
+        assert not (batch.spoiled and mine), f"{batch.batch_id} was not in order, and runs"
+        late = [call for call in mine if call.ended_at is None or call.ended_at > ended_at + 1e-3]
+        assert not late, f"{batch.batch_id} ended at {ended_at} and goes on: {late}"
+
+
+def learn_job_ids(world: World) -> None:
+    """Which job each line of a batch became, from what was written about it."""
+    by_canary = {ask.canary: ask for batch in world.overnight.batches.values() for ask in batch.asks}
+    if by_canary:
+        for output, error in world.disk.rows("SELECT output_file, error_file FROM batches"):
+            for line in (*lines_of(world, output), *lines_of(world, error)):
+                by_canary[line["custom_id"]].job_id = line["id"]
+
+
+# Who was to be told.
+
+
+def hooks_agree(world: World) -> None:
+    """Whoever was to be told of an end was told, or given up for a reason, and nobody else; messages are signed, to harmless places."""
+    hooks = world.hooks
+    if hooks is None:
+        return
+    rows = {row[0]: row[1:] for row in world.disk.rows("SELECT id, state, webhook, webhook_attempts, ended_wall_s FROM jobs")}
+    arrivals: dict[str, list[Arrival]] = {}
+    for arrival in hooks.arrivals:
+        arrivals.setdefault(arrival.headers["webhook-id"], []).append(arrival)
+    wanted = {ask.job_id: ask for ask in world.asks if ask.webhook_url is not None and ask.refused is None}
+    assert set(arrivals) <= set(wanted), f"nobody asked to be told of {set(arrivals) - set(wanted)}"
+    assert not hooks.unwanted, f"the owner does not allow {hooks.unwanted}"
+    _pauses_hold(hooks)
+    for job_id, ask in wanted.items():
+        if job_id in rows:  # where the process died, it may never have been there
+            state, webhook, attempts, ended_wall_s = rows[job_id]
+            mine = arrivals.get(job_id, [])
+            for arrival in mine:
+                _message_is_right(world, ask, arrival, state, ended_wall_s)
+            _told_or_given_up(world, ask, webhook, attempts, mine)
+    for job_id in (job_id for job_id, row in rows.items() if job_id not in wanted):
+        assert rows[job_id][1] == Webhook.NONE, f"{job_id} tells somebody"
+
+
+def _message_is_right(world: World, ask: Ask, arrival: Arrival, state: str, ended_wall_s: float) -> None:
+    assert ipaddress.ip_address(arrival.address) not in LINK_LOCAL, f"{ask.job_id} was told to {arrival.address}"
+    assert arrival.url == ask.webhook_url
+    said = json.loads(arrival.body)
+    told = (said["job_id"], said["state"], said["ended_wall_s"])
+    assert told == (ask.job_id, state, ended_wall_s), f"{ask.job_id} is {state}, told {said}"
+    assert arrival.wall_s >= ended_wall_s, f"{ask.job_id} was told of before it ended"
+    assert ask.canary.encode() not in arrival.body, f"a prompt was told: {arrival}"
+    assert 0.0 <= arrival.wall_s - int(arrival.headers["webhook-timestamp"]) < 4.0
+    secrets = {settings.jobs.webhooks.secret for settings in world.house.settings}
+    assert any(arrival.headers["webhook-signature"] == signature_of(arrival, secret) for secret in secrets), f"not signed: {arrival}"
+
+
+def signature_of(arrival: Arrival, secret: str) -> str:
+    """As Standard Webhooks has it."""
+    key = base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()
+    signed = f"{arrival.headers['webhook-id']}.{arrival.headers['webhook-timestamp']}.".encode() + arrival.body
+    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+
+
+def _told_or_given_up(world: World, ask: Ask, webhook: str, attempts: int, mine: list[Arrival]) -> None:
+    settings = [settings.jobs.webhooks for settings in world.house.settings]
+    host, job_id = urlsplit(ask.webhook_url or "").hostname or "", ask.job_id
+    taken = [arrival for arrival in mine if arrival.answer == ""]
+    deaths = sum(life.killed for life in world.lives)
+    assert webhook in {Webhook.DELIVERED, Webhook.FAILED}, f"{job_id} is still {webhook}"
+    assert len(taken) <= 1 + deaths, f"{job_id} was told of {len(taken)} times"
+    if webhook == Webhook.DELIVERED:
+        assert taken, f"{job_id} is said to be told, and is not"
+        return
+    assert len(taken) <= deaths, f"{job_id} is given up, and was told"
+    gone = any(arrival.answer == "http_410" for arrival in mine)
+    tried = attempts >= min(each.max_attempts for each in settings)
+    forbidden = any(host not in each.allowed_hosts for each in settings)
+    assert gone or tried or forbidden, f"{job_id} was given up after {attempts} attempts: {mine}"
+
+
+def _pauses_hold(hooks: Hooks) -> None:
+    """Nobody is asked again at once, within one life."""
+    last: dict[tuple[int, str], float] = {}
+    for arrival in hooks.arrivals:
+        key = (arrival.life, arrival.headers["webhook-id"])
+        before = last.get(key)
+        assert before is None or arrival.at - before >= FIRST_PAUSE_S, f"told again after {arrival.at - (before or 0.0)} s"
+        last[key] = arrival.at

@@ -1,0 +1,189 @@
+"""What is to be done whatever happens: durable jobs, files with many of them, and whoever gives them up again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from hearth.batch_types import NewBatch, NewFile
+from hearth.batches.desk import Batches
+from hearth.errors import HearthError
+from hearth.jobs.addresses import check_webhook
+from hearth.types import Lane, Priority
+from tests.dst.asks import Ask
+from tests.dst.drawing import CALLERS, MODELS
+from tests.dst.life import Life
+
+if TYPE_CHECKING:
+    from tests.dst.world import World
+
+DAY_S = 86_400.0
+ENDPOINTS = ("/v1/chat/completions", "/v1/embeddings")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Batch:
+    """One batch that somebody wanted.
+
+    Attributes:
+        spoiled: a line of its file is wrong, so that nothing of it may run.
+        accepted: it was promised; else it may be in the store all the same, where the process died.
+        given_up: somebody who may has cancelled it.
+    """
+
+    batch_id: str
+    asks: list[Ask]
+    caller: str
+    endpoint: str
+    window_s: float
+    spoiled: bool
+    accepted: bool = False
+    given_up: bool = False
+
+    def content(self) -> bytes:
+        """The file."""
+        lines: list[Any] = [{"custom_id": ask.canary, "method": "POST", "url": self.endpoint, "body": ask.body()} for ask in self.asks]
+        text = [json.dumps(line) for line in lines]
+        if self.spoiled:
+            text.append(json.dumps(lines[0]))
+        return "\n".join(text).encode()
+
+
+@dataclass(slots=True, eq=False)
+class Overnight:
+    """The durable work of a world.
+
+    Attributes:
+        jobs: those that were accepted, by id; batches: all that were wanted.
+    """
+
+    world: World
+    jobs: dict[str, Ask] = field(default_factory=dict)
+    batches: dict[str, Batch] = field(default_factory=dict)
+
+    async def job(self) -> None:
+        """Work that is to be done whatever happens."""
+        world, rng = self.world, self.world.rng
+        ask = world.new_ask(caller=rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None)
+        ask.is_job, ask.changeable, ask.job_id = True, False, f"job_{ask.number}"
+        new_lane, life = rng.choice((Lane.INTERNAL, Lane.EXTERNAL)), world.life
+        if world.hooks is not None and rng.random() < 0.8:
+            ask.webhook_url = world.hooks.url(ask.number)
+        try:
+            self._may_be_told(ask, life)
+            accepted = await life.jobs.accept(ask.as_job(new_lane))
+        except HearthError as refusal:
+            ask.refused = refusal
+            return
+        assert accepted.is_new
+        if not life.killed:
+            self.jobs[ask.job_id] = ask
+
+    @staticmethod
+    def _may_be_told(ask: Ask, life: Life) -> None:
+        """What the route looks at before it takes a job."""
+        settings = life.settings.jobs.webhooks
+        if ask.webhook_url is not None:
+            check_webhook(ask.webhook_url, settings)
+            if urlsplit(ask.webhook_url).hostname not in settings.allowed_hosts:
+                life.watch.broken.append(f"{ask.job_id} may tell {ask.webhook_url}")
+
+    async def cancel_job(self) -> None:
+        """Somebody gives a job up."""
+        if not self.jobs:
+            return
+        job_id = self.world.rng.choice(list(self.jobs))
+        life = self.world.life
+        record = await life.tables.jobs.find(job_id)
+        if record is not None and await life.jobs.cancel(record) and not life.killed:
+            self.jobs[job_id].left_at = self.world.now
+
+    async def batch(self) -> None:
+        """A file with some requests, and a batch of it; the process may die at any point of that."""
+        world, rng = self.world, self.world.rng
+        caller, path = rng.choice(CALLERS), rng.choice(ENDPOINTS)
+        batch = Batch(
+            batch_id=f"batch_{len(self.batches)}",
+            asks=[self._line(caller, path) for _ in range(rng.choice((1, 2, 3, 6)))],
+            caller=caller,
+            endpoint=path,
+            window_s=rng.choice((DAY_S, DAY_S, DAY_S, 4.0)),
+            spoiled=rng.random() < 0.15,
+        )
+        self.batches[batch.batch_id] = batch
+        world.go(self._hand_in(batch, world.life))
+
+    def _line(self, caller: str, path: str) -> Ask:
+        ask = self.world.new_ask(
+            caller=caller, stream=False, path=path, patience_s=None, changeable=False, model=self.world.rng.choice(MODELS)
+        )
+        ask.is_job = True
+        return ask
+
+    async def _hand_in(self, batch: Batch, life: Life) -> None:
+        files, file_id = life.tables.files, f"file-{batch.batch_id}"
+        try:
+            number = await files.begin(batch.caller)
+            await files.append(number, 0, batch.content(), 1 << 30)
+            await asyncio.sleep(self.world.rng.choice((0.0, 0.25)))
+            await files.seal(number, NewFile(file_id=file_id, caller=batch.caller, filename="in.jsonl", life_s=30 * DAY_S))
+            await self._desk(life).create(self._new(batch, file_id))
+        except HearthError as refusal:
+            for ask in batch.asks:
+                ask.refused = refusal
+            return
+        batch.accepted = not life.killed
+
+    def _new(self, batch: Batch, file_id: str) -> NewBatch:
+        return NewBatch(
+            batch_id=batch.batch_id,
+            caller=batch.caller,
+            lane=self.world.rng.choice((Lane.INTERNAL, Lane.EXTERNAL)),
+            priority=Priority.BACKGROUND,
+            models=(),
+            endpoint=batch.endpoint,
+            input_file_id=file_id,
+            window_text="24h",
+            window_s=batch.window_s,
+            output_life_s=30 * DAY_S,
+        )
+
+    async def cancel_batch(self) -> None:
+        """Somebody gives a batch up."""
+        accepted = [batch for batch in self.batches.values() if batch.accepted]
+        if accepted:
+            batch, life = self.world.rng.choice(accepted), self.world.life
+            batch.given_up = True
+            await self._desk(life).cancel(batch.batch_id)
+            self.look_at_cancelled(life, [batch])
+
+    def look_at_cancelled(self, life: Life, batches: Iterable[Batch]) -> None:
+        """What was cancelled is about to end, whatever as."""
+        if not life.killed:
+            going = {row[0] for row in life.disk.rows("SELECT id FROM batches WHERE status IN ('validating', 'in_progress')")}
+            left = [batch.batch_id for batch in batches if batch.accepted and batch.batch_id in going]
+            life.watch.broken.extend(f"{batch_id} was cancelled and goes on" for batch_id in left)
+
+    def give_up(self, caller: str) -> tuple[set[str], list[Batch]]:
+        """A caller wants nothing of all this any more; his jobs, and his batches that were accepted."""
+        mine = [batch for batch in self.batches.values() if batch.caller == caller]
+        for batch in mine:
+            batch.given_up = True
+        return {job_id for job_id, ask in self.jobs.items() if ask.caller == caller}, [batch for batch in mine if batch.accepted]
+
+    def is_done(self) -> bool:
+        """Everything that is on the disk has ended, and been told."""
+        life = self.world.life
+        if life.jobs.status() != {"waiting": 0, "running": 0}:
+            return False
+        count = "SELECT (SELECT COUNT(*) FROM batches WHERE ended_wall_s IS NULL) + (SELECT COUNT(*) FROM jobs WHERE webhook = 'waiting')"
+        return not self.world.more or self.world.disk.rows(count) == [(0,)]
+
+    @staticmethod
+    def _desk(life: Life) -> Batches:
+        assert life.batches is not None
+        return life.batches

@@ -1,0 +1,177 @@
+"""Two things at one instant, for what generated houses rarely bring to the same turn of the loop; each race more than a thousand times.
+
+Which tests force which race (`tests/faults/rows/races.py` names them one by one, docs/faults.md shows them):
+
+| race | forced in |
+|---|---|
+| preemption, cancel, first byte, completion; leaving before the dispatch; arrivals as work is put back | `tests/worker/test_races.py` |
+| the home model's timer and a request | here, and `tests/worker/test_home.py` at every instant of a restore |
+| a model goes, or another one comes, as a request for it comes | here, and in every generated house with a neighbour |
+| the reason for a swap leaves | `tests/faults/test_instants.py` at every instant of a swap, and in generated houses |
+| a reload between a limit and the queue, between the choice of a job and its start | in generated houses: limits are right to the instant |
+| a stop or a death between arrival and commit | `tests/faults/test_accepting.py`, `tests/reliability`, and generated houses |
+| a caller leaves a shared embedding call as it is sent, or as it is answered | here |
+| a job's cancel and its end; a batch's cancel and its last line | here |
+| tasks and the garbage collector | `tests/worker/test_supervision.py`, and some generated houses after everything that happens |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from hearth.events import JobEnded
+from hearth.job_types import JobState
+from tests.accumulator.house import SERVICE_S, EmbeddingHouse, vector_in
+from tests.batches.house import BatchHouse, jsonl, lines
+from tests.dst.neighbour import SharedOllama
+from tests.dst.threads import AtOnce
+from tests.jobs.house import JobHouse, job
+from tests.support.fake_ollama import FakeModel
+from tests.support.ollama_wire import vector_of
+from tests.support.virtual_time import run_virtual, sleep_until
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
+from tests.worker.test_races import at, turns_of
+
+H = TypeVar("H", bound=House)
+
+SEEDS = (1, 2, 3, 4)
+ROUNDS = 256
+APART_S = 60.0
+
+
+def rounds_of(made: Callable[[], H], race: Callable[[H, float], Awaitable[str]], seed: int, *, rounds: int = ROUNDS) -> Counter[str]:
+    """Run a race many times in one house, each time from rest; what it returns names the winner."""
+
+    async def scenario() -> Counter[str]:
+        asyncio.get_running_loop().set_default_executor(AtOnce())
+        async with made() as house:
+            winners = Counter[str]()
+            for number in range(rounds):
+                start = APART_S * (number + 1)
+                await sleep_until(start)
+                winners[await race(house, start)] += 1
+            return winners
+
+    return run_virtual(scenario, seed=seed)
+
+
+def turns(start: float) -> int:
+    """0 to 3, from round to round."""
+    return turns_of(start / APART_S * 10.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_request_at_the_instant_of_the_home_models_return_is_served_and_the_house_comes_home(seed: int):
+    models = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
+    settings = settings_with(gpu={"home_model": "a", "restore_home_delay_s": 8.0})
+
+    async def race(house: House, start: float) -> str:
+        away = house.submit("b")
+        await body_of(away)
+        leaves_at = house.now + 8.0
+        asked_at = leaves_at if turns(start) else math.nextafter(leaves_at, 0.0)  # of two timers for one instant the older one is first
+        late = await at(asked_at, lambda: house.submit("b"), turns=turns(start))
+        assert text_of(await body_of(late)) == FULL_TEXT
+        stayed = house.now < leaves_at + 1.1
+        assert stayed or house.now <= leaves_at + 1.5 + 1.5 + 1.0  # the return that had begun, the way back, the answer
+        await sleep_until(start + 40.0)
+        assert [each.name for each in await house.ollama.resident()] == ["a:latest"]
+        return "stayed" if stayed else "went and came back"
+
+    winners = rounds_of(lambda: House(*models, resident=("a",), settings=settings), race, seed)
+    assert min(winners["stayed"], winners["went and came back"]) > 0, winners
+
+
+class NeighbourHouse(House):
+    """A house whose model server somebody else uses too."""
+
+    def __init__(self) -> None:
+        super().__init__(*(FakeModel(name=name, load_s=1.0) for name in "ab"), resident=("a",), ollama=SharedOllama)
+        assert isinstance(self.ollama, SharedOllama)
+        self.shared = self.ollama
+        self.shared.believed = lambda: frozenset(self.worker.scheduler.state.residency.residents)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("other", [None, "b"], ids=["it goes", "another one comes"])
+def test_a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_all_the_same(seed: int, other: str | None):
+    async def race(house: NeighbourHouse, start: float) -> str:
+        def interfere() -> None:
+            house.shared.take_away("a") if other is None else house.shared.bring(other)
+            house.gateway._watch.poke()
+
+        loads = len(house.ollama.control)
+        asking = asyncio.ensure_future(at(start + 1.0, lambda: house.submit("a"), turns=4 * turns(start)))  # a look takes a few turns
+        await at(start + 1.0, interfere, turns=0)
+        assert text_of(await body_of(await asking)) == FULL_TEXT
+        assert house.now <= start + 1.0 + 0.5 + 1.0 + 1.0  # an unload, a load, the answer
+        reloaded = any(each.kind == "load" for each in house.ollama.control[loads:])
+        await asyncio.sleep(20.0)
+        if house.ollama.gpu.place("a:latest") is None:
+            await body_of(house.submit("a"))
+        return "reloaded" if reloaded else "served"
+
+    winners = rounds_of(NeighbourHouse, race, seed)
+    assert min(winners["reloaded"], winners["served"]) > 0, winners
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("instant", ["sent", "answered"])
+def test_one_who_leaves_a_shared_call_as_it_is_sent_or_answered_leaves_the_others_their_own_vectors(seed: int, instant: str):
+    async def race(house: EmbeddingHouse, start: float) -> str:
+        names = [f"{start} {place}" for place in range(3)]
+        first, leaving, staying = [house.ask(name) for name in names]
+        sent_at = start + SERVICE_S
+        answered_at = sent_at + SERVICE_S
+        await at(sent_at if instant == "sent" else answered_at, leaving.reply.abandon, turns=turns(start))
+        assert await vector_in(first) == vector_of(names[0])
+        assert await vector_in(staying) == vector_of(names[2])
+        assert house.now == answered_at
+        ended = await house.end_of(leaving)
+        return "asked for" if any(names[1] in call for call in house.sent()) else f"not: {ended.outcome}"
+
+    winners = rounds_of(EmbeddingHouse, race, seed)
+    assert len(winners) > 1 or instant == "answered", winners
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(seed: int):
+    async def race(house: JobHouse, start: float) -> str:
+        job_id = f"job_{start:g}"
+        await house.accept(job(job_id, service_s=1.0))
+        record = await house.record(job_id)
+        said = await at(start + 1.0, lambda: asyncio.ensure_future(house.jobs.cancel(record)), turns=turns(start))
+        cancelled = await said
+        (end,) = await house.ended(job_id)
+        assert (end.state == JobState.CANCELLED) == cancelled
+        assert (await house.record(job_id)).state == end.state
+        await asyncio.sleep(5.0)
+        assert [event.state for event in house.events.of(JobEnded) if event.job_id == job_id] == [end.state]
+        return end.state
+
+    assert set(rounds_of(lambda: JobHouse("a", resident=("a",)), race, seed)) == {"completed", "cancelled"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_that_is_cancelled_as_its_last_line_is_done_has_written_each_line_once(seed: int):
+    async def race(house: BatchHouse, start: float) -> str:
+        batch_id = f"batch_{start:g}"
+        await house.started(jsonl(*lines(2)), batch_id)
+        await asyncio.sleep(0.3)
+        done_at = max(call.opened_at for call in house.ollama.calls) + 2.0
+        cancel_at = done_at + 0.2 * (turns(start) % 3)
+        await (await at(cancel_at, lambda: asyncio.ensure_future(house.batches.cancel(batch_id)), turns=turns(start)))
+        done, codes = await house.outcome(batch_id)
+        assert sorted([*done, *codes]) == ["r1", "r2"]
+        batch = await house.batch(batch_id)
+        assert (batch.completed, batch.failed, batch.status.is_end) == (len(done), len(codes), True)
+        return batch.status.value
+
+    winners = rounds_of(lambda: BatchHouse("a", resident=("a",)), race, seed, rounds=ROUNDS // 2)
+    assert set(winners) == {"completed", "cancelled"}, winners
