@@ -16,7 +16,7 @@ from hearth.errors import BackendError
 from hearth.events import BackendCameUp, BackendWentDown, ModelOffloaded, ResidencyDrifted
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
-from hearth.scheduling.inputs import BackendDown, BackendUp, Input, Loaded, Unloaded
+from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, Unloaded
 from hearth.scheduling.state import State
 from hearth.types import InstalledModel, ResidentModel, canonical_model
 
@@ -176,11 +176,11 @@ class BackendWatch:
         seen = self._named(self._resident)
         appeared = tuple(name for name in seen if name not in residents)
         vanished = tuple(name for name, resident in residents.items() if name not in seen and not resident.running)
-        for name in appeared:
-            self._post(Loaded(model=name, vram_mib=seen[name].vram_mib or None))
-        for name in vanished:
-            self._post(Unloaded(model=name))
-        if (appeared or vanished) and self._up:
+        if not (appeared or vanished):
+            return
+        loaded = tuple(Loaded(model=name, vram_mib=seen[name].vram_mib or None) for name in appeared)
+        self._post(Drifted(appeared=loaded, vanished=tuple(Unloaded(model=name) for name in vanished)))
+        if self._up:
             self._tracker.record_drift()
             self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished))
 

@@ -76,8 +76,10 @@ class Dispatching:
                 self.chronicle.gone(model, now)
             case inputs.UnloadFailed(model=model):
                 self.chronicle.stuck(model, now, self._swapper.error_of(model))
-            case _:
-                pass
+            case inputs.Drifted(appeared=appeared, vanished=vanished):
+                parts: tuple[Input, ...] = (*vanished, *appeared)
+                for part in parts:
+                    self.record(part, now)
 
     def carry_out(self, action: Action, now: float) -> None:
         """Do what an action says."""

@@ -22,6 +22,7 @@ class NewItem:
         call: the backend call, or what makes it when an attempt starts, on the model that was chosen.
         inputs: callers' requests that it answers.
         told: hears the item's events in place of the house; None for the house.
+        durable: it is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes.
         accepted: its callers were promised it before, as a part of another item: only a stop refuses it.
     """
 
@@ -40,6 +41,7 @@ class NewItem:
     max_tokens: int | None = None
     inputs: int = 1
     told: Callable[[Event], None] | None = None
+    durable: bool = False
     accepted: bool = False
 
 
@@ -122,7 +124,7 @@ class Arriving:
 
 
 def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> QueueItem:
-    """The accepted item; with `max_wait_s` 0 it waits for ever."""
+    """The accepted item; with `max_wait_s` 0, or if it is durable, it waits for ever."""
     return QueueItem(
         sequence=sequence,
         request_id=new.request_id,
@@ -138,6 +140,6 @@ def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> 
         replayable=new.replayable,
         prompt_tokens=new.prompt_tokens,
         max_tokens=new.max_tokens,
-        expires_at=now + max_wait_s if max_wait_s > 0 else None,
+        expires_at=now + max_wait_s if max_wait_s > 0 and not new.durable else None,
         inputs=new.inputs,
     )

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from hearth.config.settings import Window
-from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
+from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
 from hearth.events import ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState
 from hearth.types import Lane, Priority
@@ -33,6 +33,22 @@ async def test_a_job_runs_and_its_answer_is_kept():
         assert record.result is not None
         assert json.loads(record.result)["response"] == " alpha beta gamma"
         assert (record.number, house.told) == (accepted.number, 1)
+
+
+@in_virtual_time
+async def test_a_job_waits_longer_than_any_request_may():
+    settings = settings_with(queue={"max_wait_s": 5.0})
+    async with JobHouse("a", resident=("a",), settings=settings) as house:
+        busy = house.submit("a", lane=Lane.INTERNAL, service_s=60.0)
+        await settle()
+        late = house.submit("a")
+        await house.accept(job())
+        (end,) = await house.ended("job_1")
+        assert (end.state, end.attempts) == ("completed", 1)
+        assert not house.events.of(JobRequeued)
+        await body_of(busy)
+        with pytest.raises(WaitExpired):
+            await body_of(late)
 
 
 @in_virtual_time

@@ -378,3 +378,11 @@ def test_a_home_model_that_embeds_and_is_busy_is_not_loaded_over_itself():
     assert house.said == []
     house.finish(busy)
     assert house.said == ["start 3 on h"]
+
+
+def test_a_swap_by_somebody_else_is_one_fact():
+    house = Shell(house_settings(home="h"), resident=("h",))
+    house.tell(inputs.Drifted(appeared=(inputs.Loaded(model="b"),), vanished=(inputs.Unloaded(model="h"),)))
+    assert (set(house.state.residency.residents), house.said) == ({"b"}, [])
+    house.arrive("b")
+    assert house.said == ["start 1 on b"]

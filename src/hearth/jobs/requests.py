@@ -76,6 +76,7 @@ def item_of(job: WaitingJob, started: StartedJob, model: str, settings: Settings
         dialect=envelope.dialect,
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
+        durable=True,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hearth.config.settings import JobSettings, Settings
-from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, WaitExpired
+from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown
 from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob, WaitingJob
 from hearth.jobs.requests import item_of
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 RETRY_S = 5.0
 """After a start that was in vain through no fault of the job: the model server is down, or the queue is full."""
 MAX_BACKOFF_S = 300.0
-_NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown, WaitExpired)
+_NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
 
 Submit = Callable[[NewItem], Ticket]
 Resolve = Callable[[str], Awaitable[str]]

@@ -238,6 +238,11 @@ def _unload_failed(state: State, fact: inputs.UnloadFailed, now: float) -> list[
     return [_give_up(state, entry, Refusal.LOAD_FAILED) for entry in sorted(stranded, key=lambda entry: entry.item.sequence)]
 
 
+def _drifted(state: State, fact: inputs.Drifted, now: float) -> list[Action]:
+    gone = [action for each in fact.vanished for action in _unloaded(state, each, now)]
+    return gone + [action for each in fact.appeared for action in _loaded(state, each, now)]
+
+
 def _gpu_sampled(state: State, fact: inputs.GpuSampled, _now: float) -> list[Action]:
     state.residency.sample(fact.capacity_mib, fact.foreign_mib)
     return []
@@ -304,6 +309,7 @@ FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] 
         inputs.LoadFailed: _load_failed,
         inputs.Unloaded: _unloaded,
         inputs.UnloadFailed: _unload_failed,
+        inputs.Drifted: _drifted,
         inputs.GpuSampled: _gpu_sampled,
         inputs.BackendDown: _backend_down,
         inputs.BackendUp: _backend_up,

@@ -127,6 +127,14 @@ class UnloadFailed:
     model: str
 
 
+@value
+class Drifted:
+    """Somebody else has changed what is in memory: one fact, since a decision between its parts would see memory that never was."""
+
+    appeared: tuple[Loaded, ...]
+    vanished: tuple[Unloaded, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSampled:
     """What the GPU says of its memory: all that there is for models, None where unknown, and what other programs hold of it."""
@@ -224,6 +232,7 @@ Input = (
     | LoadFailed
     | Unloaded
     | UnloadFailed
+    | Drifted
     | GpuSampled
     | BackendDown
     | BackendUp

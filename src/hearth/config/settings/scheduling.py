@@ -151,4 +151,4 @@ class QueueSettings:
     max_interrupt_count: int = 3
     """Interruptions of one item after which it is protected and finishes. hot"""
     max_wait_s: float = 0.0
-    """Seconds an item may wait before it is given up with 503; 0 is for ever. hot"""
+    """Seconds a request may wait before it is given up with 503; 0 is for ever. Jobs wait for as long as it takes. hot"""
