@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
@@ -18,9 +19,10 @@ from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, Firs
 from hearth.forwarding import Forwarding, Limit, Pace
 from hearth.ports import Exchange, GenerationBackend, Opening
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped
-from hearth.types import Sequence
+from hearth.types import BackendCall, Sequence
 from hearth.work import Work
 
+_Sent: TypeAlias = "tuple[BackendCall, Opening]"
 MIN_TIMEOUT_S = 30.0
 """No attempt is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
 
@@ -63,23 +65,24 @@ class Executor:
             limit_s: the most seconds that the whole answer can be expected to take.
         """
         sequence, attempt = work.item.sequence, work.attempt
-        opening = None if work.reply.started else self._open(work)  # before a replay it is seen whether there can be one
-        task = asyncio.get_running_loop().create_task(self._attempt(work, opening, prompt_s, limit_s), name=f"item {sequence}")
+        sent = None if work.reply.started else self._send(work)  # before a replay it is seen whether there can be one
+        task = asyncio.get_running_loop().create_task(self._attempt(work, sent, prompt_s, limit_s), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
-        task.add_done_callback(lambda ended: self._forget(work, attempt, opening, ended))
+        task.add_done_callback(lambda ended: self._forget(work, attempt, sent, ended))
 
-    def _open(self, work: Work) -> Opening | None:
-        """What cannot be opened is tried again by its task, which tells of what is wrong with it."""
+    def _send(self, work: Work) -> _Sent | None:
+        """What cannot be sent is tried again by its task, which tells of what is wrong with it."""
         try:
-            return self._backend.open(work.call_on(work.model or ""))
+            call = work.call_on(work.model or "")
+            return call, self._backend.open(call)
         except Exception:  # noqa: BLE001 - whatever it is
             return None
 
-    def _forget(self, work: Work, attempt: int, opening: Opening | None, ended: asyncio.Task[None]) -> None:
+    def _forget(self, work: Work, attempt: int, sent: _Sent | None, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
         sequence = work.item.sequence
-        if opening is not None:
-            opening.close()
+        if sent is not None:
+            sent[1].close()
         if self._tasks.get(sequence) is ended:  # else a new attempt of the same item has taken its place
             del self._tasks[sequence], self._works[sequence]
         if ended.cancelled():
@@ -112,10 +115,10 @@ class Executor:
         running.cancel()
         hurried.cancel()
 
-    async def _attempt(self, work: Work, opening: Opening | None, prompt_s: float, limit_s: float) -> None:
+    async def _attempt(self, work: Work, sent: _Sent | None, prompt_s: float, limit_s: float) -> None:
         sequence, attempt = work.item.sequence, work.attempt
         try:
-            await self._run(work, opening, prompt_s, limit_s)
+            await self._run(work, sent, prompt_s, limit_s)
             report: Input = Finished(sequence=sequence, attempt=attempt, usage=work.usage)
         except asyncio.CancelledError:
             report = Stopped(sequence=sequence, attempt=attempt)
@@ -127,19 +130,19 @@ class Executor:
             self._post(BackendDown())
         self._post(report)
 
-    async def _run(self, work: Work, opening: Opening | None, prompt_s: float, limit_s: float) -> None:
-        if opening is None:  # else it was sent in the turn of its dispatch, which is what was expected then
+    async def _run(self, work: Work, sent: _Sent | None, prompt_s: float, limit_s: float) -> None:
+        if sent is None:  # else it was sent in the turn of its dispatch, which is what was expected then
             self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
         began_at = asyncio.get_running_loop().time()
         end_at = began_at + max(MIN_TIMEOUT_S, 2 * limit_s)
         quiet_s = self._settings().ollama.first_byte_timeout_s + 2 * prompt_s
         self._check_ground(work)
-        call = work.call_on(work.model or "")
+        call = work.call_on(work.model or "") if sent is None else sent[0]
         exchange: Exchange | None = None
         try:
             async with asyncio.timeout(None) as timeout:
                 with Limit(timeout, began_at + quiet_s if work.item.streaming else end_at) as limit:
-                    exchange = await (opening or self._backend.open(call))
+                    exchange = await (self._backend.open(call) if sent is None else sent[1])
                     if work.item.streaming:
                         limit.move(end_at)
                     await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
