@@ -21,7 +21,7 @@ demo: $(VENV)/.run ## Set up if needed and show a house at work until Ctrl-C
 
 # One process more than there are processors: that of the soak mostly waits.
 test: $(VENV)/.dev ## Set up if needed and run all tests (ARGS="-k name")
-	@$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(ARGS)
+	@$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev ## Formatting, lint, types, import contracts
 	@$(BIN)/ruff format --check .

@@ -44,3 +44,12 @@ class Changes:
             else:
                 self._watched = True
                 await self._changed.wait()
+
+
+async def next_of(changes: AsyncIterator[int]) -> bool:
+    """Wait for the next change of a watch; False when there will be none."""
+    try:
+        await anext(changes)
+    except StopAsyncIteration:
+        return False
+    return True

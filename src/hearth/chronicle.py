@@ -46,9 +46,6 @@ class Chronicle:
         self._events = events
         self._emit = events.emit
         self._tracker = tracker
-        self._leaving: set[str] = set()
-        self._clearing_since = 0.0
-        self._cleared_s = 0.0
         self._swap: _Swap | None = None
         self._last_swap: dict[str, tuple[float, float]] = {}
 
@@ -129,32 +126,17 @@ class Chronicle:
             ),
         )
 
-    def unload_begins(self, model: str, at: float) -> None:
-        """Memory is being cleared for whatever comes next."""
-        if not self._leaving:
-            self._clearing_since = at
-        self._leaving.add(model)
-
-    def gone(self, model: str, at: float) -> None:
+    def gone(self, model: str) -> None:
         """A model is no longer resident: by our own hand, or by somebody else's."""
         self._tracker.record_unloaded(model)
-        self._left(model, at)
-
-    def _left(self, model: str, at: float) -> None:
-        """With the last of those that were told to go, the clearing is over."""
-        if model in self._leaving:
-            self._leaving.remove(model)
-            self._cleared_s += 0.0 if self._leaving else at - self._clearing_since
 
     def stuck(self, model: str, at: float, error: HearthError) -> None:
         """A model would not leave the GPU."""
-        self._left(model, at)
         self._events.emit(SwapFailed(at=at, from_models=(model,), to_model="", swap_s=0.0, reason=error.reason, detail=error.message))
 
-    def load_begins(self, action: Load, at: float) -> None:
+    def load_begins(self, action: Load, at: float, *, cleared_s: float) -> None:
         """A model is on its way in. The time it took to make room counts, waiting for its turn does not."""
-        self._swap = _Swap(from_models=action.replaces, to_model=action.model, began_at=at - self._cleared_s)
-        self._cleared_s = 0.0
+        self._swap = _Swap(from_models=action.replaces, to_model=action.model, began_at=at - cleared_s)
         if action.replaces:
             self._tracker.record_swap_started(action.replaces[0], action.model, self._swap.began_at)
         self._events.emit(SwapStarted(at=at, from_models=action.replaces, to_model=action.model, why=action.why.value))

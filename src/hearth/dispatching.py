@@ -26,7 +26,7 @@ from hearth.executor import Executor
 from hearth.register import Register
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Promote, Refusal, Unload, WakeAt
-from hearth.scheduling.inputs import Input
+from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.preemption import protected
 from hearth.scheduling.state import State
 from hearth.swapper import Swapper
@@ -73,7 +73,7 @@ class Dispatching:
             case inputs.LoadFailed(model=model):
                 self.chronicle.load_failed(model, now, self._swapper.error_of(model))
             case inputs.Unloaded(model=model):
-                self.chronicle.gone(model, now)
+                self.chronicle.gone(model)
             case inputs.UnloadFailed(model=model):
                 self.chronicle.stuck(model, now, self._swapper.error_of(model))
             case inputs.Drifted(appeared=appeared, vanished=vanished):
@@ -91,10 +91,10 @@ class Dispatching:
             case Cut(sequence=sequence) | Abort(sequence=sequence):
                 self._executor.abort(sequence)
             case Load(model=model):
-                self.chronicle.load_begins(action, now)
+                swap = self._state.residency.swap
+                self.chronicle.load_begins(action, now, cleared_s=0.0 if swap is None else swap.cleared_s)
                 self._swapper.load(model)
             case Unload(model=model):
-                self.chronicle.unload_begins(model, now)
                 self._swapper.unload(model)
             case Fail(sequence=sequence, why=why):
                 self._fail(sequence, why, now)
@@ -126,12 +126,16 @@ class Dispatching:
             return
         work.begin_attempt(action.attempt, action.model, now)
         self.chronicle.dispatched(work, now)
+        try:
+            self._start(work, action.model)
+        except Exception as error:  # noqa: BLE001 - supervision point: an attempt that nobody runs would keep its slot for ever
+            self.chronicle.fault("dispatching", error, now)
+            work.error = HearthError()
+            self._post(inputs.Failed(sequence=action.sequence, attempt=action.attempt, fault=Fault.FATAL))
+
+    def _start(self, work: Work, model: str) -> None:
         estimates = self._state.estimates
-        self._executor.start(
-            work,
-            prompt_s=estimates.prompt_s(work.item, action.model),
-            limit_s=estimates.limit_s(work.item, action.model),
-        )
+        self._executor.start(work, prompt_s=estimates.prompt_s(work.item, model), limit_s=estimates.limit_s(work.item, model))
 
     def _first_byte(self, sequence: Sequence, now: float, *, forwarded: bool) -> None:
         """A replay reports its first byte twice: when it comes, and when it has caught up and goes on."""

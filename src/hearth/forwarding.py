@@ -73,7 +73,7 @@ class Forwarding:
         """
         tail = StreamTail(route)
         if work.item.replayable:
-            work.sent = Sent(route, limit_bytes=int(self._settings().scheduling.replay_limit_mib * MIB))
+            work.sent = Sent(limit_bytes=int(self._settings().scheduling.replay_limit_mib * MIB))
         async for chunk in exchange.chunks():
             pace.progressed = True
             tail.feed(chunk)

@@ -44,6 +44,10 @@ class NewItem:
     durable: bool = False
     accepted: bool = False
 
+    def call_on(self, model: str) -> BackendCall:
+        """The backend call for the model that was chosen."""
+        return self.call if isinstance(self.call, BackendCall) else self.call(model)
+
 
 @value
 class Ticket:
@@ -79,17 +83,21 @@ class Doors:
     """Whether new work may come in.
 
     Attributes:
-        stopping: the gateway ends; draining: the owner wants no new work.
+        draining: the owner wants no new work.
     """
 
     def __init__(self) -> None:
-        self.stopping = False
         self.draining = False
+        self._back_in_s: float | None = None
 
-    def check(self, grace_s: float = 0.0, *, accepted: bool = False) -> None:
-        """Raises ShuttingDown (it may be back after the grace) or, for what was not `accepted` before, Draining."""
-        if self.stopping:
-            raise ShuttingDown(retry_after_s=grace_s)
+    def close(self, grace_s: float) -> None:
+        """The gateway ends, and may be back after so many seconds."""
+        self._back_in_s = grace_s
+
+    def check(self, *, accepted: bool = False) -> None:
+        """Raises ShuttingDown or, for what was not `accepted` before, Draining."""
+        if self._back_in_s is not None:
+            raise ShuttingDown(retry_after_s=self._back_in_s)
         if self.draining and not accepted:
             raise Draining(retry_after_s=DRAIN_RETRY_S)
 

@@ -33,7 +33,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.swapper import Swapper
-from hearth.types import BackendCall, Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model
+from hearth.types import Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model
 from hearth.work import Work
 
 __all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
@@ -126,7 +126,7 @@ class LLMQueueWorker:
             ShuttingDown, Draining: nothing is accepted any more, or at the moment.
             QueueFull: as many as the configuration allows are waiting in its lane.
         """
-        self.doors.check(self._config.settings.server.shutdown_grace_s, accepted=new.accepted)
+        self.doors.check(accepted=new.accepted)
         if not new.accepted:
             self._check_depth(new.lane)
         state = self.scheduler.state
@@ -134,9 +134,7 @@ class LLMQueueWorker:
             raise BadRequest("name a model: none is resident, and there is no gpu.home_model")
         item = item_of(new, self.sequences.take(), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
-        fixed = new.call
-        call_on = (lambda _: fixed) if isinstance(fixed, BackendCall) else fixed
-        work = Work(item=item, call_on=call_on, reply=reply, told=new.told)
+        work = Work(item=item, call_on=new.call_on, reply=reply, told=new.told)
         band = item.band
         arriving = self._arriving.up_to(band)
         position, wait_s = state.waiting.ahead_of(band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)
@@ -269,7 +267,7 @@ class LLMQueueWorker:
 
         `run` has to go on meanwhile.
         """
-        self.doors.stopping = True
+        self.doors.close(self._config.settings.server.shutdown_grace_s)
         self.post(inputs.DrainRequested())
         self._give_up(self._register.waiting(self.scheduler.state), ShuttingDown)
         await self._executor.drained(grace_s, hurry)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from hearth.config.settings import CallerLimits, RateLimitSettings
 
 MINUTE_S = 60.0
+HOUR_S = 3600.0
 _NO_LIMITS = CallerLimits()
 _SHIPPED = RateLimitSettings().default
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

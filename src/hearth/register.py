@@ -6,7 +6,6 @@ Plain bookkeeping for the queue worker; what has ended keeps its identity and ou
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 
 from hearth import status
 from hearth.scheduling.state import State
@@ -25,11 +24,6 @@ class Register:
         self._works: dict[Sequence, Work] = {}
         self._by_request: dict[RequestId, list[tuple[str, Sequence]]] = {}
         self._ended: OrderedDict[Sequence, Ended] = OrderedDict()
-
-    @property
-    def works(self) -> Mapping[Sequence, Work]:
-        """Those that have not ended."""
-        return self._works
 
     def add(self, work: Work) -> None:
         """A work was accepted."""

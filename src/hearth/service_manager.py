@@ -12,7 +12,8 @@ import socket
 from collections.abc import Callable, Mapping
 
 from hearth.clock import Clock
-from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault
+from hearth.events import ConfigRejected, ConfigReloaded, GatewayStarted, GatewayStopping, InternalFault
+from hearth.observability.handling import HandlingSink
 
 BEAT_S = 10.0
 """How often the status is told where no watchdog asks for more."""
@@ -50,7 +51,7 @@ def watchdog_s(environ: Mapping[str, str], pid: int) -> float | None:
     return int(text) / _MICROSECONDS if text.isascii() and text.isdigit() and int(text) > 0 else None
 
 
-class ServiceManager:
+class ServiceManager(HandlingSink):
     """Hears what happens and passes on what the manager wants to know. Subscribe it to the events; have `run` run beside the gateway.
 
     Args:
@@ -80,6 +81,11 @@ class ServiceManager:
         self._untaken: list[str] = []
         self._reloading = False
         self._stopping = False
+        self._handlers = {
+            GatewayStarted: self._on_started,
+            GatewayStopping: self._on_stopping,
+            **dict.fromkeys((ConfigReloaded, ConfigRejected, InternalFault), self._on_reload_over),
+        }
 
     def reloading(self) -> None:
         """A reload was asked for; its end is heard of."""
@@ -87,22 +93,18 @@ class ServiceManager:
             self._reloading = True
             self._tell(f"RELOADING=1\nMONOTONIC_USEC={int(self._clock.monotonic() * _MICROSECONDS)}")
 
-    def emit(self, event: Event) -> None:
-        """Pass on a change of our life."""
-        if isinstance(event, GatewayStopping):
-            self._stopping = True
-            left_us = int((event.grace_s + LAST_STEPS_S) * _MICROSECONDS)
-            self._tell(f"STOPPING=1\nSTATUS=stopping: {event.running} running\nEXTEND_TIMEOUT_USEC={left_us}")
-        elif isinstance(event, GatewayStarted):
-            self._tell(f"READY=1\nSTATUS={self._fresh_status()}")
-        elif self._reloading and not self._stopping:
+    def _on_started(self, _event: GatewayStarted) -> None:
+        self._tell(f"READY=1\nSTATUS={self._fresh_status()}")
+
+    def _on_stopping(self, event: GatewayStopping) -> None:
+        self._stopping = True
+        left_us = int((event.grace_s + LAST_STEPS_S) * _MICROSECONDS)
+        self._tell(f"STOPPING=1\nSTATUS=stopping: {event.running} running\nEXTEND_TIMEOUT_USEC={left_us}")
+
+    def _on_reload_over(self, _event: ConfigReloaded | ConfigRejected | InternalFault) -> None:
+        if self._reloading and not self._stopping:
             self._reloading = False
             self._tell("READY=1")
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        wanted = (GatewayStarted, GatewayStopping, ConfigReloaded, ConfigRejected, InternalFault)
-        return self.emit if kind in wanted else None
 
     async def run(self) -> None:
         """Beat until cancelled."""

@@ -82,17 +82,18 @@ class Swapper:
             if resident is None:
                 raise SwapFailed(f"the model server said that '{model}' is loaded, but does not list it")
         except HearthError as error:
-            self._failed(model, error)
+            permanent = isinstance(error, ModelNotFound | SwapTimedOut)
+            self._failed(model, error, LoadFailed(model=model, permanent=permanent))
             return
         self._errors.pop(model, None)
         self._offloaded[model] = 0 < resident.vram_mib < resident.size_mib
         self._post(Loaded(model=model, vram_mib=resident.vram_mib or None))
 
-    def _failed(self, model: str, error: HearthError) -> None:
+    def _failed(self, model: str, error: HearthError, report: Input) -> None:
         self._errors[model] = error
         if isinstance(error, BackendUnreachable):
             self._post(BackendDown())
-        self._post(LoadFailed(model=model, permanent=isinstance(error, ModelNotFound | SwapTimedOut)))
+        self._post(report)
 
     async def _unload(self, model: str) -> None:
         deadline = asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
@@ -100,15 +101,11 @@ class Swapper:
             await self._control.unload(model)
             while await self._find(model) is not None:
                 if asyncio.get_running_loop().time() >= deadline:
-                    self._errors[model] = self._stuck = SwapFailed(f"model '{model}' does not leave the GPU")
-                    self._post(UnloadFailed(model=model))
-                    return
+                    self._stuck = SwapFailed(f"model '{model}' does not leave the GPU")
+                    raise self._stuck
                 await asyncio.sleep(POLL_S)
         except HearthError as error:
-            self._errors[model] = error
-            if isinstance(error, BackendUnreachable):
-                self._post(BackendDown())
-            self._post(UnloadFailed(model=model))
+            self._failed(model, error, UnloadFailed(model=model))
             return
         self._post(Unloaded(model=model))
 

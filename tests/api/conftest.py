@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -40,8 +41,20 @@ def keyed_app(keyed: FakeGateway) -> HearthApp:
 
 @pytest.fixture
 async def url(gateway: FakeGateway, app: HearthApp) -> AsyncIterator[str]:
-    """A real server on a free port, with deadlines short enough for tests."""
-    deadlines = Deadlines(header_s=0.3, body_s=0.3, write_s=lambda: 0.2)
+    """A real server on a free port, that waits for slow callers longer than a busy machine stands still."""
+    async with serving(gateway, app, Deadlines(header_s=60.0, body_s=60.0, write_s=lambda: 60.0)) as url:
+        yield url
+
+
+@pytest.fixture
+async def hasty_url(gateway: FakeGateway, app: HearthApp) -> AsyncIterator[str]:
+    """The same with deadlines that pass within a test."""
+    async with serving(gateway, app, Deadlines(header_s=0.3, body_s=0.8, write_s=lambda: 0.2)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving(gateway: FakeGateway, app: HearthApp, deadlines: Deadlines) -> AsyncIterator[str]:
     server = HearthServer(app, lambda: gateway.config.settings.server, deadlines=deadlines)
     yield await server.start("127.0.0.1", 0)
     await server.stop(0.2)

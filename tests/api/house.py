@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from hearth.admission.auth import digest_of
 from hearth.alerter import GatewayAlerter
-from hearth.api.app import HearthApp, build_app
+from hearth.api.app import HearthApp
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
@@ -287,7 +287,7 @@ class FakeGateway:
 
     def app(self) -> HearthApp:
         """The real application in front of this gateway."""
-        return build_app(cast("Gateway", self))
+        return HearthApp(cast("Gateway", self))
 
 
 @dataclass(frozen=True)

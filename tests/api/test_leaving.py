@@ -20,7 +20,7 @@ COMPLETION = {"model": "m", "prompt": "hi"}
 async def begin(url: str, path: str, body: Mapping[str, object], gateway) -> Caller:
     caller = await Caller.to(url)
     await caller.post(path, json.dumps(body).encode())
-    await asyncio.wait_for(gateway.worker.arrived.wait(), 2)
+    await asyncio.wait_for(gateway.worker.arrived.wait(), 30)
     return caller
 
 
@@ -39,7 +39,7 @@ async def test_a_caller_who_leaves_the_queue_is_cancelled(path, body, url, gatew
     gateway.worker.serve = never
     caller = await begin(url, path, body, gateway)
     caller.leave()
-    await asyncio.wait_for(gateway.worker.left.wait(), 2)
+    await asyncio.wait_for(gateway.worker.left.wait(), 30)
     assert set(gateway.worker.cancelled) == {1}
     assert gateway.worker.replies[0].ended
 
@@ -48,7 +48,7 @@ async def test_a_half_closed_connection_is_a_caller_who_has_left(url, gateway):
     gateway.worker.serve = never
     caller = await begin(url, "/api/chat", CHAT, gateway)
     caller.writer.write_eof()
-    await asyncio.wait_for(gateway.worker.left.wait(), 2)
+    await asyncio.wait_for(gateway.worker.left.wait(), 30)
     assert set(gateway.worker.cancelled) == {1}
     caller.leave()
 
@@ -66,7 +66,7 @@ async def test_a_caller_who_leaves_in_the_middle_of_an_answer_is_cancelled(strea
     await caller.head()
     assert await caller.reader.readuntil(b"first\n")
     caller.leave()
-    await asyncio.wait_for(gateway.worker.left.wait(), 2)
+    await asyncio.wait_for(gateway.worker.left.wait(), 30)
     assert set(gateway.worker.cancelled) == {1}
 
 
@@ -102,7 +102,7 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
     assert gateway.events.seen == []
 
 
-async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(url, gateway):
+async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(hasty_url, gateway):
     async def floods(new: NewItem, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
         while True:
@@ -113,11 +113,11 @@ async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(url,
     gateway.worker.serve = floods
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    host, _, port = url.removeprefix("http://").partition(":")
+    host, _, port = hasty_url.removeprefix("http://").partition(":")
     narrow.connect((host, int(port)))
     body = json.dumps(CHAT).encode()
     narrow.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    await asyncio.wait_for(gateway.worker.left.wait(), 3)
+    await asyncio.wait_for(gateway.worker.left.wait(), 30)
     assert set(gateway.worker.cancelled) == {1}
     narrow.close()
 
@@ -128,7 +128,7 @@ async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_
     await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await caller.reader.readuntil(b"begin")
     caller.leave()
-    await asyncio.wait_for(gateway.backend.answer.closed.wait(), 2)
+    await asyncio.wait_for(gateway.backend.answer.closed.wait(), 30)
 
 
 async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_goes_on(url, gateway):

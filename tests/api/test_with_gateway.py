@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hearth.api.app import build_app
+from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
@@ -57,7 +57,7 @@ async def house() -> AsyncIterator[House]:
         clock=SystemClock(),
         events=EventFanout(()),
     )
-    server = HearthServer(build_app(gateway), lambda: gateway.config.settings.server)
+    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
     async with gateway:
         yield House(await server.start("127.0.0.1", 0), ollama)
         await server.stop(0.5)
@@ -65,7 +65,7 @@ async def house() -> AsyncIterator[House]:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - the fake has no event for this
             await asyncio.sleep(0.005)
 
@@ -114,7 +114,7 @@ async def test_leaving_the_queue_keeps_the_request_from_ever_reaching_the_model_
 
 
 async def until_waiting(house: House, count: int) -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while (await status_of(house))["external_queue"]["pending"] != count:  # noqa: ASYNC110 - the status is asked for over HTTP
             await asyncio.sleep(0.005)
 
@@ -166,9 +166,9 @@ async def test_the_status_stream_follows_a_request(house):
     await listener.reader.readuntil(b'"current_request":null')
     caller = await Caller.to(house.url)
     await caller.post("/api/chat", json.dumps({**CHAT, "fake": LONG}).encode())
-    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":{'), 2)
+    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":{'), 30)
     caller.leave()
-    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":null'), 2)
+    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":null'), 30)
     listener.leave()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from hearth.api.app import HearthApp, build_app
+from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
 from hearth.gateway import Gateway
@@ -71,7 +71,7 @@ def live(tmp_path: Path) -> Live:
     @asynccontextmanager
     async def run(**changed: Any) -> AsyncIterator[Life]:
         async with one_life(tmp_path, **changed) as (gateway, moves):
-            app = build_app(gateway)
+            app = HearthApp(gateway)
             server = HearthServer(app, lambda: gateway.config.settings.server)
             yield Life(app, gateway, await server.start("127.0.0.1", 0), moves)
             await gateway.stop(0.0)
@@ -234,6 +234,11 @@ BAD_FORMS: list[tuple[dict[str, bytes], int, str]] = [
     ({"purpose": b"fine-tune", "file": b"x"}, 400, "purpose"),
     ({"purpose": b"batch"}, 400, "file"),
     ({"purpose": b"batch", "file": b"x", "expires_after[anchor]": b"created_at", "expires_after[seconds]": b"60"}, 400, "expires"),
+    (
+        {"purpose": b"batch", "file": b"x", "expires_after[anchor]": b"created_at", "expires_after[seconds]": b"000036000000"},
+        400,
+        "expires",
+    ),
     ({"purpose": b"batch" * 1000, "file": b"x"}, 400, "too long"),
     ({f"f{n}": b"x" for n in range(20)}, 400, "too many"),
     ({"purpose": b"batch", "file": b"x" * 2_000_000}, 413, "max_file_mib"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hearth.admission.auth import digest_of
-from hearth.api.app import build_app
+from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
 from hearth.cloud.desk import Cloud
@@ -149,7 +149,7 @@ async def open_cloud_home(folder: Path, claude: FakeClaude | None = None, **sett
     backend_url = await emulator.start("127.0.0.1", 0)
     config = GatewayConfig(settings=cloud_settings(api.url, folder, **settings))
     gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True)
-    server = HearthServer(build_app(gateway), lambda: gateway.config.settings.server)
+    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
     await gateway.start()
     home = CloudHome(
         url=await server.start("127.0.0.1", 0),

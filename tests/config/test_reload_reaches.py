@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hearth.api.app import build_app
+from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
 from hearth.config.gateway_config import GatewayConfig
@@ -113,7 +113,7 @@ def reachable(*roots: object) -> Iterator[object]:
 async def held_after_a_reload(before: Settings, after: Settings) -> list[object]:
     """Everything that a gateway which began with `before` holds once `after` is in force."""
     gateway = await build_gateway(GatewayConfig(settings=before), ollama_url="http://127.0.0.1:9")
-    app = build_app(gateway)
+    app = HearthApp(gateway)
     server = HearthServer(app, lambda: gateway.config.settings.server)
     try:
         assert gateway.reload(GatewayConfig(settings=after))

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from playwright.async_api import Browser, Locator, Page, expect
 
 from hearth.admission.auth import digest_of
-from hearth.api.app import build_app
+from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
 from hearth.clock import SystemClock
@@ -63,7 +63,7 @@ class House:
     callers: list[Caller] = field(default_factory=list)
 
     async def serve(self, port: int = 0) -> None:
-        self.server = HearthServer(build_app(self.gateway), lambda: self.gateway.config.settings.server)
+        self.server = HearthServer(HearthApp(self.gateway), lambda: self.gateway.config.settings.server)
         self.url = await self.server.start("127.0.0.1", port)
 
     async def stop_serving(self) -> None:

@@ -17,7 +17,7 @@ def chunked(data: bytes, rng: random.Random) -> list[bytes]:
 
 
 def sent_of(path: str, data: bytes) -> Sent:
-    sent = Sent(route(path), limit_bytes=LIMIT_BYTES)
+    sent = Sent(limit_bytes=LIMIT_BYTES)
     sent.feed(data)
     return sent
 

@@ -14,7 +14,7 @@ from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.errors import render_error
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, CallerError, ModelNotFound
-from hearth.types import Dialect, LoadOptions, RequestId, WorkKind
+from hearth.types import LoadOptions, RequestId, WorkKind
 from tests.dialects.captured import captured
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -43,9 +43,8 @@ REFUSED = [
     *(
         f"{route}_{case}"
         for route in ("chat", "generate", "embed", "embeddings")
-        for case in ("nobody", "badjson", "badjson2", "wrongtype")
+        for case in ("nobody", "badjson", "badjson2", "wrongtype", "nomodel", "invalidname")
     ),
-    *(f"{route}_{case}" for route in ("chat", "generate", "embed", "embeddings") for case in ("nomodel", "invalidname")),
     "embed_bad_input",
     "keepalive_bad",
     "oai_chat_nobody",
@@ -181,6 +180,7 @@ def test_the_output_limit_is_read_where_ollama_reads_it(path: str, extra: dict[s
         ("/api/generate", {"prompt": "x" * 7, "images": ["aGVsbG8=" * 100, "b"]}, 2 + 512),
         ("/api/chat", {"messages": [{"role": "user", "content": "x" * 7, "images": ["a" * 999]}]}, 2 + 256),
         ("/api/chat", {"messages": HELLO, "tools": [{"type": "function", "function": {"name": "n" * 9}}]}, 4),
+        ("/api/chat", {"messages": HELLO, "tools": [{"parameters": {"a": {"type": ["string", "null"], "title": "t" * 9}}}]}, 4),
         ("/v1/chat/completions", {"messages": [{"content": [{"type": "text", "text": "x" * 7}]}]}, 2),
         ("/v1/chat/completions", {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "data:" + "A" * 999}}]}]}, 256),
         ("/v1/responses", {"instructions": "x" * 7, "input": [{"role": "user", "content": "y" * 7}]}, 4),
@@ -381,7 +381,3 @@ def test_other_names_are_not(name: str) -> None:
     assert not is_model_name(name)
     if name:
         assert refusal("/api/chat", {"model": name, "messages": HELLO}).message == "invalid model name"
-
-
-def test_an_envelope_names_the_dialect_of_its_route() -> None:
-    assert read("/v1/messages", {"model": "a", "max_tokens": 1, "messages": HELLO}).dialect is Dialect.ANTHROPIC

@@ -152,7 +152,9 @@ def test_an_incomplete_response_ends_its_stream_with_usage() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
-@pytest.mark.parametrize("body", [b"", b"\n\n", b"<html>\n", b"data: <html>\n\n", b"[1]\n", b"data: [1]\n\n", b"\xff\xfe\n"])
+@pytest.mark.parametrize(
+    "body", [b"", b"\n\n", b"<html>\n", b"data: <html>\n\n", b"[1]\n", b"data: [1]\n\n", b'data: {"type":[]}\n\n', b"\xff\xfe\n"]
+)
 def test_what_is_no_stream_at_all_is_neither_complete_nor_an_error(path: str, body: bytes) -> None:
     assert verdict(tail_of(path, body)) == (False, False, Usage())
 

@@ -170,21 +170,26 @@ def test_the_long_s_matches_s() -> None:
 
 def test_of_several_spellings_the_last_one_counts_and_null_changes_nothing() -> None:
     assert gojson.lookup({"model": "a", "MODEL": "b", "Model": None}, "model") == "b"
+    for name in ("model", "MODEL"):
+        assert gojson.lookup_all({name: "a", "system": None}, ("model", "system", "prompt")) == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"), [(5, "number"), (1.5, "number"), (True, "bool"), ([], "array"), ({}, "object")]
-)  # a string fits
+@pytest.mark.parametrize(("value", "kind"), [(5, "number"), (1.5, "number"), (True, "bool"), ([], "array"), ({}, "object")])
 def test_a_wrong_type_is_named_as_go_names_it(value: JsonValue, kind: str) -> None:
     with pytest.raises(GoJsonError) as raised:
         gojson.string_field({"model": value}, "model", "ChatRequest")
     assert raised.value.message == f"json: cannot unmarshal {kind} into Go struct field ChatRequest.model of type string"
 
 
-def test_a_fraction_does_not_fit_an_integer() -> None:
+@pytest.mark.parametrize("number", [1.5, 2**63, -(2**63) - 1])
+def test_a_fraction_or_a_number_of_more_than_64_bits_does_not_fit_an_integer(number: float) -> None:
     with pytest.raises(GoJsonError) as raised:
-        gojson.integer_field({"max_tokens": 1.5}, "max_tokens", "MessagesRequest")
-    assert raised.value.message == "json: cannot unmarshal number 1.5 into Go struct field MessagesRequest.max_tokens of type int"
+        gojson.integer_field({"max_tokens": number}, "max_tokens", "MessagesRequest")
+    assert raised.value.message == f"json: cannot unmarshal number {number} into Go struct field MessagesRequest.max_tokens of type int"
+
+
+def test_the_largest_integer_of_64_bits_fits() -> None:
+    assert gojson.integer_field({"n": 2**63 - 1}, "n", "X") == 2**63 - 1
 
 
 @pytest.mark.parametrize("value", ["1", True, []])

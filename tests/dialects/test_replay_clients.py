@@ -30,7 +30,7 @@ def continued(path: str, case: int) -> tuple[Answer, bytes]:
     answer = Answer(parts=(*thinking, ("content", texts[1]), *calls))
     first, second = (b"".join(stream(path, answer, Run(rng=rng))) for _ in range(2))
     cut = rng.randrange(1, len(first))
-    sent = Sent(route(path), limit_bytes=len(first))
+    sent = Sent(limit_bytes=len(first))
     sent.feed(first[:cut])
     replay = Replay(route(path), sent)
     return answer, first[:cut] + replay.feed(second) + replay.finish()

@@ -206,13 +206,13 @@ MORE = (
     Mutant(
         what="what somebody else loaded is not noticed",
         module="backend_watch",
-        old="            self._post(Loaded(model=name, vram_mib=seen[name].vram_mib or None))\n",
-        new="            pass\n",
+        old="self._post(Drifted(appeared=loaded, ",
+        new="self._post(Drifted(appeared=(), ",
     ),
     Mutant(
         what="what somebody else unloaded is not noticed",
         module="backend_watch",
-        old="        for name in vanished:\n            self._post(Unloaded(model=name))\n",
-        new="",
+        old="vanished=tuple(Unloaded(model=name) for name in vanished)))",
+        new="vanished=()))",
     ),
 )

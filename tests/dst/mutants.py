@@ -65,8 +65,8 @@ SHELL = (
     Mutant(
         what="a failed load says nothing",
         module="swapper",
-        old="        self._post(LoadFailed(model=model, permanent=",
-        new="        str(dict(model=model, permanent=",
+        old="            self._failed(model, error, LoadFailed(model=model, permanent=permanent))\n",
+        new="            self._errors[model] = error\n",
     ),
     Mutant(what="what left the memory is not noticed", module="backend_watch", old="            self._reconcile()\n", new=""),
     Mutant(

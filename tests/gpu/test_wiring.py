@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from hearth.service_model import default_profiles
 from tests.gpu.stub_driver import UUID, StubDriver
 from tests.worker.house import Recorder
 
-WITHIN_S = 5.0
+WITHIN_S = 30.0
 
 
 @asynccontextmanager
@@ -36,6 +37,9 @@ async def gateway_status(gpu: GpuSettings, mode: BackendMode, events: Recorder) 
             yield shown
     finally:
         await emulator.stop()
+        for thread in threading.enumerate():  # gives the driver back when it comes to it, and must not come to it in the next test
+            if thread.name == "gpu reader":
+                thread.join(30.0)
 
 
 async def test_a_gateway_before_an_ollama_shows_the_card_of_its_machine(driver: StubDriver):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hearth.api.app import HearthApp, build_app
+from hearth.api.app import HearthApp
 from hearth.config.settings import CallerLimits, JobSettings, RateLimitSettings, WebhookSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from tests.api.house import Got, ask
@@ -62,7 +62,7 @@ def live(tmp_path: Path) -> Live:
     @asynccontextmanager
     async def run(*, keys: bool = False, **changed: Any) -> AsyncIterator[Life]:
         async with one_life(tmp_path, keys=keys, **changed) as (gateway, moves):
-            yield Life(build_app(gateway), moves, key=FRIEND_KEY if keys else None)
+            yield Life(HearthApp(gateway), moves, key=FRIEND_KEY if keys else None)
 
     return run
 

@@ -65,16 +65,6 @@ def test_a_sink_that_subscribes_twice_gets_each_event_once():
     assert sink.seen == [1.0]
 
 
-def test_an_unsubscribed_sink_gets_nothing_more():
-    sink = Recorder()
-    fanout = EventFanout([sink])
-    fanout.emit(event(1.0))
-    fanout.unsubscribe(sink)
-    fanout.unsubscribe(Recorder())
-    fanout.emit(event(2.0))
-    assert sink.seen == [1.0]
-
-
 def test_an_event_emitted_while_another_is_delivered_comes_after_it_for_everyone():
     fanout, last = EventFanout(), Recorder()
     echo = Echo(fanout)
@@ -84,16 +74,17 @@ def test_an_event_emitted_while_another_is_delivered_comes_after_it_for_everyone
     assert echo.seen == last.seen == [1.0, 2.0]
 
 
-def test_a_sink_that_leaves_during_a_delivery_gets_nothing_more():
-    class Leaver(Recorder):
+def test_a_sink_that_comes_during_a_delivery_gets_the_next_event():
+    class Host(Recorder):
         def emit(self, event: Event) -> None:
             super().emit(event)
-            fanout.unsubscribe(follower)
+            fanout.subscribe(guest)
 
-    leaver, follower = Leaver(), Recorder()
-    fanout = EventFanout([leaver, follower])
+    host, guest = Host(), Recorder()
+    fanout = EventFanout([host])
     fanout.emit(event(1.0))
-    assert (leaver.seen, follower.seen) == ([1.0], [])
+    fanout.emit(event(2.0))
+    assert (host.seen, guest.seen) == ([1.0, 2.0], [2.0])
 
 
 def test_a_sink_that_raises_disturbs_nobody_and_keeps_getting_events():
@@ -145,9 +136,7 @@ def test_a_selective_sink_gets_what_it_wants_and_is_spared_the_rest():
     fanout.emit(BackendCameUp(at=2.0, version="", down_s=1.0))
     fanout.subscribe(late)
     fanout.emit(event(3.0))
-    fanout.unsubscribe(choosy)
-    fanout.emit(event(4.0))
-    assert (choosy.seen, late.seen, every.seen) == ([1.0, 3.0], [3.0, 4.0], [1.0, 2.0, 3.0, 4.0])
+    assert (choosy.seen, late.seen, every.seen) == ([1.0, 3.0], [3.0], [1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize("kind", all_kinds(), ids=name_of)

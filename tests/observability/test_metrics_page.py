@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from hearth.api.app import build_app
+from hearth.api.app import HearthApp
 from hearth.bootstrap import running_gateway
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
@@ -45,7 +45,7 @@ async def test_nothing_that_a_caller_makes_up_is_a_label():
     key = KeySettings(name="n8n", sha256="0" * 64)
     config = GatewayConfig(settings=Settings(auth=AuthSettings(keys=(key,))), source=None)
     async with running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (gateway, _):
-        app = build_app(gateway)
+        app = HearthApp(gateway)
         for each in range(5):
             await ask(app, "POST", f"/made/up/{each}", key=f"made-up-{each}", x_caller=f"caller-{each}")
         readings = {reading.family.name: reading for reading in gateway.readings()}

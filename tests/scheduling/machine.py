@@ -1,4 +1,4 @@
-"""A house in which anything may happen in any order: the state machine that `test_machine` and `test_mutants` run.
+"""A house in which anything may happen in any order: the state machine that `test_machine` runs.
 
 Every step is one fact, chosen among those that could be true now; `DecisionChecker` judges each decision, and at the end everything heals
 and must come to rest within a bound that is computed from what was open.

@@ -1,7 +1,7 @@
 """Copies of the scheduler, its shell and its tests under another package name, with one piece of source text changed.
 
 Nothing of the real modules is touched: the copies are read from the files, changed as text, and run in module namespaces of their own,
-which end with the `with` block. Used by `test_mutants` only.
+which end with the `with` block. Used by `test_mutants` and `test_schedules`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hearth.config.settings import AgingSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs, snapshot
 from hearth.scheduling.forecast import forecast
@@ -165,7 +163,7 @@ def test_aging_is_by_the_clock_and_not_by_how_often_anybody_looks():
 
 
 def test_the_defaults_let_background_work_rise_to_normal_after_five_minutes():
-    house = busy(replace(house_settings()))
+    house = busy(house_settings())
     house.internal("a", BACKGROUND)
     assert bands(house.at(299.0)) == [(2, Band.BACKGROUND)]
     assert bands(house.at(300.0)) == [(2, Band.NORMAL)]

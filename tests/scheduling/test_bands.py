@@ -73,14 +73,6 @@ def test_fifo_serves_strictly_in_order_of_arrival_whatever_it_costs():
     assert house.finish(running) == ["unload a"]
 
 
-def test_fifo_lets_nobody_pass_a_head_that_waits_for_its_model():
-    house = Shell(house_settings(policy=PolicyName.FIFO, parallel=2), resident=("a",))
-    house.arrive("a")
-    house.arrive("b")
-    house.arrive("a")
-    assert house.said == []
-
-
 def test_affinity_finishes_what_the_loaded_model_can_serve_before_it_swaps():
     house = Shell(resident=("a",))
     first = house.arrive("a")

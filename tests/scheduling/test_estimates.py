@@ -99,13 +99,18 @@ def test_what_may_take_long_is_longer_than_what_is_expected():
     assert estimates.limit_s(item(), "a") > estimates.service_s(item(), "a")
 
 
-def test_a_prompt_is_taken_for_three_and_a_half_characters_a_token_until_the_model_has_counted_some():
+def test_an_output_limit_beyond_every_number_is_a_long_time():
     estimates = Estimates(swap_prior_s=10.0)
-    assert estimates.chars_per_token("a") == 3.5
+    assert estimates.limit_s(item(), "a") < estimates.limit_s(item(max_tokens=10**400), "a") < 1e9
+    assert estimates.service_s(item(max_tokens=10**400), "a") == estimates.service_s(item(), "a")
+
+
+def test_the_guessed_size_of_a_prompt_is_corrected_by_what_the_model_has_counted():
+    estimates = Estimates(swap_prior_s=10.0)
     assert estimates.prompt_tokens(item(prompt_tokens=700), "a") == 700
     for _ in range(40):
         estimates.learn_item(item(prompt_tokens=700), "a", Usage(prompt_tokens=1400), run_s=1.0)
-    assert estimates.chars_per_token("a") == pytest.approx(1.75, rel=0.01)
+    assert estimates.prompt_tokens(item(prompt_tokens=700), "a") == pytest.approx(1400, rel=0.01)
     assert estimates.prompt_s(item(prompt_tokens=1000), "a") == pytest.approx(2.0, rel=0.01)
     assert estimates.prompt_s(item(prompt_tokens=1000), "b") == 1.0
 
@@ -118,7 +123,7 @@ def test_a_prompt_is_taken_for_three_and_a_half_characters_a_token_until_the_mod
 def test_a_count_that_says_little_of_the_models_tokens_teaches_nothing(guessed: int, counted: int) -> None:
     estimates = Estimates(swap_prior_s=10.0)
     estimates.learn_item(item(prompt_tokens=guessed), "a", Usage(prompt_tokens=counted), run_s=1.0)
-    assert estimates.chars_per_token("a") == 3.5
+    assert estimates.prompt_tokens(item(prompt_tokens=700), "a") == 700
 
 
 def an_experienced_one() -> Estimates:
@@ -176,7 +181,7 @@ def test_of_many_callers_the_latest_are_written_down():
 def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]) -> None:
     estimates = Estimates(swap_prior_s=10.0)
     estimates.restore(document)
-    assert (estimates.swap_s("a", "b"), estimates.chars_per_token("a")) == (10.0, 3.5)
+    assert (estimates.swap_s("a", "b"), estimates.prompt_tokens(item(prompt_tokens=700), "a")) == (10.0, 700)
     assert estimates.service_s(item(prompt_tokens=1000, max_tokens=80), "a") == 3.0
     estimates.learn_swap("a", "b", 4.0)
     assert estimates.swap_s("a", "b") == 4.0

@@ -175,13 +175,6 @@ def test_a_model_that_does_not_go_gives_up_nobody_who_can_run_beside_it():
     assert house.finish(1) == [f"start {anywhere} on b"]
 
 
-def test_a_model_that_vanishes_while_idle_is_loaded_again_for_the_next_item():
-    house = Shell(resident=("a",))
-    house.tell(inputs.Unloaded(model="a"))
-    house.arrive("a")
-    assert house.said == ["load a"]
-
-
 def test_a_model_that_somebody_else_loaded_is_used():
     house = Shell()
     house.tell(inputs.Loaded(model="x", vram_mib=1000.0))

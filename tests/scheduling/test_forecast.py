@@ -9,8 +9,8 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.forecast import HORIZON_ITEMS, forecast
-from hearth.types import Sequence, Usage
+from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, slot_is_free
+from hearth.types import Lane, Sequence, Usage
 from tests.support.shell import Shell, house_settings
 
 
@@ -59,6 +59,28 @@ def test_a_load_that_is_under_way_is_expected_to_take_what_is_left_of_it():
     house.unloaded()
     house.at(3.0)
     assert forecast(house.state, house.now)[waiting] == pytest.approx(2.0)
+
+
+def test_memory_that_is_being_cleared_is_expected_to_go_to_those_whom_it_is_cleared_for():
+    house = taught(scheduling=SchedulingSettings(policy=PolicyName.AFFINITY, max_swap_wait_s=20.0, residency_factor=3.0))
+    running = house.arrive("a")
+    older = house.arrive("a")
+    overdue = house.at(0.1).arrive("b")
+    assert house.at(30.1).finish(running) == ["unload a"]
+    assert forecast(house.state, house.now) == {overdue: 5.0, older: 12.0}
+
+
+def test_a_free_slot_is_none_for_external_work_shortly_before_an_announced_task():
+    house = taught()
+    first = house.at(8.0).arrive("a")
+    item = house.state.entries[Sequence(first)].item
+    house.finish(first)
+    assert slot_is_free(house.state, item)
+    house.tell(inputs.Scheduled(task_type="digest", due_at=9.0))
+    assert not slot_is_free(house.state, item)
+    assert slot_is_free(house.state, replace(item, lane=Lane.INTERNAL))
+    newcomer = replace(item, sequence=Sequence(2))
+    assert forecast(house.state, house.now, newcomer) == {2: 1.0}
 
 
 def test_looking_ahead_changes_nothing():

@@ -57,13 +57,6 @@ def test_a_request_that_arrives_as_the_home_timer_fires_wins():
     assert house.fire() == []
 
 
-def test_a_request_that_arrives_while_the_old_model_goes_is_served_and_the_restore_is_dropped():
-    house = away().at(40.0)
-    house.arrive("c")
-    assert house.unloaded() == ["load c"]
-    assert house.loaded() == ["start 2 on c"]
-
-
 def test_a_request_that_arrives_while_the_home_model_loads_is_served_after_that_load():
     house = away().at(40.0)
     house.unloaded()

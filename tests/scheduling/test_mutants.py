@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant(what="a guess is enough to load for", module="preload", old="if count < SURE * len(steps):", new="if False:"),
     Mutant(what="preloading fights home", module="preload", old="return soon and gaps_s", new="return gaps_s"),
     Mutant(what="preloading hurries", module="preload", old="if now < idle_since + SETTLE_S:", new="if False:"),
-    Mutant(what="preloading overlooks announcements", module="preload", old=" or _announced_soon(state, now):", new=":"),
+    Mutant(what="preloading overlooks announcements", module="preload", old=" or state.task_is_near(now):", new=":"),
     Mutant(what="a hold is overlooked by arrivals", module="facts", old="if behind and state.held_until is None and", new="if behind and"),
     Mutant(what="what is put back is young again", module="aging", old="return item.arrived_at + ", new="return item.arrived_at + 50.0 + "),
     Mutant(what="everybody ages again on a reload", module="aging", old="        self.due.clear()\n", new="        return\n"),

@@ -9,20 +9,25 @@ from tests.support.shell import Shell, house_settings
 
 
 def relay(*, gap_s: float = 5.0, home: str = "", turns: int = 9, policy: PolicyName = PolicyName.ADAPTIVE) -> Shell:
-    """An agent that uses a and b in turn, `gap_s` after each answer; its last answer, from a, is 1 s old... of this instant."""
+    """An agent that uses a and b in turn, `gap_s` after each answer; its last answer, from a, has just come."""
     house = Shell(house_settings(scheduling=SchedulingSettings(policy=policy), home=home), resident=("a",))
     for turn in range(turns):
-        sequence = house.arrive("ab"[turn % 2], caller="agent")
-        while sequence not in house.running:
-            if house.unloading or house.loading:
-                _swap(house)
-            else:
-                house.fire()
-        house.at(house.now + 1.0).finish(sequence)
+        _ask(house, "ab"[turn % 2])
         if turn < turns - 1:
             _think(house, gap_s)
     house.log.clear()
     return house
+
+
+def _ask(house: Shell, model: str) -> None:
+    """The agent asks and is answered, however many holds and swaps that takes."""
+    sequence = house.arrive(model, caller="agent")
+    while sequence not in house.running:
+        if house.unloading or house.loading:
+            _swap(house)
+        else:
+            house.fire()
+    house.at(house.now + 1.0).finish(sequence)
 
 
 def _swap(house: Shell) -> None:
@@ -64,22 +69,9 @@ def test_three_steps_are_needed_to_be_sure():
 
 def test_a_caller_that_goes_on_as_it_likes_is_not_guessed_at():
     house = relay()
-    for model in "acacac":
-        sequence = house.arrive(model, caller="agent")
-        while sequence not in house.running:
-            if house.unloading or house.loading:
-                _swap(house)
-            else:
-                house.fire()
-        house.at(house.now + 1.0).finish(sequence)
+    for model in "acacaca":
         house.at(house.now + 0.01)
-    sequence = house.arrive("a", caller="agent")
-    while sequence not in house.running:
-        if house.unloading or house.loading:
-            _swap(house)
-        else:
-            house.fire()
-    house.at(house.now + 1.0).finish(sequence)
+        _ask(house, model)
     house.at(house.now + 10.0)
     assert not house.unloading
 

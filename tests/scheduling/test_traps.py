@@ -127,15 +127,6 @@ def test_an_arrival_in_the_middle_of_a_home_restore_leaves_no_swap_that_nobody_e
     assert house.timer is None
 
 
-def test_a_queued_item_whose_caller_left_is_never_started():
-    house = Shell(resident=("a",))
-    running = house.arrive("a")
-    gone = house.arrive("a")
-    house.cancel(gone)
-    house.finish(running)
-    assert gone not in house.running
-
-
 def test_a_model_is_not_evicted_under_running_work_however_long_that_takes():
     """LocalAI: the loop gave up waiting and loaded beside it."""
     house = Shell(resident=("a",))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hearth.api.app import build_app
+from hearth.api.app import HearthApp
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
@@ -62,7 +62,7 @@ async def open_fort(settings: Settings) -> AsyncIterator[Fort]:
     gateway = await build_gateway(
         GatewayConfig(settings=settings), backend_mode=BackendMode.OLLAMA, ollama_url=backend_url, sinks=(events,), store=True
     )
-    server = HearthServer(build_app(gateway), lambda: gateway.config.settings.server)
+    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server)
     await gateway.start()
     try:
         yield Fort(url=await server.start("127.0.0.1", 0), gateway=gateway, events=events)

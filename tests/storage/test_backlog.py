@@ -22,8 +22,15 @@ async def test_jobs_that_nobody_waits_for_are_taken_together_once_there_is_no_ro
     for _ in range(10):
         assert backlog.add(quiet())
         await asyncio.sleep(0)
-    assert not backlog.add(quiet())
     assert len(await taking or ()) == 10
+    assert monotonic() - began_at < NOT_GATHERED_S
+
+
+def test_a_backlog_without_room_takes_no_more_and_is_emptied_at_once():
+    backlog = Backlog(10, gather_s=GATHER_S)
+    began_at = monotonic()
+    assert [backlog.add(quiet()) for _ in range(11)] == [True] * 10 + [False]
+    assert len(backlog.take(50, 5.0) or ()) == 10
     assert monotonic() - began_at < NOT_GATHERED_S
 
 

@@ -16,7 +16,7 @@ import ollama
 import openai
 import pytest
 
-from hearth.api.app import build_app
+from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
 from hearth.events import ItemEnded
 from hearth.types import BackendCall, Outcome
@@ -44,7 +44,7 @@ class Clients:
 
 @asynccontextmanager
 async def clients_of(house: House) -> AsyncIterator[tuple[Clients, Wire]]:
-    wire = Wire(build_app(house.gateway))
+    wire = Wire(HearthApp(house.gateway))
     http = httpx2.AsyncClient(transport=Httpx2Transport(wire), timeout=IMPATIENCE_S)
     claude = anthropic.AsyncAnthropic(base_url="http://localhost", api_key="x", max_retries=0, timeout=IMPATIENCE_S, http_client=http)
     gpt = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="x", max_retries=0, timeout=IMPATIENCE_S, http_client=http)

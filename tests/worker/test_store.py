@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hearth.api.app import HearthApp, build_app
+from hearth.api.app import HearthApp
 from hearth.bootstrap import build_gateway, open_store
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
@@ -98,7 +98,7 @@ def live(ollama_url: str) -> Live:
         config = GatewayConfig(settings=settings)
         gateway = await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, sinks=(events,), store=store)
         async with gateway:
-            yield Life(build_app(gateway), gateway, events)
+            yield Life(HearthApp(gateway), gateway, events)
 
     return run
 

@@ -93,13 +93,14 @@ async def test_a_cancelled_item_makes_room():
 
 
 @in_virtual_time
-async def test_nothing_is_accepted_after_a_stop():
+async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_back_after_the_grace():
     house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
     async with house:
         pass
-    with pytest.raises(ShuttingDown) as refused:
-        house.submit("a")
-    assert refused.value.retry_after_s == 7.0
+    for ask in (lambda: house.submit("a"), house.gateway.orders.check_open):
+        with pytest.raises(ShuttingDown) as refused:
+            ask()
+        assert refused.value.retry_after_s == 7.0
     with pytest.raises(ShuttingDown):
         house.worker.enqueue_internal("hello", "a")
 

@@ -16,8 +16,9 @@ from hearth.events import InternalFault
 from hearth.intake import NewItem
 from hearth.queue import LLMQueueWorker
 from hearth.scheduling.actions import Action
+from hearth.scheduling.estimates import Estimates
 from hearth.supervision import RESTART_AFTER_S, Supervisor
-from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId
+from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, Recorder, body_of, new_item, settings_with, text_of
@@ -90,6 +91,27 @@ async def test_a_defect_in_one_attempt_fails_that_item_and_frees_its_slot():
         (fault,) = house.events.of(InternalFault)
         assert (fault.where, fault.detail) == ("executor", "ZeroDivisionError")
         assert (await house.end_of(broken)).outcome is Outcome.FAILED
+
+
+class DefectiveEstimates(Estimates):
+    """Says how long anything waits, and fails when it is to say how long it may run."""
+
+    def limit_s(self, item: QueueItem, model: str) -> float:
+        raise ZeroDivisionError
+
+
+@in_virtual_time
+async def test_a_defect_between_a_decision_and_its_attempt_fails_that_item_and_frees_its_slot():
+    async with House("a", resident=("a",), expect_faults=True) as house:
+        state = house.worker.scheduler.state
+        sound, state.estimates = state.estimates, DefectiveEstimates(swap_prior_s=1.0)
+        with pytest.raises(HearthError) as failed:
+            await body_of(house.submit("a"))
+        assert failed.value.status == 500
+        state.estimates = sound
+        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+        (fault,) = house.events.of(InternalFault)
+        assert (fault.where, fault.detail) == ("dispatching", "ZeroDivisionError")
 
 
 @in_virtual_time

@@ -84,8 +84,7 @@ class Batch:
         if len(self.asked) > 1:
             body = joined_body([member.one for member in self.asked])
             return BackendCall(method="POST", path=self.key.path, headers=_JSON_BODY, body=body)
-        call = self.asked[0].new.call
-        return call if isinstance(call, BackendCall) else call(model)
+        return self.asked[0].new.call_on(model)
 
     def parts(self, body: bytes, prompt_tokens: int | None) -> list[Part] | None:
         """The answer to each of `asked` from the one to all of them; None where it cannot be told whose is what."""

@@ -48,6 +48,8 @@ class Identity:
 
 
 _LOCAL = Identity(caller=LOCAL_CALLER, lane=Lane.EXTERNAL, max_priority=Priority.CRITICAL, models=(), admin=True, authenticated=False)
+NOBODY = Identity(caller="", lane=Lane.EXTERNAL, max_priority=Priority.BACKGROUND, models=(), admin=False, authenticated=False)
+"""Whoever is refused before anybody knows who it is."""
 
 
 class Keyring:

@@ -1,7 +1,7 @@
 """May this caller add this work now: its place, its models, its rate.
 
-The order is: model allowed (403), rate limit (429); the depth of the queue (503) is the worker's own to judge. Budgets come in between
-once there is cloud work. Must never queue anything and never read a clock. Called by `api` between reading a body and submitting it.
+The order is: model allowed (403), rate limit (429). The depth of the queue (503) is the worker's own to judge, and the budget (429) that of
+`cloud.purse`. Must never queue anything and never read a clock. Called by `api` between reading a body and submitting it.
 """
 
 from __future__ import annotations

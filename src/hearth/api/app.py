@@ -7,7 +7,7 @@ for a model itself. Built by `bootstrap`, served by `api.server`.
 
 from __future__ import annotations
 
-from hearth.admission.auth import Identity, Keyring
+from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.door import HostList, check_framing, check_host, check_link, check_media, check_origin
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
 from hearth.api.asgi import AT_ONCE, Answer, Receive, Scope, Send
@@ -16,7 +16,7 @@ from hearth.api.dashboard.pages import DashboardPages, wants_page
 from hearth.api.files import FileTransfer
 from hearth.api.inference import Inference
 from hearth.api.passthrough import Passthrough
-from hearth.api.refusals import FAULT_TEXT, Refusals
+from hearth.api.refusals import FAULT_TEXT, PATH_SHOWN, Refusals
 from hearth.api.visit import Visit, visit_of
 from hearth.clock import RequestIds
 from hearth.config.gateway_config import GatewayConfig
@@ -24,11 +24,8 @@ from hearth.dialects.errors import PAGE_NOT_FOUND
 from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, NotFound
 from hearth.events import InternalFault
 from hearth.gateway import Gateway
-from hearth.types import Lane, Priority
 
-_PATH_SHOWN = 200
 _NOTHING: Scope = {}
-_NOBODY = Identity(caller="", lane=Lane.EXTERNAL, max_priority=Priority.BACKGROUND, models=(), admin=False, authenticated=False)
 _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
     "and send it as Authorization: Bearer KEY"
@@ -82,7 +79,7 @@ class HearthApp:
         self._control.end_streams()
 
     async def _serve(self, visit: Visit) -> None:
-        identity = _NOBODY
+        identity = NOBODY
         try:
             doorkeeper = self._current_doorkeeper()
             doorkeeper.check(visit)
@@ -123,13 +120,8 @@ class HearthApp:
         await handler(visit, identity)
 
     def _report(self, visit: Visit, fault: Exception) -> None:
-        where = f"{visit.method} {visit.path[:_PATH_SHOWN]}"
+        where = f"{visit.method} {visit.path[:PATH_SHOWN]}"
         self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
-
-
-def build_app(gateway: Gateway) -> HearthApp:
-    """The gateway's HTTP side, ready for `HearthServer`."""
-    return HearthApp(gateway)
 
 
 def _check_access(identity: Identity, address: Address) -> None:

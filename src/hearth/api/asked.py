@@ -1,6 +1,6 @@
 """How a handler of Hearth's own pages learns who asks: as FastAPI dependencies that read what `api.app` has settled.
 
-Must never decide anything. Used by `api.control` and `api.jobs`.
+Must never decide anything. Used by `api.control` and the pages that it serves.
 """
 
 from __future__ import annotations

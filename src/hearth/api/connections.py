@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from hearth.admission.auth import Identity
+from hearth.admission.auth import NOBODY
 from hearth.admission.crowd import ConnectionLimits, Crowd, Place
 from hearth.admission.peers import THIS_MACHINE, peer_of
 from hearth.api.asgi import Answer, Receive, Scope, Send
@@ -23,13 +23,11 @@ from hearth.clock import Clock, RequestIds
 from hearth.errors import TooManyConnections
 from hearth.events import ConnectionsCrowded
 from hearth.ports import EventSink
-from hearth.types import Lane, Priority
 
 CONNECTION_LIMIT = 4096
 SPARE_DESCRIPTORS = 256
 """For the store, the log, the model server and refused connections."""
 _FEWEST = 64
-_NOBODY = Identity(caller="", lane=Lane.EXTERNAL, max_priority=Priority.BACKGROUND, models=(), admin=False, authenticated=False)
 
 
 def room() -> int:
@@ -65,7 +63,7 @@ class Connections:
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of connections that are not let in."""
         visit = visit_of(scope, receive, Answer(send), self._new_id)
-        await self._refusals.refuse(visit, _NOBODY, TooManyConnections(), ((b"connection", b"close"),))
+        await self._refusals.refuse(visit, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
 
     def shown(self) -> dict[str, object]:
         """The `connections` part of the status: how many are open, how many can be, how many were refused since the start."""

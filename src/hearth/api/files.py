@@ -30,6 +30,7 @@ from hearth.jobs.running import MIB
 FILES_PATH = "/v1/files"
 CONTENT_SUFFIX = "/content"
 DAY_S = 86_400.0
+_TOO_LONG = "the file is longer than batches.max_file_mib allows"
 _WRITE_BYTES = 16 * PART_BYTES
 _FORM_BYTES = 64 * 1024
 """What a form may have beside its file."""
@@ -136,7 +137,7 @@ class FileTransfer:
         batches, form = batches_of(self._gateway), FileForm(boundary_of(visit.headers.text(b"content-type")))
         declared = visit.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES:
-            raise BodyTooLarge("the file is longer than batches.max_file_mib allows")
+            raise BodyTooLarge(_TOO_LONG)
         number = await batches.uploads.begin(caller.caller)
         try:
             await self._fill(number, visit, form, batches)
@@ -154,7 +155,7 @@ class FileTransfer:
             waiting += data
             size += len(data)
             if size > self._limit_bytes():
-                raise BodyTooLarge("the file is longer than batches.max_file_mib allows")
+                raise BodyTooLarge(_TOO_LONG)
             while len(waiting) >= _WRITE_BYTES:
                 await batches.uploads.append(number, place, bytes(waiting[:_WRITE_BYTES]), max_bytes)
                 del waiting[:_WRITE_BYTES]

@@ -12,7 +12,7 @@ from functools import partial
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
-from hearth.api.relay import Exchange, Relay, wire_time
+from hearth.api.relay import Relay, Relayed, wire_time
 from hearth.api.stand_ins import StandIns
 from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Visit
@@ -57,8 +57,8 @@ class Inference:
         )
         self._stand_ins.note(envelope)
         headers = _answer_headers(ticket, envelope)
-        exchange = Exchange(route=route, model=envelope.model, streaming=envelope.streaming, headers=headers)
-        await Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, exchange).run()
+        relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, headers=headers)
+        await Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed).run()
 
     async def _read(self, route: Route, body: bytes, identity: Identity, settings: Settings) -> tuple[Envelope, bool]:
         envelope, replayable = await _parse(route, body, settings)

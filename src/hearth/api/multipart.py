@@ -5,6 +5,7 @@ Used by `api.files`. The grammar is python-multipart's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from hearth.errors import BadRequest, UnsupportedMedia
 MAX_FIELD_BYTES = 4096
 MAX_FIELDS = 16
 MAX_NAME_CHARS = 255
+_SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 def boundary_of(content_type: str) -> bytes:
@@ -134,11 +136,6 @@ def life_s_of(fields: Mapping[str, str], default_s: float) -> float:
     anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return default_s
-    if (
-        anchor != "created_at"
-        or seconds is None
-        or not (seconds.isascii() and seconds.isdigit())
-        or not 3600 <= int(seconds[:9]) <= 2592000
-    ):
+    if anchor != "created_at" or seconds is None or not _SECONDS.fullmatch(seconds) or not 3600 <= int(seconds) <= 2592000:
         raise BadRequest("expires_after: anchor must be created_at, and seconds 3600 to 2592000")
     return float(seconds)

@@ -23,7 +23,8 @@ DEFAULT_RETRY_AFTER_S = 5.0
 FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
 """All that a caller learns of a defect."""
 
-_PATH_SHOWN = 200
+PATH_SHOWN = 200
+"""Characters of a path that are logged."""
 _RETRY_STATUSES = frozenset({429, 503})
 
 
@@ -69,7 +70,7 @@ class Refusals:
                 at=self._clock.monotonic(),
                 request_id=visit.request_id,
                 caller=identity.caller,
-                path=visit.path[:_PATH_SHOWN],
+                path=visit.path[:PATH_SHOWN],
                 status=error.status,
                 reason=error.reason,
             )

@@ -28,7 +28,7 @@ from hearth.types import Headers, value
 
 
 @value
-class Exchange:
+class Relayed:
     """What a relay is about: the route, the model as the caller wrote it, whether it streams, and the headers that Hearth adds."""
 
     route: Route
@@ -41,7 +41,7 @@ class Relay:
     """One caller waiting for one reply."""
 
     def __init__(
-        self, worker: LLMQueueWorker, clock: Clock, settings: KeepaliveSettings, visit: Visit, ticket: Ticket, of: Exchange
+        self, worker: LLMQueueWorker, clock: Clock, settings: KeepaliveSettings, visit: Visit, ticket: Ticket, of: Relayed
     ) -> None:
         self._worker = worker
         self._clock = clock

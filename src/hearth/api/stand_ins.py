@@ -8,10 +8,10 @@ not. Called by `api.inference`.
 from __future__ import annotations
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import check_model
+from hearth.admission.gate import may_use
 from hearth.config.settings import BackgroundTasks
 from hearth.dialects.envelope import Envelope
-from hearth.errors import Forbidden, ModelNotFound
+from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
 from hearth.types import WorkKind, canonical_model
 
@@ -36,10 +36,11 @@ class StandIns:
         wanted = self._gateway.config.settings.clients.background_tasks is BackgroundTasks.RESIDENT
         if not wanted or envelope.background is None or envelope.streaming:
             return None
+        if not may_use(identity.models, envelope.model):  # refused by the gate, in the order of all refusals
+            return None
         try:
-            check_model(identity, envelope.model)
             named = await self._gateway.resolve(envelope.model)
-        except (Forbidden, ModelNotFound):  # refused by the gate, in the order of all refusals
+        except ModelNotFound:
             return None
         return await self._found(identity, named)
 
@@ -49,13 +50,5 @@ class StandIns:
         if named in here:
             return None
         home = self._gateway.config.scheduler_settings.gpu.home_model
-        able = [name for name in here if (name == home or name.lower() in self._talkative) and _may_use(identity, name)]
+        able = [name for name in here if (name == home or name.lower() in self._talkative) and may_use(identity.models, name)]
         return min(able, key=lambda name: (name != home, name), default=None)
-
-
-def _may_use(identity: Identity, model: str) -> bool:
-    try:
-        check_model(identity, model)
-    except Forbidden:
-        return False
-    return True

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
+from hearth.changes import next_of
 from hearth.errors import CapacityError
 from hearth.queue import LLMQueueWorker
 
@@ -40,7 +41,7 @@ class StatusStream:
         self._subscribers += 1
         changes = aiter(self._worker.changes())
         ended = asyncio.ensure_future(self._ended.wait())
-        change = asyncio.ensure_future(_next(changes))
+        change = asyncio.ensure_future(next_of(changes))
         try:
             while True:
                 await asyncio.wait({ended, change}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -53,7 +54,7 @@ class StatusStream:
                     return
                 yield self._status()
                 await asyncio.wait({ended}, timeout=MIN_INTERVAL_S)
-                change = asyncio.ensure_future(_next(changes))
+                change = asyncio.ensure_future(next_of(changes))
         finally:
             self._subscribers -= 1
             change.cancel()
@@ -62,12 +63,3 @@ class StatusStream:
     def _status(self) -> bytes:
         text = json.dumps(self._worker.get_status(), separators=(",", ":"), ensure_ascii=False)
         return b"event: status\ndata: " + text.encode() + b"\n\n"
-
-
-async def _next(changes: AsyncIterator[int]) -> bool:
-    """Wait for the next change; False when there will be none."""
-    try:
-        await anext(changes)
-    except StopAsyncIteration:
-        return False
-    return True

@@ -7,7 +7,6 @@ One task takes all open batches further, step by step; where each of them is, on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 from hearth.batch_types import BatchRecord, BatchStatus, NewBatch
@@ -16,10 +15,11 @@ from hearth.batches.ports import BatchRecords, BatchUpkeep, FileUploads
 from hearth.batches.running import Runner, Shelf
 from hearth.config.settings import BatchWindow
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
-from hearth.events import BatchEnded, BatchStarted, Event, GatewayStopping, InternalFault, JobEnded
+from hearth.events import BatchEnded, BatchStarted, GatewayStopping, InternalFault, JobEnded
 from hearth.jobs.desk import Jobs
 from hearth.jobs.feeder import House
 from hearth.jobs.tending import Tasks
+from hearth.observability.handling import HandlingSink
 
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump, and what is full may have room again."""
@@ -30,7 +30,7 @@ FORGET_INTERVAL_S = 600.0
 _DAY_S = 86_400.0
 
 
-class Batches:
+class Batches(HandlingSink):
     """The desk. Subscribe it to the events of the gateway; have `run` and `forget` run beside it.
 
     Attributes:
@@ -52,6 +52,7 @@ class Batches:
         self._wake = asyncio.Event()
         self._deleted = asyncio.Event()
         self._stopping = False
+        self._handlers = {GatewayStopping: self._on_stopping, JobEnded: self._on_job_ended}
 
     async def create(self, new: NewBatch) -> BatchRecord:
         """Take a batch; when this returns, it is on the disk.
@@ -100,16 +101,12 @@ class Batches:
         left = sum(batch.total - batch.completed - batch.failed for batch in self._open)
         return {"open": len(self._open), "requests_left": left, "held": self._runner.held}
 
-    def emit(self, event: Event) -> None:
-        """Hear of what takes a batch further, or ends the work."""
-        if isinstance(event, GatewayStopping):
-            self._stopping = True
-        elif isinstance(event, JobEnded) and event.job_id.startswith("batch_req_"):
-            self._wake.set()
+    def _on_stopping(self, _event: GatewayStopping) -> None:
+        self._stopping = True
 
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        return self.emit if kind in (GatewayStopping, JobEnded) else None
+    def _on_job_ended(self, event: JobEnded) -> None:
+        if event.job_id.startswith("batch_req_"):
+            self._wake.set()
 
     async def run(self) -> None:
         """Take all batches further until cancelled."""

@@ -132,7 +132,8 @@ class Cloud:
 
     async def _accept(self, new: NewItem, why: Why) -> Ticket:
         self._check_open()
-        cloud, call = self._settings(), _local_call(new)
+        cloud = self._settings()
+        call = new.call_on(new.model or "")  # as it would go to Ollama, from which it is translated
         model = claude_model(new.model, cloud)
         price = await self._price(model)
         request, body = await _translated(call, model, cloud.default_max_tokens)
@@ -172,8 +173,7 @@ class Cloud:
         item = item_of(new, self._sequences.take(), self._clock.monotonic(), 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * _MIB)
         reply: Reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
-        fixed = _local_call(new)
-        return Work(item=item, call_on=lambda _: fixed, reply=reply, model=model)
+        return Work(item=item, call_on=new.call_on, reply=reply, model=model)
 
     def _begin(self, call: Call) -> Ticket:
         work = call.work
@@ -318,11 +318,6 @@ class Cloud:
     def _settings(self) -> CloudSettings:
         """Always those in force."""
         return self._config().settings.cloud
-
-
-def _local_call(new: NewItem) -> BackendCall:
-    """The request as it would go to Ollama, from which it is translated."""
-    return new.call if isinstance(new.call, BackendCall) else new.call(new.model or "")
 
 
 async def _translated(call: BackendCall, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:

@@ -6,7 +6,7 @@ such route, so the count is the estimate of `prompt_size`.
 
 from __future__ import annotations
 
-from hearth.dialects.demands import MODEL_REQUIRED, is_model_name, messages_of
+from hearth.dialects.demands import INVALID_NAME, MODEL_REQUIRED, is_model_name, messages_of
 from hearth.dialects.gojson import decode, encode, string_field, struct_of
 from hearth.dialects.prompt_size import prompt_tokens
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
@@ -27,5 +27,5 @@ def count_tokens(body: bytes) -> bytes:
     if not messages_of(route, fields):
         raise BadRequest("messages is required")
     if not is_model_name(model):
-        raise BadRequest("invalid model name")
+        raise BadRequest(INVALID_NAME)
     return encode({"input_tokens": prompt_tokens(fields)})

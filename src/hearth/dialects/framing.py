@@ -25,7 +25,7 @@ MOST_TOKENS, MOST_NANOSECONDS = 10**9, 10**15
 """Of one answer (11 days). What reports more reports nothing: it would spoil what is learned of the model, and no database holds it."""
 _EMBED_TAIL_BYTES = 512
 _EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,9})(?![0-9])')
-_RESPONSES_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_RESPONSES_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 class StreamTail:

@@ -18,6 +18,7 @@ from hearth.types import value
 
 __all__ = [
     "MAX_DEPTH",
+    "MAX_INT",
     "Document",
     "GoJsonError",
     "JsonObject",
@@ -40,6 +41,9 @@ __all__ = [
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = "dict[str, JsonValue]"
+
+MAX_INT = 2**63 - 1
+"""The largest number that Go's `int` holds."""
 
 _EXPLAINED_BYTES = 64 * 1024
 """How much of a broken body is scanned for Go's text; the rest of a larger one gets a plainer text."""
@@ -203,7 +207,7 @@ def lookup(fields: Mapping[str, JsonValue], name: str) -> JsonValue:
 def lookup_all(fields: Mapping[str, JsonValue], names: Iterable[str]) -> list[JsonValue]:
     """As `lookup`, for several names; those that are absent or null are left out."""
     if type(fields) is _PlainObject or _are_plain(fields):
-        return [fields[name] for name in names if name in fields]
+        return [value for name in names if (value := fields.get(name)) is not None]
     return [value for value in (lookup(fields, name) for name in names) if value is not None]
 
 
@@ -255,9 +259,9 @@ def bool_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> bool 
 
 
 def integer_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> int | None:
-    """A Go `*int` field, None if absent. Raises GoJsonError for another type and for `1.5`."""
+    """A Go `*int` field, None if absent. Raises GoJsonError for another type, for `1.5` and for more than 64 bits."""
     value = lookup(fields, name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not -MAX_INT - 1 <= value <= MAX_INT):
         raise mismatch(value, name, struct, "int")
     return value
 
@@ -285,7 +289,7 @@ def object_field(fields: Mapping[str, JsonValue], name: str, struct: str, go_typ
 def mismatch(value: JsonValue, name: str, struct: str, go_type: str) -> GoJsonError:
     """The error for a value that does not fit the field `struct`.`name` of Go type `go_type`; `name` may be a dotted path."""
     kind = _kind(value)
-    if isinstance(value, float) and go_type == "int":
+    if kind == "number" and go_type == "int":
         kind = f"number {value!r}"
     return GoJsonError(f"json: cannot unmarshal {kind} into Go struct field {struct}.{name} of type {go_type}")
 

@@ -48,7 +48,8 @@ def _measure(pending: list[JsonValue]) -> tuple[int, int]:
 
 def _open_object(value: dict[str, JsonValue], pending: list[JsonValue]) -> int:
     """Puts the text of an object on the stack; returns how many attachments it holds itself."""
-    if value.get("type") in _ATTACHMENTS:
+    kind = value.get("type")
+    if type(kind) is str and kind in _ATTACHMENTS:  # a JSON schema may list several
         return 1
     images = value.get("images")
     pending.extend(item for key, item in value.items() if key not in _NOT_TEXT and key != "images")

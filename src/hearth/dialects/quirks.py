@@ -65,7 +65,8 @@ def without_attribution(fields: JsonObject) -> JsonObject:
     The line opens the system prompt and changes with every request, so no two turns share a prefix and every turn is processed from its
     first token again. A block that holds nothing else is dropped, and the whole `system` where nothing else is left.
     """
-    kept = {key: _unattributed(value) if key in spellings(fields, "system") else value for key, value in fields.items()}
+    names = spellings(fields, "system")
+    kept = {key: _unattributed(value) if key in names else value for key, value in fields.items()}
     if kept == fields:
         return fields
     return {key: value for key, value in kept.items() if value == fields[key] or value not in ("", [])}

@@ -23,8 +23,7 @@ from hearth.types import Dialect
 class Sent:
     """Everything one caller has been given of one stream, over all runs: bytes only, nothing is parsed before a replay needs it."""
 
-    def __init__(self, route: Route, *, limit_bytes: int) -> None:
-        self._route = route
+    def __init__(self, *, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._size_bytes = 0
         self._parts: list[bytes] = []

@@ -48,7 +48,6 @@ ROLE = "role"
 """The channel of the one word that OpenAI's first delta says before the model does."""
 
 Path = tuple[str | int, ...]
-Identities = Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,12 +37,10 @@ class Seeded:
 
     Attributes:
         body: the very bytes that were given, or these with a seed added.
-        seed: the seed in it, the caller's or ours; None for none.
         repeatable: running it again should give the same text: a seed other than RANDOM_SEED, or temperature 0.
     """
 
     body: bytes
-    seed: int | None
     repeatable: bool
 
 
@@ -66,18 +64,18 @@ def seeded(route: Route, body: bytes, seed: int) -> Seeded:
     `body` must have been read by `read_envelope` before; one that is no JSON object comes back as it is, not repeatable.
     """
     if route.kind is not WorkKind.GENERATE:
-        return Seeded(body=body, seed=None, repeatable=False)
+        return Seeded(body=body, repeatable=False)
     text = body.decode(errors="surrogateescape")
     top = _object_at(text, len(text) - len(text.lstrip(_SPACE)))
     holder = top if top is None or route.dialect is not Dialect.OLLAMA else _options(text, top)
     if top is None or (holder is None and lookup(top.members, "options") is not None):
-        return Seeded(body=body, seed=None, repeatable=False)
+        return Seeded(body=body, repeatable=False)
     cold = _is_zero(_asked(route, holder, "temperature"))
     own = _asked(route, holder, "seed")
     if not can_seed(route) or own is not None:
-        return _unchanged(body, own if can_seed(route) else None, cold=cold)
+        return Seeded(body=body, repeatable=cold or (can_seed(route) and _fixes_the_answer(own)))
     changed = _with_seed(text, route, top, holder, seed)
-    return Seeded(body=changed.encode(errors="surrogateescape"), seed=seed, repeatable=True)
+    return Seeded(body=changed.encode(errors="surrogateescape"), repeatable=True)
 
 
 def _asked(route: Route, holder: _Object | None, name: str) -> JsonValue:
@@ -87,13 +85,14 @@ def _asked(route: Route, holder: _Object | None, name: str) -> JsonValue:
     return holder.members.get(name) if route.dialect is Dialect.OLLAMA else lookup(holder.members, name)
 
 
-def _unchanged(body: bytes, own: JsonValue, *, cold: bool) -> Seeded:
-    given = int(own) if _is_number(own) else None
-    return Seeded(body=body, seed=given, repeatable=cold or (given is not None and given % _SEEDS != RANDOM_SEED % _SEEDS))
+def _fixes_the_answer(own: JsonValue) -> bool:
+    return _is_number(own) and int(own) % _SEEDS != RANDOM_SEED % _SEEDS
 
 
 def _is_number(value: JsonValue) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_zero(temperature: JsonValue) -> bool:

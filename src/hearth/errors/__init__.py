@@ -41,7 +41,6 @@
         │   └── FirstByteTimeout 504
         ├── BackendProtocolError 502
         ├── StreamDiverged 502
-        ├── SwapFailed 503
         ├── CloudUnavailable 503  Claude takes nothing from this house at the moment
         ├── SwapFailed 503
         │   └── SwapTimedOut 503

@@ -6,16 +6,16 @@ Wired by `bootstrap`; called by `api.jobs` and `tasks`. Whose job it is, is the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
-from hearth.events import BackendCameUp, DrainEnded, Event, GatewayStopping, JobQueued, ModeChanged, OrderGiven
+from hearth.events import BackendCameUp, DrainEnded, GatewayStopping, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
 from hearth.jobs.feeder import Feeder, House, named
 from hearth.jobs.running import MIB
 from hearth.jobs.tending import Tasks
+from hearth.observability.handling import HandlingSink
 from hearth.ports import JobQueue, JobRecords
 from hearth.types import Sequence
 
@@ -28,7 +28,7 @@ _MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven)
 """What may let a job start that could not before."""
 
 
-class Jobs:
+class Jobs(HandlingSink):
     """The desk. Subscribe it to the events of the gateway; have `run` and `forget` run beside it."""
 
     def __init__(self, *, queue: JobQueue, records: JobRecords, house: House) -> None:
@@ -38,6 +38,7 @@ class Jobs:
         self._feeder = Feeder(queue, house)
         self._tasks = Tasks(house.clock, house.events)
         self._keys: set[tuple[str, str]] = set()
+        self._handlers = {GatewayStopping: self._on_stopping, **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake())}
 
     async def accept(self, new: NewJob) -> Acceptance:
         """Take a job; when this returns, it is on the disk. A caller who leaves meanwhile does not stop it.
@@ -143,16 +144,8 @@ class Jobs:
         """For the status page."""
         return {"waiting": len(self._feeder.board), "running": self._feeder.running}
 
-    def emit(self, event: Event) -> None:
-        """Hear of what may let a job start, or ends the feeding."""
-        if isinstance(event, GatewayStopping):
-            self._feeder.stopping = True
-        if isinstance(event, _MAY_START):
-            self._feeder.wake()
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        return self.emit if kind in (GatewayStopping, *_MAY_START) else None
+    def _on_stopping(self, _event: GatewayStopping) -> None:
+        self._feeder.stopping = True
 
     async def run(self) -> None:
         """Feed the GPU's queue until cancelled; what is being written then gets a moment."""

@@ -38,12 +38,6 @@ class EventFanout:
             self._sinks = (*self._sinks, sink)
             self._takers.clear()
 
-    def unsubscribe(self, sink: EventSink) -> None:
-        """Deliver nothing more to `sink`; unknown sinks are ignored."""
-        self._sinks = tuple(known for known in self._sinks if known is not sink)
-        self._takers.clear()
-        self._reported = [known for known in self._reported if known is not sink]
-
     def emit(self, event: Event) -> None:
         """Deliver `event`; never raises for a defect of a sink."""
         self._pending.append(event)
@@ -57,13 +51,11 @@ class EventFanout:
             self._delivering = False
 
     def _deliver(self, event: Event) -> None:
-        sinks, kind = self._sinks, type(event)
+        kind = type(event)
         takers = self._takers.get(kind)
         if takers is None:
-            takers = self._takers[kind] = _takers_of(kind, sinks)
+            takers = self._takers[kind] = _takers_of(kind, self._sinks)
         for sink, take in takers:
-            if sinks is not self._sinks and not _holds(self._sinks, sink):
-                continue
             try:
                 take(event)
             except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one

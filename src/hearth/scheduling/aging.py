@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from hearth.config.settings import AgingSettings
 from hearth.scheduling.waiting import Entry, Place
-from hearth.types import Band, Lane, Sequence
+from hearth.types import Lane, Sequence
 
 _INTERNAL = Lane.INTERNAL
 """Looked up once: in Python 3.11 that takes as long as calling a function."""
@@ -65,8 +65,3 @@ class Aging:
                 return entry
             heapq.heappop(self.due)
         return None
-
-
-def raised(band: Band) -> Band:
-    """One band up."""
-    return Band(band - 1)

@@ -20,7 +20,6 @@ import heapq
 
 from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.actions import Action, Expire, Fail, Promote, Refusal, WakeAt
-from hearth.scheduling.aging import raised
 from hearth.scheduling.facts import FOLDS
 from hearth.scheduling.home import restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
@@ -29,6 +28,7 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preload import preload
 from hearth.scheduling.starting import start_next_of_line
 from hearth.scheduling.state import State
+from hearth.types import Band
 
 
 class Scheduler:
@@ -87,7 +87,7 @@ class Scheduler:
         """Internal items that have waited long enough for the next band, in the order in which their time came."""
         state, actions = self.state, list[Action]()
         while (entry := state.aging.next_due(state.entries, now)) is not None:
-            state.waiting.move(entry, raised(entry.band))
+            state.waiting.move(entry, Band(entry.band - 1))
             state.aging.promotions += 1
             state.aging.expect(entry)
             actions.append(Promote(sequence=entry.item.sequence, band=entry.band))
@@ -105,8 +105,7 @@ class Scheduler:
                 if at > now:
                     state.wake_at(at)
                     break
-                state.waiting.remove(entry)
-                state.leave(entry)
+                state.give_up(entry)
                 actions.append(Expire(sequence=sequence))
             heapq.heappop(state.expiries)
         return actions
@@ -130,8 +129,7 @@ class Scheduler:
         for entry in sorted(state.waiting.all_entries(), key=lambda entry: entry.item.sequence):
             until = max(down_since, entry.item.arrived_at) + state.settings.wait_when_down_s
             if until <= now:
-                state.waiting.remove(entry)
-                state.leave(entry)
+                state.give_up(entry)
                 actions.append(Fail(sequence=entry.item.sequence, why=Refusal.BACKEND_DOWN))
             else:
                 self._stranded_check_at = min(until, self._stranded_check_at or until)
@@ -144,8 +142,7 @@ class Scheduler:
         if state.home is not None or state.orders.wanted or len(entries) < len(state.waiting):
             return []
         for entry in entries:
-            state.waiting.remove(entry)
-            state.leave(entry)
+            state.give_up(entry)
         return [Fail(sequence=entry.item.sequence, why=Refusal.NO_MODEL) for entry in entries]
 
     def _armed(self, actions: list[Action], now: float) -> list[Action]:

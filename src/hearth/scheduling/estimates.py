@@ -19,8 +19,6 @@ SWAP_MEMORY = 9
 PRIOR_DECODE_TOKENS_PER_S = 40.0
 PRIOR_PROMPT_TOKENS_PER_S = 1000.0
 PRIOR_OUTPUT_TOKENS = 200.0
-CHARS_PER_TOKEN = 3.5
-"""What the guess `QueueItem.prompt_tokens` takes for granted; the learned factor corrects it by model."""
 MIN_PROMPT_TOKENS = 64
 """Shorter prompts teach nothing of that: most of what is counted then is the model's own template."""
 FACTORS = (0.2, 5.0)
@@ -32,13 +30,13 @@ PESSIMISTIC_TOKENS_PER_S = 10.0
 doubles the limit."""
 MAX_CALLERS = 4096
 """Output lengths are kept for this many (caller, model) pairs; the oldest pair goes first."""
-_GENERATE = WorkKind.GENERATE
-"""Looked up once: in Python 3.11 that takes as long as calling a function."""
 KEPT_CALLERS = 1000
 """Of those, so many of the latest outlive a restart."""
 FORMAT = 1
 MOST = 1e9
-"""Nothing that was measured is larger: a restored value that is was never learned."""
+"""Nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens."""
+_GENERATE = WorkKind.GENERATE
+"""Looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
 def _blend(old: float | None, seen: float) -> float:
@@ -101,10 +99,6 @@ class Estimates:
         if FACTORS[0] <= factor <= FACTORS[1]:
             self._prompt_factor[model] = _blend(self._prompt_factor.get(model, 1.0), factor)
 
-    def chars_per_token(self, model: str) -> float:
-        """Characters of a prompt that make one token of this model."""
-        return CHARS_PER_TOKEN / self._prompt_factor.get(model, 1.0)
-
     def prompt_tokens(self, item: QueueItem, model: str) -> float:
         """Expected tokens of the prompt, in this model's own."""
         return item.prompt_tokens * self._prompt_factor.get(model, 1.0)
@@ -125,9 +119,9 @@ class Estimates:
 
     def limit_s(self, item: QueueItem, model: str) -> float:
         """The most seconds that a healthy answer can be expected to take: its output limit at the model's learned speed."""
-        output = UNBOUNDED_OUTPUT_TOKENS if item.max_tokens is None else item.max_tokens
-        if item.kind is not WorkKind.GENERATE:
-            output = 0.0
+        output = 0.0
+        if item.kind is _GENERATE:
+            output = UNBOUNDED_OUTPUT_TOKENS if item.max_tokens is None else min(item.max_tokens, MOST)
         return self.prompt_s(item, model) + output / self._decode_tps.get(model, PESSIMISTIC_TOKENS_PER_S)
 
     def export(self) -> dict[str, object]:

@@ -177,8 +177,7 @@ def _drop(state: State, sequence: Sequence) -> list[Action]:
     if entry is None or entry.cancelled:
         return []
     if entry.place is Place.WAITING:
-        state.waiting.remove(entry)
-        state.leave(entry)
+        state.give_up(entry)
         return []
     entry.cancelled = True
     was_running = entry.place is Place.RUNNING
@@ -289,8 +288,7 @@ def _stop_all(state: State, _fact: inputs.PreemptRequested, _now: float) -> list
 
 
 def _give_up(state: State, entry: Entry, why: Refusal) -> Action:
-    state.waiting.remove(entry)
-    state.leave(entry)
+    state.give_up(entry)
     return Fail(sequence=entry.item.sequence, why=why)
 
 

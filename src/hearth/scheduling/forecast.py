@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Load, Preempt, Unload, WakeAt
+from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Preempt, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.packing import budget_tokens
@@ -64,7 +64,7 @@ class _Shadow:
     def _fill(self, state: State, waiting: list[Entry]) -> None:
         mine = self._brain.state
         mine.active, mine.interruptions = state.active, state.interruptions
-        mine.orders = replace(state.orders)
+        mine.orders, mine.cleared_for = replace(state.orders), state.cleared_for
         mine.announced, mine.not_before = dict(state.announced), dict(state.not_before)
         mine.rounds = dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
@@ -127,8 +127,6 @@ class _Shadow:
                 self._at(ends_at, inputs.Finished(sequence=sequence, attempt=attempt, usage=Usage()))
             case Preempt(sequence=sequence, attempt=attempt) | Cut(sequence=sequence, attempt=attempt):
                 self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
-            case Abort(sequence=sequence, attempt=attempt):
-                self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
             case Load(model=model, replaces=replaces):
                 cleared_s = 0.0 if state.residency.swap is None else state.residency.swap.cleared_s
                 cost_s = state.estimates.swap_s(replaces[0] if replaces else "", model) - cleared_s
@@ -152,6 +150,8 @@ def is_paused(state: State, lane: Lane) -> bool:
 def slot_is_free(state: State, item: QueueItem) -> bool:
     """Would this item be started at once, with nobody before it?"""
     if len(state.waiting) or item.model is None or state.down_since is not None or state.draining or is_paused(state, item.lane):
+        return False
+    if state.announced and item.lane is Lane.EXTERNAL and state.task_is_near(item.arrived_at):
         return False
     resident = state.residency.ready(item.model)
     if resident is None or (resident.running and budget_tokens(state.settings.scheduling.packing) is not None):

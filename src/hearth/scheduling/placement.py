@@ -225,7 +225,7 @@ class Placement:
             if len(resident.running) < resident.parallel:
                 return self._admit(entry, resident)
             self._claimed.add(model)
-            self._take_slot(band, entry, [resident])
+            self._actions += yield_slots(self._state, entry, [resident], band, self._now)
         elif resident.phase is Phase.LOADING:
             self._claimed.add(model)
         return False
@@ -240,7 +240,7 @@ class Placement:
             chosen = max(open_now, key=lambda resident: (resident.last_used_at, resident.model), default=None)
             return chosen is not None and self._admit(entry, chosen)
         if ready:
-            self._take_slot(band, entry, ready)
+            self._actions += yield_slots(self._state, entry, ready, band, self._now)
         elif home is not None and home not in self._state.residency.residents and all(resident.embeds for resident in residents):
             self.make_room(home, _WAITING, entry)
         return False
@@ -259,9 +259,6 @@ class Placement:
 
     def _usable(self, resident: Resident) -> bool:
         return resident.phase is _READY and not resident.suspect and resident.model not in self._evicting
-
-    def _take_slot(self, band: Band, entry: Entry, residents: list[Resident]) -> None:
-        self._actions += yield_slots(self._state, entry, residents, band, self._now)
 
     def _would_overrun(self, entry: Entry) -> bool:
         """Would this external item still run when an announced internal task is due?"""

@@ -42,7 +42,7 @@ def preload(state: State, placement: Placement, now: float) -> None:
 def _expected(state: State, now: float) -> str | None:
     """The model that the last caller asks for next, if that is sure enough and soon enough."""
     steps = state.arrivals.next_steps()
-    if len(steps) < MIN_STEPS or {step.model for step in steps} <= state.residency.residents.keys() or _announced_soon(state, now):
+    if len(steps) < MIN_STEPS or {step.model for step in steps} <= state.residency.residents.keys() or state.task_is_near(now):
         return None
     model, count = Counter(step.model for step in steps).most_common(1)[0]
     if count < SURE * len(steps):
@@ -56,8 +56,3 @@ def _in_time(state: State, steps: list[Step], now: float) -> bool:
     quiet_s = now - (state.idle_since or now)
     soon = state.home is None or gaps_s[-1] < state.settings.gpu.restore_home_delay_s
     return soon and gaps_s[0] > SETTLE_S and quiet_s < gaps_s[-1]
-
-
-def _announced_soon(state: State, now: float) -> bool:
-    window_s = state.settings.scheduling.schedule_drain_minutes * 60
-    return any(due_at - window_s <= now < due_at for due_at in state.announced.values())

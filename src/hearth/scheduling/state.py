@@ -112,6 +112,11 @@ class State:
         resident = self.residency.residents.get(model)
         return not self.waiting.wants(model) and (resident is None or not resident.running)
 
+    def task_is_near(self, now: float) -> bool:
+        """Is an announced internal task so near that external work that would still run then is held back?"""
+        window_s = self.settings.scheduling.schedule_drain_minutes * 60
+        return any(due_at - window_s <= now < due_at for due_at in self.announced.values())
+
     def wake_at(self, at: float) -> None:
         """Something may change at this instant without any other input."""
         if self.next_wake_at is None or at < self.next_wake_at:
@@ -131,6 +136,11 @@ class State:
         if resident is not None:
             resident.running.pop(entry.item.sequence, None)
             resident.last_used_at = now
+
+    def give_up(self, entry: Entry) -> None:
+        """The entry waits no more and is done with."""
+        self.waiting.remove(entry)
+        self.leave(entry)
 
     def leave(self, entry: Entry) -> None:
         """The entry is done with; it may not be waiting any more."""

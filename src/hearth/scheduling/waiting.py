@@ -190,11 +190,6 @@ class WaitingRoom:
         """The first entry of each line of a band, in no particular order."""
         return [line.head for line in self.lines[band].values() if line.head is not None]
 
-    def head(self, band: Band, model: str | None) -> Entry | None:
-        """The first entry of one line."""
-        line = self.lines[band].get(model)
-        return None if line is None else line.head
-
     def front(self, band: Band, model: str | None, limit: int) -> list[Entry]:
         """The first entries of one line, in order."""
         line = self.lines[band].get(model)

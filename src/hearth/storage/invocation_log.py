@@ -17,6 +17,7 @@ from hearth.errors import StorageUnavailable
 from hearth.events import Event, ItemEnded
 from hearth.storage.reader import Reader
 from hearth.storage.swaps import read_swaps
+from hearth.storage.texts import storable
 from hearth.storage.writer import Writer
 from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
 
@@ -65,12 +66,12 @@ class InvocationLog:
         return (
             self._epoch,
             event.sequence,
-            _storable(event.request_id),
+            storable(event.request_id),
             None,
-            _storable(event.caller),
+            storable(event.caller),
             event.lane,
-            event.task_type if event.task_type is None else _storable(event.task_type),
-            event.model if event.model is None else _storable(event.model),
+            event.task_type if event.task_type is None else storable(event.task_type),
+            event.model if event.model is None else storable(event.model),
             ended_wall_s - event.total_s,
             ended_wall_s,
             event.queue_s,
@@ -84,7 +85,7 @@ class InvocationLog:
             event.attempts,
             event.interrupt_count,
             event.outcome,
-            _storable(event.reason),
+            storable(event.reason),
             event.status,
         )
 
@@ -129,11 +130,6 @@ class InvocationLog:
 def _count(row: sqlite3.Row) -> EndedCount:
     values = dict(row)
     return EndedCount(**{**values, "lane": Lane(values["lane"]), "outcome": Outcome(values["outcome"])})
-
-
-def _storable(text: str) -> str:
-    """Texts from callers may hold lone surrogates, which no database takes; they are escaped."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _invocation(row: sqlite3.Row) -> Invocation:

@@ -30,6 +30,7 @@ from hearth.storage.files import kept_bytes
 from hearth.storage.job_rows import RECORD_COLUMNS, WAITING_COLUMNS, delivery_of, insert, record_of, waiting_of
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
+from hearth.storage.texts import storable
 from hearth.storage.writer import Writer
 
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class JobTable:
         values = {
             "state": end.state.value,
             "reason": end.reason,
-            "error": _storable(end.error),
+            "error": storable(end.error),
             "status": end.status,
             "content_type": end.content_type,
             "result": end.result,
@@ -237,7 +238,3 @@ def _records(connection: sqlite3.Connection, numbers: Sequence[int]) -> tuple[Jo
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
     return tuple(record_of(cursor.execute(question, (number,)).fetchone()) for number in numbers)
-
-
-def _storable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

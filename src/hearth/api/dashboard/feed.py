@@ -17,6 +17,7 @@ from hearth.api.dashboard.jobs import JobsPart
 from hearth.api.dashboard.news import News
 from hearth.api.dashboard.patch import bare, merge_patch
 from hearth.api.dashboard.view import View
+from hearth.changes import next_of
 from hearth.errors import CapacityError
 from hearth.gateway import Gateway
 
@@ -132,7 +133,7 @@ class _Stirring:
 
     def __init__(self, *streams: AsyncIterator[int]) -> None:
         self._streams = streams
-        self.signs = [asyncio.ensure_future(_next(stream)) for stream in streams]
+        self.signs = [asyncio.ensure_future(next_of(stream)) for stream in streams]
 
     def goes_on(self) -> bool:
         """Take note of what is new; False where a stream has ended."""
@@ -140,19 +141,10 @@ class _Stirring:
             if sign.done():
                 if not sign.result():
                     return False
-                self.signs[index] = asyncio.ensure_future(_next(self._streams[index]))
+                self.signs[index] = asyncio.ensure_future(next_of(self._streams[index]))
         return True
 
     def end(self) -> None:
         """Listen no more."""
         for sign in self.signs:
             sign.cancel()
-
-
-async def _next(changes: AsyncIterator[int]) -> bool:
-    """Wait for the next change; False when there will be none."""
-    try:
-        await anext(changes)
-    except StopAsyncIteration:
-        return False
-    return True

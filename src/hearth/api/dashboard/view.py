@@ -41,16 +41,16 @@ class View:
 
     async def build(self, now: float) -> dict[str, object]:
         """Everything, as of `now` (monotonic)."""
-        state = self._gateway.worker.scheduler.state
+        state, beside = self._gateway.worker.scheduler.state, self._gateway.status_beside_queue()
         return {
-            "house": self._house(now),
+            "house": self._house(now, beside),
             "gpu": self._gpu(now),
             "residents": {view.model: self._resident(view) for view in snapshot.residents(state)},
             "running": {str(entry.item.sequence): self._running(entry) for entry in state.running},
             "waiting": self._waiting(now),
             "models": {str(model["name"]): model for model in await self._gateway.models()},
             "callers": self._callers(now),
-            "orders": self._gateway.status_beside_queue().get("orders"),
+            "orders": beside.get("orders"),
             "timeline": self._timeline(now),
             "recent": {str(ended.number): self._ended(ended) for ended in self._gateway.records.timeline.ended()},
         }
@@ -58,10 +58,8 @@ class View:
     def _wall(self, at: float | None) -> float | None:
         return None if at is None else round(at + self._shift_s, 2)
 
-    def _house(self, now: float) -> dict[str, object]:
-        gateway, state = self._gateway, self._gateway.worker.scheduler.state
-        health, beside = gateway.health(), gateway.status_beside_queue()
-        config = beside["config"]
+    def _house(self, now: float, beside: Mapping[str, object]) -> dict[str, object]:
+        state, health, config = self._gateway.worker.scheduler.state, self._gateway.health(), beside["config"]
         return {
             "version": health["version"],
             "started": self._started,

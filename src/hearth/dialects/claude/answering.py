@@ -76,11 +76,6 @@ class Answer:
         """Claude has said that this is all."""
         return self._telling.complete
 
-    @property
-    def stop_reason(self) -> str | None:
-        """Claude's own word for why it stopped; None before it did."""
-        return self._telling.stop_reason
-
 
 def _writer(route: Route, occasion: Occasion, telling: Telling) -> Writer:
     if route.dialect is Dialect.ANTHROPIC:

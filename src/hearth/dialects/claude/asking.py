@@ -1,7 +1,7 @@
 """A request for Claude: what a body of any dialect becomes as parameters of Anthropic's `POST /v1/messages`.
 
-Must never leave out in silence what would change the meaning of an answer: that is refused; what cannot change it much is dropped and
-named. Called by the cloud path of the gateway. The rules, for callers: docs/http-api.md, "When Claude answers".
+Must never leave out what would change the meaning of an answer: that is refused. What cannot change it much, and is not read here, is left
+out. Called by the cloud path of the gateway. The rules, for callers: docs/http-api.md, "When Claude answers".
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class ClaudeRequest:
             `temperature`, `top_p` and `top_k`: version 2026-10-21 of the API refuses them at any value.
         streaming: what the caller wants; Claude itself is always asked for a stream.
         max_tokens: the output limit in `body`.
-        dropped: fields that the caller gave and Claude does not get (`options.seed`, `temperature`); names of ours only.
         json_text: the answer is meant to be bare JSON without a schema; code fences around it are taken off.
         include_usage: OpenAI's `stream_options.include_usage`.
         asked: fields that a Responses answer repeats.
@@ -57,7 +56,6 @@ class ClaudeRequest:
     body: Mapping[str, object]
     streaming: bool
     max_tokens: int
-    dropped: tuple[str, ...] = ()
     json_text: bool = False
     include_usage: bool = False
     asked: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -87,7 +85,6 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int, max_token
         body=_parameters(draft, max_tokens),
         streaming=route.dialect is Dialect.OLLAMA if streaming is None else streaming,
         max_tokens=max_tokens,
-        dropped=draft.dropped,
         json_text=draft.wanted == "json",
         include_usage=draft.include_usage,
         asked=draft.asked,

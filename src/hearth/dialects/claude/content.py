@@ -15,8 +15,8 @@ _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 _MAGIC = (("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif"), ("UklGR", "image/webp"))
 """How files of each kind begin, in base64. What a caller claims them to be is not asked: Claude refuses a wrong claim."""
 
-_TEXTS = frozenset({"text", "input_text", "output_text"})
-_IMAGES = frozenset({"image_url", "input_image"})
+_TEXTS = ("text", "input_text", "output_text")
+_IMAGES = ("image_url", "input_image")
 _ONLY_BASE64 = "send the image itself, as a base64 `data:` URL"
 
 

@@ -5,11 +5,11 @@ Called by the readers of the dialects (`from_...`), which make it, and `asking`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hearth.dialects.claude.refusing import refused
-from hearth.dialects.gojson import JsonObject, JsonValue, lookup
+from hearth.dialects.gojson import JsonObject, JsonValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,6 @@ class Draft:
         wanted: `"json"` for any JSON object, a JSON schema, or None for text.
         called: stand-ins for the tools that the conversation has called, for where none is offered any more.
         others: parameters that go on as they are.
-        dropped: fields that the caller gave and Claude does not get; names of ours, never the caller's own words.
         asked: what an answer has to repeat of the request.
     """
 
@@ -35,14 +34,8 @@ class Draft:
     stop: tuple[str, ...] = ()
     wanted: JsonValue = None
     others: Mapping[str, JsonValue] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
     include_usage: bool = False
     asked: Mapping[str, JsonValue] = field(default_factory=dict)
-
-
-def given(fields: Mapping[str, JsonValue], names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
-    """Which of `names` are there and not null, each with `prefix`."""
-    return tuple(f"{prefix}{name}" for name in names if lookup(fields, name) is not None)
 
 
 def stop_texts(value: JsonValue, where: str) -> tuple[str, ...]:

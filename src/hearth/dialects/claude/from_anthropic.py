@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hearth.dialects.claude.draft import Draft, given, stop_texts
+from hearth.dialects.claude.draft import Draft, stop_texts
 from hearth.dialects.claude.refusing import refused
 from hearth.dialects.demands import messages_of
 from hearth.dialects.gojson import JsonObject, JsonValue, array_field, integer_field, lookup, string_field
@@ -18,25 +18,12 @@ from hearth.errors import BadRequest
 
 _STRUCT = "MessagesRequest"
 _PASSED = ("thinking", "output_config", "cache_control")
-_DROPPED = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "metadata",
-    "service_tier",
-    "speed",
-    "inference_geo",
-    "context_management",
-    "diagnostics",
-)
 _REFUSED = ("container", "mcp_servers", "fallbacks")
 _OWN_TOOLS = ("bash_", "text_editor_", "memory_")
 """Anthropic's tools that run at the caller's: they cost nothing but their tokens."""
 
 _BLOCKS = frozenset({"text", "image", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result"})
-_SIZED_SOURCES: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"image": frozenset({"base64"}), "document": frozenset({"text", "content"})}
-)
+_SIZED_SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"image": ("base64",), "document": ("content", "text")})
 """Sources whose tokens can be bounded: not an address, not a stored file, not the pages of a PDF."""
 
 
@@ -57,7 +44,6 @@ def messages_draft(fields: JsonObject) -> Draft:
         limit_tokens=limit,
         stop=stop_texts(lookup(fields, "stop_sequences"), "stop_sequences"),
         others={name: value for name in _PASSED if (value := _object(fields, name)) is not None},
-        dropped=given(fields, _DROPPED),
     )
 
 
@@ -128,7 +114,7 @@ def _check_source(block: JsonObject, kind: str, where: str) -> None:
     source = block.get("source")
     form = source.get("type") if isinstance(source, dict) else None
     if form not in _SIZED_SOURCES[kind]:
-        forms = " or ".join(sorted(_SIZED_SOURCES[kind]))
+        forms = " or ".join(_SIZED_SOURCES[kind])
         raise refused(f"{where}.source", f"what it costs could not be known beforehand; send it as {forms}")
     inner = source.get("content") if isinstance(source, dict) else None
     if isinstance(inner, list):

@@ -6,44 +6,14 @@ Called by `asking`. Fields and options: ollama/ollama v0.33.0-rc2, `api/types.go
 from __future__ import annotations
 
 from hearth.dialects.claude.content import image_block, text_block
-from hearth.dialects.claude.draft import Draft, given, stop_texts
+from hearth.dialects.claude.draft import Draft, stop_texts
 from hearth.dialects.claude.refusing import LOCAL, refused
 from hearth.dialects.claude.tools import arguments_in, function_tools
 from hearth.dialects.claude.turns import Turns
 from hearth.dialects.demands import messages_of
-from hearth.dialects.gojson import JsonObject, JsonValue, array_field, bool_field, lookup, object_field, string_field
+from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue, array_field, bool_field, lookup, object_field, string_field
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest
-
-_DROPPED = ("think", "keep_alive", "truncate", "shift")
-_DROPPED_OPTIONS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "tfs_z",
-    "seed",
-    "repeat_last_n",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "mirostat",
-    "mirostat_eta",
-    "mirostat_tau",
-    "penalize_newline",
-    "num_ctx",
-    "num_keep",
-    "num_batch",
-    "num_gpu",
-    "main_gpu",
-    "num_thread",
-    "use_mmap",
-    "use_mlock",
-    "low_vram",
-    "numa",
-    "draft_num_predict",
-)
 
 
 def chat_draft(fields: JsonObject) -> Draft:
@@ -89,10 +59,9 @@ def _draft(fields: JsonObject, struct: str, turns: Turns, tools: list[JsonValue]
         system=turns.system,
         tools=tools,
         called=turns.stand_ins,
-        limit_tokens=None if limit is None else int(limit),
+        limit_tokens=None if limit is None else int(min(limit, MAX_INT)),
         stop=stop_texts(stop, "options.stop"),
         wanted=_format(lookup(fields, "format")),
-        dropped=given(fields, _DROPPED) + given(options, _DROPPED_OPTIONS, "options."),
     )
 
 

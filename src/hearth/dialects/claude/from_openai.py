@@ -7,7 +7,7 @@ Follows OpenAI's reference where Ollama's layer ignores a field that matters to 
 from __future__ import annotations
 
 from hearth.dialects.claude.content import content_blocks, plain_text, text_block
-from hearth.dialects.claude.draft import Draft, given, stop_texts
+from hearth.dialects.claude.draft import Draft, stop_texts
 from hearth.dialects.claude.refusing import refused
 from hearth.dialects.claude.tools import arguments_in, function_tools, tool_choice
 from hearth.dialects.claude.turns import Turns
@@ -25,24 +25,6 @@ from hearth.dialects.gojson import (
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 
 _CHAT = "ChatCompletionRequest"
-_DROPPED = (
-    "temperature",
-    "top_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "reasoning",
-    "reasoning_effort",
-    "verbosity",
-    "prediction",
-    "keep_alive",
-    "options",
-    "metadata",
-    "service_tier",
-    "store",
-    "user",
-)
 
 
 def chat_draft(fields: JsonObject) -> Draft:
@@ -93,7 +75,6 @@ def _draft(fields: JsonObject, struct: str, turns: Turns, *, tools: list[JsonVal
         limit_tokens=integer_field(fields, "max_tokens", struct) if limit is None else limit,
         stop=stop_texts(lookup(fields, "stop"), "stop"),
         wanted=wanted,
-        dropped=given(fields, _DROPPED),
         include_usage=bool(bool_field(stream_options, "include_usage", "StreamOptions")),
     )
 

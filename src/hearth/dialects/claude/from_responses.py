@@ -6,7 +6,7 @@ Called by `asking`. Source: OpenAI's reference of the Responses API.
 from __future__ import annotations
 
 from hearth.dialects.claude.content import content_blocks, plain_text, text_block
-from hearth.dialects.claude.draft import Draft, given
+from hearth.dialects.claude.draft import Draft
 from hearth.dialects.claude.from_openai import response_format
 from hearth.dialects.claude.refusing import refused
 from hearth.dialects.claude.tools import arguments_in, function_tools, tool_choice
@@ -24,21 +24,6 @@ from hearth.dialects.gojson import (
 
 _STRUCT = "ResponsesRequest"
 _REMEMBERED = ("previous_response_id", "conversation", "prompt")
-_DROPPED = (
-    "temperature",
-    "top_p",
-    "top_logprobs",
-    "reasoning",
-    "include",
-    "truncation",
-    "max_tool_calls",
-    "metadata",
-    "service_tier",
-    "store",
-    "prompt_cache_key",
-    "safety_identifier",
-    "user",
-)
 _REPEATED = ("instructions", "tools", "text", "temperature", "top_p", "max_output_tokens")
 
 
@@ -63,7 +48,6 @@ def response_draft(fields: JsonObject) -> Draft:
         tool_choice=tool_choice(lookup(fields, "tool_choice"), lookup(fields, "parallel_tool_calls"), "tool_choice"),
         limit_tokens=integer_field(fields, "max_output_tokens", _STRUCT),
         wanted=response_format(wanted, "text.format"),
-        dropped=given(fields, _DROPPED),
         asked={name: lookup(fields, name) for name in _REPEATED},
     )
 

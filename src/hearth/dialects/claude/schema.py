@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from hearth.dialects.claude.refusing import refused
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 
-_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})
-_TYPES = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
+_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _KEPT = ("title",)
 _IGNORED = frozenset({"$schema", "$id", "$comment", "additionalProperties", "description", "strict"})
 

@@ -80,7 +80,7 @@ class OtlpTraces:
         threading.Thread(target=self._shut_down, args=(ended,), name="telemetry's end", daemon=True).start()
         if await _within(CLOSE_TIMEOUT_S, ended):
             return
-        self._exporter.give_up()
+        self._exporter.shutdown()
         await _within(GIVING_UP_TIMEOUT_S, ended)
 
     def _shut_down(self, ended: asyncio.Event) -> None:
@@ -134,11 +134,7 @@ class _Watched(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Stop, once the last batch has been tried."""
-        self._inner.shutdown()
-
-    def give_up(self) -> None:
-        """Break off whatever is tried again and again."""
+        """Stop; what is tried again and again is broken off."""
         self._inner.shutdown()
 
 

@@ -1,0 +1,137 @@
+"""Any value in any place of a request: it is read, or refused in a way that blames the caller. Nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hearth.dialects.anthropic import count_tokens
+from hearth.dialects.claude.asking import claude_request
+from hearth.dialects.embedding import single_input
+from hearth.dialects.envelope import read_envelope
+from hearth.dialects.replay_seed import seeded
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.errors import CallerError
+from hearth.types import LoadOptions
+from tests.dialects.claude.stories import PNG
+
+ODD: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "text", [], {}, [None], [[]], [{}], {"type": []}, {"a": []}]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "format": "date", "enum": ["x"]},
+        "b": {"type": "array", "items": {"type": "null"}, "minItems": 1},
+    },
+}
+FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA}
+IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "/api/chat": {
+        "messages": [
+            {"role": "user", "content": "x", "images": [PNG]},
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}]},
+            {"role": "tool", "tool_call_id": "c", "tool_name": "f", "content": "r"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "format": SCHEMA,
+        "options": {"num_predict": 5, "seed": 1, "temperature": 0, "stop": ["x"], "num_ctx": 8},
+        "keep_alive": "5m",
+        "stream": True,
+    },
+    "/api/generate": {"prompt": "x", "system": "s", "suffix": "", "images": [PNG], "raw": False, "context": [], "format": "json"},
+    "/api/embed": {"input": ["x"]},
+    "/api/embeddings": {"prompt": "x"},
+    "/v1/embeddings": {"input": ["x"]},
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "x"}, IMAGE]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": "r"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
+        "max_tokens": 5,
+        "seed": 1,
+        "temperature": 0,
+        "stop": "x",
+        "n": 1,
+        "stream_options": {"include_usage": True},
+    },
+    "/v1/completions": {"prompt": "x", "max_tokens": 5, "seed": 1, "best_of": 1},
+    "/v1/responses": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "r"},
+        ],
+        "tools": [{"type": "function", **FUNCTION}],
+        "text": {"format": {"type": "json_schema", "schema": SCHEMA}},
+        "max_output_tokens": 5,
+    },
+    "/v1/messages": {
+        "max_tokens": 5,
+        "system": [{"type": "text", "text": "s"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "r"}]}]},
+        ],
+        "tools": [{"name": "f", "input_schema": SCHEMA}],
+        "tool_choice": {"type": "auto"},
+        "thinking": {"type": "enabled", "budget_tokens": 1},
+    },
+}
+
+
+def with_odd_values(request: Any) -> Iterator[Any]:
+    """The request with each of its values, however deep, replaced by each odd one."""
+    inside = request.items() if isinstance(request, dict) else enumerate(request) if isinstance(request, list) else ()
+    for place, value in inside:
+        for other in (*ODD, *with_odd_values(value)):
+            if isinstance(request, dict):
+                yield {**request, place: other}
+            else:
+                yield [*request[:place], other, *request[place + 1 :]]
+
+
+def read(path: str, body: bytes) -> None:
+    """What the gateway reads of every request before it is queued, and of one that is interrupted or gathered."""
+    route = INFERENCE_ROUTES[path]
+    read_envelope(route, body, lambda _model: LoadOptions(), strip_attribution=True)
+    seeded(route, body, 5)
+    single_input(route, body)
+
+
+def translate(path: str, body: bytes) -> None:
+    claude_request(path, body, default_max_tokens=10, max_tokens_cap=None)
+
+
+@pytest.mark.parametrize("done", [read, translate])
+@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
+def test_no_value_in_any_place_breaks_the_reading_of_a_request(path: str, done: Callable[[str, bytes], None]) -> None:
+    for request in with_odd_values({"model": "m", **REQUESTS[path]}):
+        with contextlib.suppress(CallerError):
+            done(path, json.dumps(request).encode())
+
+
+def test_no_value_in_any_place_breaks_the_counting_of_tokens() -> None:
+    for request in with_odd_values({"model": "m", **REQUESTS["/v1/messages"]}):
+        with contextlib.suppress(CallerError):
+            count_tokens(json.dumps(request).encode())
+
+
+@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
+def test_the_requests_of_this_test_are_sound(path: str) -> None:
+    read(path, json.dumps({"model": "m", **REQUESTS[path]}).encode())
+    if "embed" not in path:
+        translate(path, json.dumps({"model": "m", **REQUESTS[path]}).encode())
