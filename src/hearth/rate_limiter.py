@@ -11,7 +11,8 @@ free. Fixed windows would let through twice the limit around a boundary; countin
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,27 +35,33 @@ class CallerUsage:
 
 
 class _Window:
-    """Instants of admissions in one sliding window, oldest first."""
+    """Instants of admissions in one sliding window, oldest first: 8 bytes each, since an hour may hold a hundred thousand."""
 
-    __slots__ = ("_span_s", "_stamps")
+    __slots__ = ("_first", "_span_s", "_stamps")
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
-        self._stamps: deque[float] = deque()
+        self._stamps = array("d")
+        self._first = 0
 
     def __len__(self) -> int:
-        return len(self._stamps)
+        return len(self._stamps) - self._first
 
     def add(self, at: float) -> None:
         self._stamps.append(at)
 
     def prune(self, now: float) -> None:
-        while self._stamps and self._stamps[0] + self._span_s <= now:
-            self._stamps.popleft()
+        stamps, first = self._stamps, self._first
+        while first < len(stamps) and stamps[first] + self._span_s <= now:
+            first += 1
+        if 2 * first > len(stamps):
+            del stamps[:first]
+            first = 0
+        self._first = first
 
     def free_at(self, limit: int) -> float:
         """The instant from which fewer than `limit` stamps count: -inf for already, +inf for never."""
-        if len(self._stamps) < limit:
+        if len(self) < limit:
             return -math.inf
         return self._stamps[len(self._stamps) - limit] + self._span_s if limit > 0 else math.inf
 

@@ -21,7 +21,7 @@ from tests.soak.verdict import Sample
 from tests.soak.wire import ModelServer
 
 RATE_PER_S = 20.0
-WARM_UP_RATE_PER_S = 60.0
+WARM_UP_RATE_PER_S = 40.0
 LOOK_EVERY_S = 1.0
 HEALED_AFTER_S = 10.0
 REST_WITHIN_S = 300.0
