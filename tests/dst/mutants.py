@@ -100,9 +100,7 @@ SHELL = (
         new="lambda fresh: None",
     ),
     Mutant(what="a reload is not in force", module="reloading", old="        self.config = fresh\n", new=""),
-    Mutant(
-        what="the limit is one less", module="rate_limiter", old="if len(self._stamps) < limit:", new="if len(self._stamps) < limit - 1:"
-    ),
+    Mutant(what="the limit is one less", module="rate_limiter", old="if len(self) < limit:", new="if len(self) < limit - 1:"),
     Mutant(what="the hour is not counted", module="rate_limiter", old="        self.hour.add(at)\n", new=""),
     Mutant(what="a place is free too early", module="rate_limiter", old="- limit] + self._span_s if", new="- limit] + self._span_s / 2 if"),
     Mutant(

@@ -21,7 +21,6 @@ from tests.soak.verdict import Sample
 from tests.soak.wire import ModelServer
 
 RATE_PER_S = 20.0
-WARM_UP_RATE_PER_S = 40.0
 LOOK_EVERY_S = 1.0
 HEALED_AFTER_S = 10.0
 REST_WITHIN_S = 300.0
@@ -30,9 +29,10 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long, and how often something goes wrong; all in seconds. The warm-up comes before, and knows every fault."""
+    """How long, and how often something goes wrong; all in seconds. The warm-up comes before, so often a second, and knows every fault."""
 
     warm_up_s: float
+    warm_up_per_s: float
     seconds: float
     fault_every_s: float
 
@@ -65,7 +65,7 @@ class Soak:
 
     async def run(self, plan: Plan) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.callers.call(WARM_UP_RATE_PER_S, plan.warm_up_s))
+            group.create_task(self.callers.call(plan.warm_up_per_s, plan.warm_up_s))
             group.create_task(rehearsal(self._house))
         self.before = await self._rest()
         self._began_at = time.monotonic()

@@ -24,9 +24,9 @@ MINUTES = float(os.environ.get("HEARTH_SOAK_MINUTES", "3"))
 LONG = MINUTES >= 30
 """Long enough to judge the single worst moment, and the quiet moments of every interval."""
 PLAN = (
-    Plan(warm_up_s=600.0, seconds=MINUTES * 60, fault_every_s=60.0)
+    Plan(warm_up_s=600.0, warm_up_per_s=40.0, seconds=MINUTES * 60, fault_every_s=60.0)
     if LONG
-    else Plan(warm_up_s=20.0, seconds=MINUTES * 60 - 20, fault_every_s=20.0)
+    else Plan(warm_up_s=30.0, warm_up_per_s=60.0, seconds=MINUTES * 60 - 30, fault_every_s=20.0)
 )
 LAG_S = 0.25
 GROWTH_MB = 1.0 if LONG else 10.0
