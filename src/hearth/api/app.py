@@ -10,7 +10,7 @@ from __future__ import annotations
 from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.door import HostList, check_framing, check_host, check_link, check_media, check_origin
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
-from hearth.api.asgi import AT_ONCE, Answer, Receive, Scope, Send
+from hearth.api.asgi import Receive, Scope, Send, answer_to
 from hearth.api.control import Control
 from hearth.api.dashboard.pages import DashboardPages, wants_page
 from hearth.api.files import FileTransfer
@@ -25,7 +25,6 @@ from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, 
 from hearth.events import InternalFault
 from hearth.gateway import Gateway
 
-_NOTHING: Scope = {}
 _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
     "and send it as Authorization: Bearer KEY"
@@ -67,8 +66,7 @@ class HearthApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            answer = Answer(send, scope.get("extensions", _NOTHING).get(AT_ONCE))
-            await self._serve(visit_of(scope, receive, answer, self._new_id))
+            await self._serve(visit_of(scope, receive, answer_to(scope, send), self._new_id))
         elif scope["type"] == "lifespan":
             await _live(receive, send)
         else:

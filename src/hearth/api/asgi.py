@@ -66,6 +66,11 @@ class Answer:
         await self._send(message)
 
 
+def answer_to(scope: Scope, send: Send) -> Answer:
+    """The answer to a request. What sends it at once is taken out of the scope: it holds the connection, which holds the scope."""
+    return Answer(send, scope.get("extensions", {}).pop(AT_ONCE, None))
+
+
 async def read_body(receive: Receive, *, limit_bytes: int, declared: bytes | None) -> bytes:
     """The whole request body.
 
