@@ -11,6 +11,7 @@ from tests.dst.more_mutants import MORE, SHOWS_LATE
 from tests.dst.mutants import SHELL
 from tests.dst.mutation import caught_by
 from tests.scheduling.mutation import Mutant
+from tests.support.examples import EXAMPLES
 
 WORLDS = 400
 
@@ -20,7 +21,7 @@ def test_a_bug_that_is_put_in_is_caught(mutant: Mutant) -> None:
     assert caught_by(mutant, range(WORLDS)) is not None, f"no world noticed: {mutant.what}"
 
 
-@pytest.mark.parametrize("mutant", MORE, ids=lambda mutant: mutant.what)
+@pytest.mark.parametrize("mutant", MORE[:: 1 if EXAMPLES > 1 else 3], ids=lambda mutant: mutant.what)
 def test_a_bug_in_what_only_some_houses_have_is_caught_where_a_house_has_everything(mutant: Mutant) -> None:
     first = SHOWS_LATE.get(mutant.what, 0)
     assert caught_by(mutant, range(first, first + WORLDS), everything=True) is not None, f"no world noticed: {mutant.what}"
