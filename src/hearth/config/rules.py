@@ -1,8 +1,7 @@
 """Which values the fields of the file may have: every range and every rule for text, in one place.
 
-A rule for a field of several texts holds for each of them; one for a mapping holds for its keys. `plain_text` holds for every text, before
-its own rule. The checks of text raise ValueError with a text for the owner, as pydantic expects of a validator; they never name the value.
-Used by `models`, and for the options of `hearth serve`.
+A rule for a field of several texts holds for each; one for a mapping for its keys; `plain_text` for every text, before its own rule. Checks
+of text raise ValueError with a text for the owner, as pydantic expects, and never name the value. Used by `models` and `hearth serve`.
 """
 
 from __future__ import annotations
