@@ -157,6 +157,16 @@ async def test_an_admin_sees_that_a_job_is_there_and_may_cancel_it_but_never_see
         assert (await house.delete(running, ADMIN_KEY)).json == {"id": running, "cancelled": True, "state": "cancelled"}
 
 
+async def test_what_waits_or_runs_is_listed_in_one_look(live):
+    async with live() as house:
+        done = await house.accepted()
+        await house.until(done, "completed")
+        left = await house.accepted(LONG)
+        assert [shown["id"] for shown in (await house.get("/llm/jobs?unended=true")).json["jobs"]] == [left]
+        assert [shown["id"] for shown in (await house.get("/llm/jobs")).json["jobs"]] == [left, done]
+        assert (await house.get("/llm/jobs?unended=true&state=completed")).json == {"jobs": []}
+
+
 async def test_no_request_is_shown_anywhere(live):
     async with live() as house:
         job_id = await house.accepted()

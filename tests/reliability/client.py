@@ -84,13 +84,12 @@ class Caller:
         return answer is not None
 
     async def is_idle(self) -> bool:
-        """Whether all jobs have ended; looked at again and again until they have."""
-        for state in ("queued", "running"):
-            answer = await self._ask("GET", f"/llm/jobs?state={state}&limit=1")
-            assert answer is not None, "the gateway died by itself"
-            if answer[1]["jobs"]:
-                await asyncio.sleep(LOOK_S)
-                return False
+        """Whether all jobs have ended, in one look: between one for each state, a recovered job goes from running to queued."""
+        answer = await self._ask("GET", "/llm/jobs?unended=true&limit=1")
+        assert answer is not None, "the gateway died by itself"
+        if answer[1]["jobs"]:
+            await asyncio.sleep(LOOK_S)
+            return False
         return True
 
     def close(self) -> None:

@@ -55,6 +55,7 @@ class JobsQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     state: JobState | None = None
+    unended: bool = False
     caller: str | None = None
     task_type: str | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
@@ -129,7 +130,7 @@ class JobPages:
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"jobs": []}
         owner = query.caller if caller.admin else caller.caller
-        wanted = JobFilter(caller=owner, state=query.state, task_type=query.task_type, limit=query.limit)
+        wanted = JobFilter(caller=owner, state=query.state, unended=query.unended, task_type=query.task_type, limit=query.limit)
         return {"jobs": [_view(jobs, record, caller) for record in await jobs.records.list_jobs(wanted)]}
 
     async def cancel(self, job_id: str, caller: Caller) -> dict[str, object]:
