@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -44,6 +45,15 @@ def test_a_house_that_is_never_idle_collects_once_an_hour() -> None:
     assert collections(busy_until_s=1e9, watched_s=2 * AT_LEAST_EVERY_S + 5.0) == [AT_LEAST_EVERY_S, 2 * AT_LEAST_EVERY_S]
 
 
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Without what the suite itself has frozen (`tests/conftest.py`)."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
 async def test_python_collects_the_old_generation_no_more_by_itself_and_does_again_afterwards() -> None:
     before = gc.get_threshold()
     async with housekeeping(lambda: True):
@@ -54,6 +64,7 @@ async def test_python_collects_the_old_generation_no_more_by_itself_and_does_aga
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("failing", [True, False])
 async def test_the_task_ends_with_the_block(failing: bool) -> None:
     tasks = asyncio.all_tasks()

@@ -21,9 +21,9 @@ from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtoco
 from hearth.ports import Exchange
 from hearth.reply import ReplyHead
 from hearth.scheduling.inputs import FirstByte, Input, Outgrown
+from hearth.types import MIB
 from hearth.work import Work
 
-MIB = 1024 * 1024
 HELD_UP_S = 0.1
 """A timer that comes later than this says that the loop stood still, and nothing about whoever is waited for."""
 MOMENT_S = 1.0

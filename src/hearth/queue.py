@@ -33,12 +33,11 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.swapper import Swapper
-from hearth.types import Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model
+from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model
 from hearth.work import Work
 
 __all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
 
-MIB = 1024 * 1024
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
 

@@ -16,12 +16,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hearth.config.settings import CallerLimits, RateLimitSettings
+from hearth.config.settings import RateLimitSettings
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
-_NO_LIMITS = CallerLimits()
-_SHIPPED = RateLimitSettings().default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +149,14 @@ class RateLimiter:
         self._ledgers.clear()
         for at, caller in sorted((min(at, now), caller) for caller, at in records):
             if at + HOUR_S > now:
-                self._ledgers.setdefault(caller, _Ledger(self._limits_of(caller))).add(at)
+                self._ledgers.setdefault(caller, _Ledger(self._limits.of_caller(caller))).add(at)
                 self._ledgers.move_to_end(caller)
 
     def update_limits(self, limits: RateLimitSettings) -> None:
         """Put other limits in force from the next request on; what was admitted stays counted."""
         self._limits = limits
         for caller, ledger in self._ledgers.items():
-            ledger.limits = self._limits_of(caller)
+            ledger.limits = self._limits.of_caller(caller)
 
     def _advance(self, now: float) -> float:
         self._latest = max(self._latest, now)
@@ -178,15 +176,6 @@ class RateLimiter:
         """The caller's ledger as of the latest instant; an empty one that is not kept for a caller without."""
         ledger = self._ledgers.get(caller)
         if ledger is None:
-            return _Ledger(self._limits_of(caller))
+            return _Ledger(self._limits.of_caller(caller))
         ledger.prune(self._latest)
         return ledger
-
-    def _limits_of(self, caller: str) -> tuple[int, int]:
-        """Requests per minute and hour: the caller's own, else the owner's default, else the default of the settings tree."""
-        own = self._limits.callers.get(caller, _NO_LIMITS)
-        rungs = (own, self._limits.default, _SHIPPED)
-        return (
-            next((rung.requests_per_minute for rung in rungs if rung.requests_per_minute is not None), 0),
-            next((rung.requests_per_hour for rung in rungs if rung.requests_per_hour is not None), 0),
-        )

@@ -22,6 +22,9 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 T = TypeVar("T")
 
+MIB = 1024 * 1024
+"""Bytes; what settings and reports call MiB."""
+
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def value(cls: type[T]) -> type[T]:

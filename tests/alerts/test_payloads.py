@@ -72,7 +72,7 @@ def test_a_webhook_gets_every_alert_by_itself():
         "title": "Hearth: 2 alerts",
         "text": (
             "Queue full: it is full 2 more like this since the last message.\nOver: Model server down: it is up\n"
-            "1 more alerts could not be sent in time and were dropped."
+            "Dropped, since it could not be sent in time: 1 more."
         ),
         "severity": "warning",
         "resolved": False,
@@ -109,7 +109,7 @@ def test_a_digest_names_the_worst_first_and_counts_the_rest(name):
     assert "Hearth: 41 alerts" in (post.headers.get("Title") or post.body.decode().replace("\\", ""))
     assert text.index("Model server down: it is down") < text.index("Queue full: caller 0")
     assert "And 16 more." in text
-    assert "9 more alerts could not be sent" in text
+    assert "Dropped, since it could not be sent in time: 9 more." in text
 
 
 def test_every_type_has_a_title_that_a_header_can_carry():

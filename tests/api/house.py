@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mappi
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from hearth.admission.auth import digest_of
 from hearth.alerter import GatewayAlerter
 from hearth.api.app import HearthApp
@@ -288,6 +290,18 @@ class FakeGateway:
     def app(self) -> HearthApp:
         """The real application in front of this gateway."""
         return HearthApp(cast("Gateway", self))
+
+
+IN_EVERY_DIALECT = pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/api/chat", lambda said: said["error"]),
+        ("/llm/health", lambda said: said["error"]),
+        ("/v1/chat/completions", lambda said: said["error"]["message"]),
+        ("/v1/messages", lambda said: said["error"]["message"]),
+    ],
+)
+"""An address of each dialect, and where its errors say what is wrong."""
 
 
 @dataclass(frozen=True)

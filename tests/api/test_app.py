@@ -11,7 +11,7 @@ from hearth.api.refusals import FAULT_TEXT
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
 from hearth.queue import NewItem
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -228,15 +228,7 @@ async def test_a_length_and_a_transfer_coding_together_are_a_bad_request(app):
     assert got.status == 400
 
 
-@pytest.mark.parametrize(
-    ("path", "read"),
-    [
-        ("/api/chat", lambda said: said["error"]),
-        ("/llm/health", lambda said: said["error"]),
-        ("/v1/chat/completions", lambda said: said["error"]["message"]),
-        ("/v1/messages", lambda said: said["error"]["message"]),
-    ],
-)
+@IN_EVERY_DIALECT
 async def test_refusals_have_the_shape_of_the_dialect_and_an_id(path, read, keyed_app):
     got = await ask(keyed_app, "POST", path, CHAT, x_request_id="mine")
     assert got.status == 401

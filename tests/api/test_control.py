@@ -177,7 +177,7 @@ async def test_a_completion_goes_through_the_queue(gateway, app):
     got = await ask(app, "POST", "/llm/completions", asked)
     assert got.status == 200
     assert got.json == {"output": "Hello!", "model": "m", "tokens_in": 7, "tokens_out": 3, "latency_ms": 0}
-    assert got.headers["x-queue-position"] == "0"
+    assert (got.headers["x-queue-position"], got.headers["x-estimated-wait-seconds"]) == ("0", "7.4")
     (new,) = gateway.worker.submitted
     assert (new.kind, new.streaming, new.model, new.max_tokens) == (WorkKind.GENERATE, False, "m", 9)
     assert json.loads(gateway.worker.calls[0].body)["format"] == "json"
@@ -221,6 +221,7 @@ async def test_the_task_type_of_a_completion_sets_its_band(gateway):
         ({}, "prompt: Field required"),
         ({"prompt": ""}, "prompt: "),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens: "),
+        ({"prompt": "x", "max_tokens": 2**63}, "max_tokens: "),
         ({"prompt": "x", "max_tokens": "5"}, "max_tokens: "),
         ({"prompt": "x", "stream": True}, "stream: unknown field; leave it out"),
         ({"prompt": "x", "caller": "owner"}, "caller: unknown field; leave it out"),

@@ -13,7 +13,7 @@ from hearth.admission.wrong_keys import MAX_PEERS, PER_WINDOW
 from hearth.api.app import HearthApp
 from hearth.events import KeysTried, RequestRejected
 from tests.alerts.test_alerter import desk
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeGateway, Got, ask
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeGateway, Got, ask
 from tests.api.test_app import CHAT
 from tests.security.house import open_door, request, tell
 from tests.support.virtual_time import LoopClock, in_virtual_time
@@ -37,15 +37,7 @@ async def exhaust(app: HearthApp, peer: str = LAN) -> None:
         assert (await knock(app, next(FRESH), peer)).status == 401
 
 
-@pytest.mark.parametrize(
-    ("path", "read"),
-    [
-        ("/api/chat", lambda said: said["error"]),
-        ("/llm/health", lambda said: said["error"]),
-        ("/v1/chat/completions", lambda said: said["error"]["message"]),
-        ("/v1/messages", lambda said: said["error"]["message"]),
-    ],
-)
+@IN_EVERY_DIALECT
 async def test_a_wrong_key_too_many_is_429_in_the_dialect_with_the_time_to_wait_and_ends_the_connection(path, read, house):
     app = house.app()
     await exhaust(app)

@@ -29,10 +29,9 @@ from hearth.intake import NewItem, Ticket, item_of
 from hearth.ports import EventSink
 from hearth.queue import LLMQueueWorker
 from hearth.reply import ReplyHead, WatchedReply
-from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId, Sequence
+from hearth.types import MIB, BackendCall, Lane, Outcome, Priority, RequestId, Sequence
 from hearth.work import Work
 
-_MIB = 1024 * 1024
 _ONE_CAN_CAUSE = (BackendGone, BackendProtocolError, BackendTimeout)
 """Ends of a call that one of its inputs can bring about; what ails the model server as a whole is everybody's."""
 
@@ -134,7 +133,7 @@ class Accumulator:
 
     def _member(self, new: NewItem, one: SingleInput, now: float) -> Member:
         item = item_of(new, self._worker.sequences.take(), now, 0.0)
-        limit_bytes = int(self._config().settings.server.write_buffer_mib * _MIB)
+        limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence))
         return Member(work=Work(item=item, call_on=new.call_on, reply=reply), new=new, one=one)
 

@@ -98,7 +98,7 @@ class Message:
     def lines(self) -> tuple[str, ...]:
         """One line per alert, each with its title where there are several, and one for what was dropped."""
         said = [each.sentences if len(self.alerts) == 1 else f"{each.title}: {each.sentences}" for each in self.alerts]
-        lost = [f"{self.dropped} more alerts could not be sent in time and were dropped."] if self.dropped else []
+        lost = [f"Dropped, since it could not be sent in time: {self.dropped} more."] if self.dropped else []
         return (*said, *lost)
 
 

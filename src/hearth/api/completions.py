@@ -19,6 +19,7 @@ from hearth.api.visit import Visit
 from hearth.config.settings import load_options
 from hearth.dialects.demands import is_model_name
 from hearth.dialects.envelope import Envelope
+from hearth.dialects.gojson import MAX_INT
 from hearth.errors import BadRequest
 from hearth.gateway import Gateway
 from hearth.in_process import Asked, complete
@@ -33,7 +34,7 @@ class CompletionBody(BaseModel):
 
     prompt: Annotated[str, Field(min_length=1)]
     model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
-    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    max_tokens: Annotated[int | None, Field(ge=1, le=MAX_INT)] = None
     json_mode: bool = False
     allow_cloud: bool = False
     """Claude may answer, where the caller's key allows it."""

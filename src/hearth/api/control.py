@@ -30,6 +30,7 @@ from hearth.api.openapi import described
 from hearth.api.orders import OrderPages, add_order_pages
 from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
 from hearth.api.status_stream import StatusStream
+from hearth.api.submission import told_of
 from hearth.api.visit import Visit
 from hearth.cancelling import cancel_caller, cancel_request
 from hearth.errors import BadRequest, Forbidden, HearthError, MethodNotAllowed, NotFound
@@ -180,9 +181,7 @@ class Pages:
             completion = await self._completions.finish(visit, ticket)
         except HearthError as error:
             return _response(visit, error)
-        headers = {"x-queue-position": str(ticket.position)}
-        if ticket.served_by:
-            headers["x-hearth-served-by"] = ticket.served_by
+        headers = {name.decode("ascii"): text.decode("ascii") for name, text in told_of(ticket)}
         return JSONResponse(asdict(completion), headers=headers)
 
 

@@ -25,7 +25,7 @@ from hearth.clock import new_file_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound
 from hearth.gateway import Gateway
 from hearth.jobs.desk import limits_of
-from hearth.jobs.running import MIB
+from hearth.types import MIB
 
 FILES_PATH = "/v1/files"
 CONTENT_SUFFIX = "/content"

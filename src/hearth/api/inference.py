@@ -14,7 +14,7 @@ from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
 from hearth.api.relay import Relay, Relayed, wire_time
 from hearth.api.stand_ins import StandIns
-from hearth.api.submission import Wanted, forwarded_headers, submit
+from hearth.api.submission import Wanted, forwarded_headers, submit, told_of
 from hearth.api.visit import Visit
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, StartedStreams, load_options
@@ -94,14 +94,7 @@ def _read(route: Route, body: bytes, settings: Settings) -> tuple[Envelope, bool
 
 def _answer_headers(ticket: Ticket, envelope: Envelope) -> Headers:
     """What is added to the backend's own headers; the request id comes first."""
-    headers: Headers = (
-        (b"x-request-id", ticket.request_id.encode("ascii")),
-        (b"x-queue-position", b"%d" % ticket.position),
-    )
-    if ticket.estimated_wait_s is not None:
-        headers = (*headers, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
-    if ticket.served_by:
-        return (*headers, (b"x-hearth-served-by", ticket.served_by.encode("ascii")))
-    if not envelope.rewritten:
+    headers: Headers = ((b"x-request-id", ticket.request_id.encode("ascii")), *told_of(ticket))
+    if ticket.served_by or not envelope.rewritten:
         return headers
     return (*headers, (b"x-hearth-rewrote", ",".join(envelope.rewritten).encode("ascii", "replace")))

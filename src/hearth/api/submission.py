@@ -68,6 +68,14 @@ async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wan
     return _traced(gateway, visit, joined or gateway.worker.submit(new))
 
 
+def told_of(ticket: Ticket) -> Headers:
+    """What the headers of the answer say of an accepted request: its place, its wait, and who answers in place of the GPU."""
+    told: Headers = ((b"x-queue-position", b"%d" % ticket.position),)
+    if ticket.estimated_wait_s is not None:
+        told = (*told, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
+    return (*told, (b"x-hearth-served-by", ticket.served_by.encode("ascii"))) if ticket.served_by else told
+
+
 def _traced(gateway: Gateway, visit: Visit, ticket: Ticket) -> Ticket:
     """The ticket; where traces are kept, they learn where it came from."""
     if gateway.traces is not None:

@@ -13,10 +13,9 @@ from hearth.admission.auth import Identity
 from hearth.admission.headers import RequestHeaders
 from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
 from hearth.config.settings import ServerSettings
-from hearth.types import RequestId, value
+from hearth.types import MIB, RequestId, value
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
-_BYTES_PER_MIB = 1024 * 1024
 _NOTHING: Scope = {}
 
 
@@ -41,7 +40,7 @@ class Visit:
 
     async def body(self, server: ServerSettings) -> bytes:
         """The whole body. Raises BodyTooLarge above `server.max_body_mib`, CallerGone."""
-        limit_bytes = int(server.max_body_mib * _BYTES_PER_MIB)
+        limit_bytes = int(server.max_body_mib * MIB)
         return await read_body(self.receive, limit_bytes=limit_bytes, declared=self.headers.get(b"content-length"))
 
 

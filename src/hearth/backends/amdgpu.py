@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hearth.errors import GpuFault, GpuUnavailable
-from hearth.types import GpuReading
+from hearth.types import MIB, GpuReading
 
-MIB = 1024.0 * 1024.0
 SYSFS = Path("/sys/class/drm")
 
 

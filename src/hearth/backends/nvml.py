@@ -12,11 +12,10 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from hearth.errors import GpuFault, GpuUnavailable
-from hearth.types import GpuProcess, GpuReading
+from hearth.types import MIB, GpuProcess, GpuReading
 
 T = TypeVar("T")
 
-MIB = 1024.0 * 1024.0
 HELD_DOWN = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",

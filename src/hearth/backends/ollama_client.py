@@ -27,12 +27,11 @@ from hearth.errors import (
     SwapFailed,
     SwapTimedOut,
 )
-from hearth.types import InstalledModel, LoadOptions, ResidentModel
+from hearth.types import MIB, InstalledModel, LoadOptions, ResidentModel
 
 T = TypeVar("T")
 Body = Mapping[str, object]
 
-BYTES_PER_MIB = 1024.0**2
 SLACK_S = 1.0
 """A server that trickles bytes restarts the library's own timeout for ever; this much later the call ends anyway."""
 FOREVER = -1
@@ -164,7 +163,7 @@ def _connection_failure(error: httpx.TransportError | OSError) -> BackendError:
 def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
     return ResidentModel(
         name=model.model or model.name or "",
-        size_mib=(model.size or 0) / BYTES_PER_MIB,
-        vram_mib=(model.size_vram or 0) / BYTES_PER_MIB,
+        size_mib=(model.size or 0) / MIB,
+        vram_mib=(model.size_vram or 0) / MIB,
         context_tokens=model.context_length,
     )

@@ -13,7 +13,7 @@ from hearth.batches.lines import RawLine, Splitter, Terms, check_line
 from hearth.batches.ports import BatchProgress, FileRecords
 from hearth.config.settings import Settings
 from hearth.errors import ModelNotFound
-from hearth.jobs.running import MIB
+from hearth.types import MIB
 
 MAX_PROBLEMS = 100
 """So many are told of; the rest of the file is not read."""

@@ -20,7 +20,7 @@ from hearth.errors import QueueFull
 from hearth.job_types import NewJob
 from hearth.jobs.desk import Jobs, limits_of
 from hearth.jobs.feeder import House
-from hearth.jobs.running import MIB
+from hearth.types import MIB
 
 JOBS_AT_ONCE = 64
 """Requests of one batch that are jobs at one time: enough for two runs on one model."""

@@ -34,13 +34,12 @@ from hearth.ports import CloudBackend, EventSink, PriceList
 from hearth.register import Register
 from hearth.reply import Reply, WatchedReply
 from hearth.scheduling.state import State
-from hearth.types import BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
+from hearth.types import MIB, BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
 from hearth.work import Work
 
 SERVED_BY = "claude"
 _THREAD_FROM_BYTES = 1024 * 1024
 _LAST_STEPS_S = 5.0
-_MIB = 1024 * 1024
 
 
 class Cloud:
@@ -171,7 +170,7 @@ class Cloud:
 
     def _work(self, new: NewItem, model: str) -> Work:
         item = item_of(new, self._sequences.take(), self._clock.monotonic(), 0.0)
-        limit_bytes = int(self._config().settings.server.write_buffer_mib * _MIB)
+        limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         reply: Reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
         return Work(item=item, call_on=new.call_on, reply=reply, model=model)
 

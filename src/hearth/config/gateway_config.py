@@ -6,13 +6,12 @@ tests); read by everybody above `config`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 
 from hearth.config import active_hours
-from hearth.config.settings import Announcement, CallerLimits, RateLimitSettings, SchedulerSettings, SchedulingSettings, Settings
+from hearth.config.settings import Announcement, SchedulerSettings, SchedulingSettings, Settings
 from hearth.types import Priority
 
 
@@ -56,11 +55,11 @@ class GatewayConfig:
 
     def rpm_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 60 seconds."""
-        return _first_given(limits.requests_per_minute for limits in self._limits(caller))
+        return self.settings.rate_limits.of_caller(caller)[0]
 
     def rph_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 3600 seconds."""
-        return _first_given(limits.requests_per_hour for limits in self._limits(caller))
+        return self.settings.rate_limits.of_caller(caller)[1]
 
     @property
     def scheduler_settings(self) -> SchedulerSettings:
@@ -74,12 +73,3 @@ class GatewayConfig:
     @property
     def _zone(self) -> tzinfo:
         return active_hours.zone_of(self._scheduling.time_zone)
-
-    def _limits(self, caller: str) -> tuple[CallerLimits, ...]:
-        """The caller's own, then what they inherit."""
-        limits = self.settings.rate_limits
-        return limits.callers.get(caller, CallerLimits()), limits.default, RateLimitSettings().default
-
-
-def _first_given(limits: Iterable[int | None]) -> int:
-    return next(limit for limit in limits if limit is not None)

@@ -13,11 +13,10 @@ from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, DrainEnded, GatewayStopping, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
 from hearth.jobs.feeder import Feeder, House, named
-from hearth.jobs.running import MIB
 from hearth.jobs.tending import Tasks
 from hearth.observability.handling import HandlingSink
 from hearth.ports import JobQueue, JobRecords
-from hearth.types import Sequence
+from hearth.types import MIB, Sequence
 
 FORGET_INTERVAL_S = 600.0
 STOP_S = 2.0

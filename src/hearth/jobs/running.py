@@ -14,8 +14,8 @@ from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob, WaitingJob
 from hearth.jobs.requests import item_of
 from hearth.reply import Reply
+from hearth.types import MIB
 
-MIB = 1024 * 1024
 RETRY_S = 5.0
 """After a start that was in vain through no fault of the job: the model server is down, or the queue is full."""
 MAX_BACKOFF_S = 300.0

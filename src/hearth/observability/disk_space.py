@@ -14,11 +14,11 @@ from hearth.clock import Clock
 from hearth.config.settings import AlertSettings
 from hearth.events import DiskRanLow, DiskSpaceReturned
 from hearth.ports import EventSink
+from hearth.types import MIB
 
 CHECK_EVERY_S = 60.0
 RECOVERED_FACTOR = 1.2
 """Space has returned when there is this many times the limit, so that a disk at the limit is not reported again and again."""
-_MIB = 1024.0**2
 
 FreeSpace = Callable[[Path], float]
 
@@ -26,7 +26,7 @@ FreeSpace = Callable[[Path], float]
 def free_mib(directory: Path) -> float:
     """What an ordinary user may still write there, in MiB. Blocks. Raises OSError."""
     disk = os.statvfs(directory)
-    return disk.f_bavail * disk.f_frsize / _MIB
+    return disk.f_bavail * disk.f_frsize / MIB
 
 
 class DiskSpaceMonitor:

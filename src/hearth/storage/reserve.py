@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-MIB = 1 << 20
+from hearth.types import MIB
+
 HEADROOM = 4
 """The reserve is made again only where this many times its size is free, so that it is not spent and made in turns."""
 

@@ -9,9 +9,9 @@ import sqlite3
 
 from hearth import failpoints
 from hearth.clock import Clock
+from hearth.types import MIB
 
 DAY_S = 86_400.0
-MIB = 1 << 20
 MONEY_S = 3 * DAY_S
 """What was spent is kept for at least this long: the budget of the day is read from it."""
 ROWS_PER_STEP = 500

@@ -19,14 +19,25 @@ class CallerLimits:
     """Requests in any 3600 seconds. hot"""
 
 
+_SHIPPED = CallerLimits(requests_per_minute=10, requests_per_hour=100)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitSettings:
     """How often callers may ask."""
 
-    default: CallerLimits = CallerLimits(requests_per_minute=10, requests_per_hour=100)
+    default: CallerLimits = _SHIPPED
     """Applies to every external caller without an entry of its own. hot"""
     callers: Mapping[str, CallerLimits] = field(default_factory=lambda: MappingProxyType({}))
     """Overrides by caller name. hot"""
+
+    def of_caller(self, caller: str) -> tuple[int, int]:
+        """Requests per minute and hour: the caller's own, else the owner's default, else ours."""
+        rungs = (*((self.callers[caller],) if caller in self.callers else ()), self.default, _SHIPPED)
+        return (
+            next(rung.requests_per_minute for rung in rungs if rung.requests_per_minute is not None),
+            next(rung.requests_per_hour for rung in rungs if rung.requests_per_hour is not None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

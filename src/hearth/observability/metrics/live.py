@@ -14,15 +14,14 @@ from hearth.observability.metrics import families
 from hearth.observability.metrics.families import Family, Reading, Row
 from hearth.scheduling import snapshot
 from hearth.scheduling.state import State
-from hearth.types import Band, Lane
+from hearth.types import MIB, Band, Lane
 
-_MIB = 1024.0**2
 LabelOf = Callable[[str], str]
 _LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band}
 _PARTS_OF_CARD = (
-    (families.GPU_USED, "memory_used_mib", _MIB),
-    (families.GPU_TOTAL, "memory_total_mib", _MIB),
-    (families.GPU_FOREIGN, "foreign_mib", _MIB),
+    (families.GPU_USED, "memory_used_mib", MIB),
+    (families.GPU_TOTAL, "memory_total_mib", MIB),
+    (families.GPU_FOREIGN, "foreign_mib", MIB),
     (families.GPU_BUSY, "utilisation_pct", 0.01),
     (families.GPU_TEMPERATURE, "temperature_c", 1.0),
     (families.GPU_POWER, "power_w", 1.0),
@@ -128,7 +127,7 @@ def _residency(live: Live, label_of: LabelOf) -> list[Reading]:
         Reading(family=families.RESIDENT, rows=_summed([((model, view.phase), 1.0) for model, view in residents])),
         Reading(
             family=families.RESERVED,
-            rows=_summed([((model,), view.reserved_mib * _MIB) for model, view in residents if view.reserved_mib is not None]),
+            rows=_summed([((model,), view.reserved_mib * MIB) for model, view in residents if view.reserved_mib is not None]),
         ),
         Reading(family=families.SLOTS, rows=_summed([((model,), float(view.parallel)) for model, view in residents])),
         _one(families.SWAP_RUNNING, float(live.gpu.get("current_swap") is not None)),
