@@ -8,6 +8,7 @@ from typing import Any
 
 from hearth.accumulating.accumulator import Accumulator
 from hearth.bootstrap.companions import join_embeddings
+from hearth.config.gateway_config import GatewayConfig
 from hearth.intake import NewItem, Ticket
 from hearth.types import BackendCall, Dialect, Lane, Priority, RequestId, WorkKind, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
@@ -65,6 +66,10 @@ class EmbeddingHouse(House):
         """Submit an embedding call the way the routes do."""
         new = embedding(text, model, **wanted)
         return self.accumulator.take(new) or self.worker.submit(new)
+
+    def reload(self, **sections: dict[str, Any]) -> None:
+        """Put `settings_with(**sections)` in force."""
+        self.gateway.reload(GatewayConfig(settings=settings_with(**sections)))
 
     def sent(self) -> list[list[str]]:
         """The inputs of each call that the model server has got."""

@@ -10,15 +10,27 @@ import pytest
 
 from hearth.accumulating.batch import SEVERAL
 from hearth.cancelling import cancel_caller
-from hearth.errors import BackendGone, BackendUnreachable, CallerGone, HearthError, QueueFull, ShuttingDown
-from hearth.events import EmbeddingsFlushed, EmbeddingsParted, InternalFault, ItemDispatched, ItemEnded, ItemInterrupted, ItemQueued
+from hearth.config.settings import AgingSettings
+from hearth.errors import BackendGone, BackendUnreachable, CallerGone, FirstByteTimeout, HearthError, QueueFull, ShuttingDown
+from hearth.events import (
+    EmbeddingsFlushed,
+    EmbeddingsParted,
+    InternalFault,
+    ItemDispatched,
+    ItemEnded,
+    ItemInterrupted,
+    ItemPromoted,
+    ItemProtected,
+    ItemQueued,
+    ItemResent,
+)
 from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId
 from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, vector_in
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
 from tests.support.ollama_wire import vector_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import body_of, settings_with, settle
+from tests.worker.house import body_of, settle
 
 
 @in_virtual_time
@@ -41,6 +53,7 @@ async def test_calls_that_come_while_one_is_under_way_go_together_when_it_ends()
         tickets = {text: house.ask(text) for text in "abcd"}
         await check_all(tickets)
         assert house.sent() == [["a"], ["b", "c", "d"]]
+        assert house.ollama.calls[1].headers == ((b"content-type", b"application/json"),)
         assert house.now == pytest.approx(2 * SERVICE_S)
         flushed = house.events.of(EmbeddingsFlushed)
         assert [(event.inputs, event.why, event.held_s) for event in flushed] == [(1, "alone", 0.0), (3, "idle", pytest.approx(SERVICE_S))]
@@ -93,15 +106,12 @@ async def test_a_call_for_another_model_sends_what_is_held_so_that_models_wait_i
         {"task_type": "indexing"},
     ],
 )
-def test_calls_that_differ_in_anything_but_the_input_do_not_mix(different):
-    @in_virtual_time
-    async def scenario() -> None:
-        async with EmbeddingHouse(max_wait_ms=1000.0) as house:
-            tickets = [house.ask("a"), house.ask("b"), house.ask("c"), house.ask("d", **different), house.ask("e", **different)]
-            await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
-            assert {tuple(sent) for sent in house.sent()} == {("a",), ("b", "c"), ("d",), ("e",)}
-
-    scenario()
+@in_virtual_time
+async def test_calls_that_differ_in_anything_but_the_input_do_not_mix(different):
+    async with EmbeddingHouse(max_wait_ms=1000.0) as house:
+        tickets = [house.ask("a"), house.ask("b"), house.ask("c"), house.ask("d", **different), house.ask("e", **different)]
+        await asyncio.gather(*(ticket.reply.head() for ticket in tickets))
+        assert {tuple(sent) for sent in house.sent()} == {("a",), ("b", "c"), ("d",), ("e",)}
 
 
 @in_virtual_time
@@ -151,16 +161,17 @@ async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none
 
 
 @in_virtual_time
-async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_looked_up():
+@pytest.mark.parametrize(("other", "shown_as"), [("two", SEVERAL), ("one", "one")])
+async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_looked_up(other, shown_as):
     async with EmbeddingHouse(max_inputs=2) as house:
         house.ask("a")
-        members = [house.ask("b", caller="one"), house.ask("c", caller="two")]
+        members = [house.ask("b", caller="one"), house.ask("c", caller=other)]
         held = house.ask("d")
         await settle()
         queue = house.worker.get_status()["external_queue"]
         assert isinstance(queue, dict)
         (shown,) = queue["next_items"]
-        assert (shown["inputs"], shown["caller"], shown["prompt_tokens"]) == (2, SEVERAL, 2)
+        assert (shown["inputs"], shown["caller"], shown["prompt_tokens"]) == (2, shown_as, 2)
         found = [house.accumulator.get_item(ticket.sequence) for ticket in (*members, held)]
         assert [item["state"] for item in found if item] == ["waiting", "waiting", "held"]
         assert [item["carried_by"] for item in found if item] == [shown["sequence"], shown["sequence"], None]
@@ -196,27 +207,27 @@ async def test_who_leaves_a_running_call_leaves_the_others_their_answers():
         assert house.accumulator.cancel_request(RequestId("req_c"), caller="somebody else") is None
         with pytest.raises(CallerGone):
             await tickets.pop("b").reply.head()
+        (end,) = (end for end in house.events.of(ItemEnded) if end.request_id == "req_b")
+        assert (end.outcome, end.reason, end.status) == (Outcome.CANCELLED, CallerGone.reason, None)
+        assert (end.queue_s, end.backend_s, end.total_s) == pytest.approx((SERVICE_S, 0.5 * SERVICE_S, 1.5 * SERVICE_S))
         await check_all(tickets)
         assert len(house.ollama.calls) == 2
 
 
 @pytest.mark.parametrize("at", [0.5 * SERVICE_S, 1.5 * SERVICE_S], ids=["waiting", "running"])
-def test_the_last_one_to_leave_ends_the_call(at):
-    @in_virtual_time
-    async def scenario() -> None:
-        async with EmbeddingHouse(max_inputs=2) as house:
-            house.ask("a")
-            tickets = [house.ask(text) for text in "bc"]
-            await sleep_until(at)
-            for ticket in tickets:
-                ticket.reply.abandon()
-            await settle()
-            assert not house.worker.scheduler.state.waiting
-            assert len(house.worker.scheduler.state.running) == (1 if at < SERVICE_S else 0)
-            await sleep_until(1.0)
-            assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
-
-    scenario()
+@in_virtual_time
+async def test_the_last_one_to_leave_ends_the_call(at):
+    async with EmbeddingHouse(max_inputs=2) as house:
+        house.ask("a")
+        tickets = [house.ask(text) for text in "bc"]
+        await sleep_until(at)
+        for ticket in tickets:
+            ticket.reply.abandon()
+        await settle()
+        assert not house.worker.scheduler.state.waiting
+        assert len(house.worker.scheduler.state.running) == (1 if at < SERVICE_S else 0)
+        await sleep_until(1.0)
+        assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
 
 
 @in_virtual_time
@@ -268,16 +279,46 @@ async def test_an_error_of_one_input_is_told_to_that_one_only():
 
 
 @in_virtual_time
-async def test_an_input_that_kills_the_runner_takes_nobody_along():
+@pytest.mark.parametrize(("fault", "error"), [(CallFault.GONE_BEFORE_HEAD, BackendGone), (CallFault.SILENT, FirstByteTimeout)])
+async def test_an_input_that_kills_the_runner_or_never_ends_takes_nobody_along(fault, error):
     async with EmbeddingHouse() as house:
-        gone = CallFault.GONE_BEFORE_HEAD
-        house.ollama.next_calls(None, gone, gone, None, gone, gone, None)
+        house.ollama.next_calls(None, fault, fault, None, fault, fault, None)
         tickets = {text: house.ask(text) for text in "abcd"}
         bad = tickets.pop("c")
         await check_all(tickets)
-        with pytest.raises(BackendGone):
+        with pytest.raises(error):
             await bad.reply.head()
-        assert [event.reason for event in house.events.of(EmbeddingsParted)] == ["backend_gone"]
+        assert [event.reason for event in house.events.of(EmbeddingsParted)] == [error.reason]
+        assert [event.attempt for event in house.events.of(ItemDispatched) if event.request_id == "req_c"] == [1, 2, 3, 4]
+        assert {end.request_id: end.attempts for end in house.events.of(ItemEnded)} == {"req_a": 1, "req_b": 3, "req_c": 4, "req_d": 3}
+
+
+@in_virtual_time
+async def test_a_call_that_is_sent_again_says_so_of_each_member():
+    async with EmbeddingHouse() as house:
+        house.ollama.next_calls(None, CallFault.GONE_BEFORE_HEAD)
+        await check_all({text: house.ask(text) for text in "abc"})
+        assert [(event.request_id, event.attempt) for event in house.events.of(ItemResent)] == [("req_b", 1), ("req_c", 1)]
+        assert [end.attempts for end in house.events.of(ItemEnded)] == [1, 2, 2]
+
+
+@in_virtual_time
+async def test_a_call_that_rises_by_its_age_says_so_of_each_member():
+    async with EmbeddingHouse() as house:
+        house.reload(scheduling={"aging": AgingSettings(promote_after_s=SERVICE_S / 2)}, embeddings={"max_inputs": 2})
+        await check_all({text: house.ask(text, lane=Lane.INTERNAL, priority=Priority.BACKGROUND) for text in "abc"})
+        assert [(event.request_id, event.band) for event in house.events.of(ItemPromoted)] == [("req_b", "normal"), ("req_c", "normal")]
+
+
+@in_virtual_time
+async def test_a_lone_call_that_is_refused_holds_nobody_back():
+    async with EmbeddingHouse() as house:
+        house.reload(queue={"max_external_depth": 0})
+        with pytest.raises(QueueFull):
+            house.ask("a")
+        house.reload()
+        assert await vector_in(house.ask("b")) == vector_of("b")
+        assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone"]
 
 
 @in_virtual_time
@@ -319,14 +360,15 @@ async def test_who_was_accepted_is_asked_for_again_whatever_the_door_says_meanwh
         if refusing == "drain":
             house.gateway.orders.drain()
         else:
-            house.gateway.reload(type(house.gateway.config)(settings=settings_with(queue={"max_external_depth": 0})))
+            house.reload(queue={"max_external_depth": 0})
         await check_all(tickets)
         assert house.sent() == [["a"], ["b", "c"], ["b"], ["c"]]
 
 
 @in_virtual_time
 async def test_an_interrupted_call_is_made_again_and_each_member_says_so():
-    async with EmbeddingHouse(max_inputs=2) as house:
+    async with EmbeddingHouse() as house:
+        house.reload(queue={"max_interrupt_count": 1}, embeddings={"max_inputs": 2})
         house.ask("a")
         tickets = {text: house.ask(text) for text in "bc"}
         await sleep_until(1.5 * SERVICE_S)
@@ -334,6 +376,7 @@ async def test_an_interrupted_call_is_made_again_and_each_member_says_so():
         await check_all(tickets)
         assert house.sent() == [["a"], ["b", "c"], ["u"], ["b", "c"]]
         assert [event.request_id for event in house.events.of(ItemInterrupted)] == ["req_b", "req_c"]
+        assert [(event.request_id, event.interrupt_count) for event in house.events.of(ItemProtected)] == [("req_b", 1), ("req_c", 1)]
         assert [end.interrupt_count for end in house.events.of(ItemEnded) if end.request_id in {"req_b", "req_c"}] == [1, 1]
         assert await vector_in(urgent) == vector_of("u")
 
@@ -343,14 +386,23 @@ async def test_a_full_queue_refuses_all_who_wait_for_the_call_each_with_an_error
     async with EmbeddingHouse(max_wait_ms=1000.0) as house:
         house.ask("a")
         tickets = [house.ask(text) for text in "bc"]
-        house.gateway.reload(
-            type(house.gateway.config)(settings=settings_with(queue={"max_external_depth": 0}, embeddings={"max_inputs": 3}))
-        )
+        house.reload(queue={"max_external_depth": 0}, embeddings={"max_inputs": 3})
         tickets.append(house.ask("d"))
         errors = await asyncio.gather(*(ticket.reply.head() for ticket in tickets), return_exceptions=True)
         assert [type(error) for error in errors] == [QueueFull] * 3
         assert len(set(map(id, errors))) == 3
         assert all(isinstance(error, HearthError) and error.retry_after_s for error in errors)
+        await sleep_until(1.0)
+        assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
+
+
+@in_virtual_time
+async def test_a_drain_sends_what_is_held():
+    async with EmbeddingHouse(max_wait_ms=10_000.0) as house:
+        tickets = {text: house.ask(text) for text in "abc"}
+        house.gateway.orders.drain()
+        assert [event.why for event in house.events.of(EmbeddingsFlushed)] == ["alone", "stopping"]
+        await check_all(tickets)
 
 
 @in_virtual_time
@@ -381,10 +433,9 @@ async def test_a_stop_without_a_free_slot_tells_everybody_who_is_held():
 async def test_every_setting_is_in_force_with_the_next_call():
     async with EmbeddingHouse() as house:
         tickets = {"a": house.ask("a"), "b": house.ask("b")}
-        config = type(house.gateway.config)
-        house.gateway.reload(config(settings=settings_with(embeddings={"max_inputs": 2, "max_wait_ms": 5.0})))
+        house.reload(embeddings={"max_inputs": 2, "max_wait_ms": 5.0})
         tickets |= {text: house.ask(text) for text in "cd"}
-        house.gateway.reload(config(settings=settings_with(embeddings={"accumulate": False})))
+        house.reload(embeddings={"accumulate": False})
         tickets |= {text: house.ask(text) for text in "ef"}
         await check_all(tickets)
         flushed = [(event.inputs, event.why, event.held_s) for event in house.events.of(EmbeddingsFlushed)]

@@ -23,7 +23,8 @@ def answer_in(capture: str) -> bytes:
 
 def inputs(*texts: str) -> list[SingleInput]:
     found = [single_input(EMBED, json.dumps({"model": "emb", "input": text}).encode()) for text in texts]
-    return [each for each in found if each is not None]
+    assert None not in found
+    return [each for each in found if each]
 
 
 @pytest.mark.parametrize("body", [{"model": "m", "input": "a"}, {"model": "m", "input": ["a"]}, {"input": "a", "model": "m"}])
@@ -50,6 +51,19 @@ def test_one_input_is_one_whether_it_stands_in_a_list_or_not(body):
 )
 def test_what_is_not_plainly_one_short_input_goes_as_it_is(body):
     assert single_input(EMBED, body) is None
+
+
+def test_the_longest_body_that_may_have_company_has_it():
+    text = "x" * (MAX_BODY_BYTES - len(b'{"model":"m","input":""}'))
+    assert single_input(EMBED, b'{"model":"m","input":"%b"}' % text.encode()) is not None
+
+
+def test_the_order_of_the_fields_makes_no_difference():
+    bodies = b'{"model":"m","dimensions":8,"input":"a"}', b'{"input":"a","dimensions":8,"model":"m"}'
+    one, other = (single_input(EMBED, body) for body in bodies)
+    assert one is not None
+    assert other is not None
+    assert one.options == other.options
 
 
 def test_the_old_route_takes_one_prompt_only_and_is_left_alone():

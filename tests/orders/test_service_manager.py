@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +68,13 @@ async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_dec
 
 
 @in_virtual_time
+async def test_a_patient_watchdog_is_fed_with_each_status():
+    queue = Queue()
+    await beating(queue.manager(watchdog=3600.0), until=5 * BEAT_S - 0.1)
+    assert queue.told.count("WATCHDOG=1") == 5
+
+
+@in_virtual_time
 async def test_a_queue_that_hangs_starves_the_watchdog_though_the_loop_runs():
     queue = Queue()
     manager = queue.manager(watchdog=9.0)
@@ -114,34 +122,34 @@ async def test_what_the_manager_waits_for_is_told_until_it_is_taken():
 
 
 @pytest.mark.parametrize("end", [RELOADED, REJECTED, FAULT])
-def test_a_reload_that_was_asked_for_ends_however_it_ends(end: Event):
-    async def play() -> list[str]:
-        queue = Queue()
-        manager = queue.manager()
-        await sleep_until(7.5)
-        manager.reloading()
-        manager.emit(end)
-        manager.emit(end)
-        return queue.told
+@in_virtual_time
+async def test_a_reload_that_was_asked_for_ends_however_it_ends(end: Event):
+    queue = Queue()
+    manager = queue.manager()
+    await sleep_until(7.5)
+    manager.reloading()
+    manager.emit(end)
+    manager.emit(end)
+    assert queue.told == ["RELOADING=1\nMONOTONIC_USEC=7500000", "READY=1"]
 
-    told: list[str] = []
 
-    @in_virtual_time
-    async def run():
-        told.extend(await play())
-
-    run()
-    assert told == ["RELOADING=1\nMONOTONIC_USEC=7500000", "READY=1"]
+@in_virtual_time
+async def test_once_stopping_nothing_else_is_said():
+    queue = Queue()
+    manager = queue.manager(watchdog=None)
+    manager.reloading()
+    manager.emit(STOPPING)
+    queue.told.clear()
+    queue.status = "0 running, 3 waiting"
+    manager.emit(RELOADED)
+    await beating(manager, until=2 * BEAT_S)
+    assert queue.told == []
 
 
 def test_it_hears_of_nothing_else():
-    async def kinds() -> list[bool]:
-        manager = Queue().manager()
-        return [
-            manager.handler_of(kind) is not None for kind in (GatewayStarted, GatewayStopping, ConfigReloaded, InternalFault, ItemEnded)
-        ]
-
-    assert asyncio.run(kinds()) == [True, True, True, True, False]
+    manager = Queue().manager()
+    heard = [manager.handler_of(kind) is not None for kind in (GatewayStarted, GatewayStopping, ConfigReloaded, InternalFault, ItemEnded)]
+    assert heard == [True, True, True, True, False]
 
 
 # The live queue.
@@ -153,7 +161,7 @@ def joined(house: House, environ: dict[str, str]) -> None:
 
 @in_virtual_time
 async def test_the_live_queue_is_alive_idle_and_busy():
-    with listening("@hearth-test-live-" + str(os.getpid())) as heard:
+    with closing(Heard("@hearth-test-live-" + str(os.getpid()))) as heard:
         house = House("a", resident=("a",))
         joined(house, {"NOTIFY_SOCKET": heard.name})
         async with house:
@@ -166,7 +174,7 @@ async def test_the_live_queue_is_alive_idle_and_busy():
 
 @in_virtual_time
 async def test_a_queue_task_that_has_ended_feeds_nothing():
-    with listening("@hearth-test-dead-" + str(os.getpid())) as heard:
+    with closing(Heard("@hearth-test-dead-" + str(os.getpid()))) as heard:
         house = House("a", resident=("a",))
         joined(house, {"NOTIFY_SOCKET": heard.name})
         async with house:
@@ -185,7 +193,7 @@ async def test_a_queue_task_that_has_ended_feeds_nothing():
 
 @in_virtual_time
 async def test_a_queue_whose_every_decision_fails_feeds_nothing():
-    with listening("@hearth-test-sick-" + str(os.getpid())) as heard:
+    with closing(Heard("@hearth-test-sick-" + str(os.getpid()))) as heard:
         house = House("a", resident=("a",), expect_faults=True)
         joined(house, {"NOTIFY_SOCKET": heard.name})
         async with house:
@@ -198,12 +206,10 @@ async def test_a_queue_whose_every_decision_fails_feeds_nothing():
             assert "WATCHDOG=1" in await heard.until(41.0)
 
 
-def test_without_a_manager_a_reload_is_just_asked_for():
-    async def play() -> bool:
-        house = House("a")
-        return join_service_manager(house.gateway, {}) == house.gateway.request_reload
-
-    assert asyncio.run(play())
+@in_virtual_time
+async def test_without_a_manager_a_reload_is_just_asked_for():
+    house = House("a")
+    assert join_service_manager(house.gateway, {}) == house.gateway.request_reload
 
 
 # The socket.
@@ -239,22 +245,9 @@ class Heard:
         self._socket.close()
 
 
-class listening:
-    """A socket for the time of the block."""
-
-    def __init__(self, name: str) -> None:
-        self._heard = Heard(name)
-
-    def __enter__(self) -> Heard:
-        return self._heard
-
-    def __exit__(self, *_: object) -> None:
-        self._heard.close()
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Heard]:
-    with listening(str(tmp_path / "notify")) as heard:
+    with closing(Heard(str(tmp_path / "notify"))) as heard:
         yield heard
 
 
@@ -266,7 +259,7 @@ def test_a_message_reaches_a_socket_of_the_file_system(path: Heard):
 
 
 def test_a_message_reaches_an_abstract_socket():
-    with listening(f"@hearth-test-{os.getpid()}") as heard:
+    with closing(Heard(f"@hearth-test-{os.getpid()}")) as heard:
         notify = notify_socket({"NOTIFY_SOCKET": heard.name})
         assert notify is not None
         assert notify("READY=1")
@@ -282,7 +275,7 @@ def test_a_manager_that_is_gone_or_does_not_listen_holds_nobody_up(tmp_path: Pat
     gone = notify_socket({"NOTIFY_SOCKET": str(tmp_path / "gone")})
     assert gone is not None
     assert not gone("READY=1")
-    with listening(f"@hearth-test-deaf-{os.getpid()}") as heard:
+    with closing(Heard(f"@hearth-test-deaf-{os.getpid()}")) as heard:
         deaf = notify_socket({"NOTIFY_SOCKET": heard.name})
         assert deaf is not None
         assert not all(deaf("STATUS=" + "x" * 1000) for _ in range(2000))

@@ -48,9 +48,9 @@ class Seen:
     first_byte_s: dict[int, float] = field(default_factory=dict)
     answered_at: float = 0.0
 
-    def percentile_s(self, share: float, numbers: Mapping[int, Ask] | None = None) -> float:
-        """Time to first byte by nearest rank, over all requests or over some."""
-        waits = sorted(wait_s for number, wait_s in self.first_byte_s.items() if numbers is None or number in numbers)
+    def percentile_s(self, share: float) -> float:
+        """Time to first byte by nearest rank, over all requests."""
+        waits = sorted(self.first_byte_s.values())
         return waits[ceil(share * len(waits)) - 1]
 
 

@@ -223,7 +223,6 @@ class House(RuleBasedStateMachine):
         house.tell(inputs.BackendUp())
         house.tell(inputs.ExternalPaused(paused=False))
         house.tell(inputs.ModelPinned(model=None))
-        self._let_the_homeless_leave()
         entries = len(house.state.entries)
         house.quiesce(bound=20 + 8 * entries + 4 * len(MODELS))
         if self.draining:
@@ -231,13 +230,6 @@ class House(RuleBasedStateMachine):
         else:
             assert not house.state.entries, f"left behind: {house.state.entries}"
         self._nothing_is_held()
-
-    def _let_the_homeless_leave(self) -> None:
-        """Work for any model may wait for ever where there is no home: its callers leave."""
-        if self.house.state.home is None:
-            for sequence, entry in list(self.house.state.entries.items()):
-                if entry.item.model is None and not entry.cancelled:
-                    self.house.cancel(sequence)
 
     def _nothing_new_runs(self) -> None:
         assert all(entry.model is None for entry in self.house.state.entries.values())

@@ -457,4 +457,7 @@ def first_broken(numbers: range) -> tuple[int, AssertionError] | None:
             Schedule(number, pool[number % len(pool)]).run()
         except AssertionError as broken:
             return number, broken
+        except Exception as crash:
+            crash.add_note(f"schedule {number}")
+            raise
     return None

@@ -10,10 +10,9 @@ from tests.support.shell import Shell, house_settings
 SOON = SchedulingSettings(policy=PolicyName.AFFINITY, max_swap_wait_s=20.0, residency_factor=3.0)
 
 
-def overloaded(policy: PolicyName = PolicyName.AFFINITY) -> tuple[Shell, int]:
+def overloaded() -> tuple[Shell, int]:
     """Model a never runs dry and b waits since t = 0; a was loaded at t = 0. Returns the running item of a."""
-    scheduling = SchedulingSettings(policy=policy, max_swap_wait_s=20.0, residency_factor=3.0)
-    house = Shell(house_settings(scheduling=scheduling), resident=("a",))
+    house = Shell(house_settings(scheduling=SOON), resident=("a",))
     running = house.arrive("a")
     house.arrive("b")
     house.arrive("a")
@@ -40,16 +39,23 @@ def test_an_item_that_is_not_overdue_yet_forces_nothing():
     assert house.at(19.0).finish(running) == ["start 3 on a"]
 
 
+def test_of_two_overdue_items_the_older_one_forces_its_swap():
+    house, running = overloaded()
+    house.at(1.0).arrive("c")
+    house.at(30.0).finish(running)
+    assert house.unloaded() == ["load b"]
+
+
 def test_an_overdue_item_waits_until_the_loaded_model_has_served_three_times_the_cost_of_the_swap():
     house, running = overloaded()
     assert house.at(29.9).finish(running) == ["start 3 on a"]
 
 
-def test_the_measured_cost_of_a_swap_replaces_the_assumed_one():
+def test_the_measured_cost_of_a_swap_from_unload_to_load_replaces_the_assumed_one():
     house = Shell(house_settings(scheduling=SOON), resident=("a",))
     house.finish(house.arrive("a"))
     house.arrive("b")
-    house.unloaded()
+    house.at(0.5).unloaded()
     house.at(2.0).loaded()
     assert house.state.estimates.swap_s("a", "b") == 2.0
 
@@ -63,7 +69,7 @@ def test_ageing_never_crosses_bands():
 
 
 def test_fifo_never_ages():
-    house = Shell(house_settings(policy=PolicyName.FIFO, parallel=1), resident=("a",))
+    house = Shell(house_settings(policy=PolicyName.FIFO), resident=("a",))
     running = house.arrive("a")
     first = house.arrive("a")
     house.arrive("b")

@@ -68,6 +68,16 @@ def test_a_lone_item_waits_for_company_and_then_swaps():
     assert house.log[-1] == (22.0, "unload a")
 
 
+def test_of_two_swaps_that_are_due_the_one_for_who_waits_longer_comes():
+    house = house_with()
+    left = house.at(20.0).arrive("c")
+    house.arrive("b")
+    house.arrive("c")
+    house.cancel(left)
+    house.at(22.0)
+    assert house.unloaded() == ["load b"]
+
+
 def test_the_model_in_memory_serves_while_a_swap_is_deferred():
     house = house_with()
     house.at(20.0).arrive("b")

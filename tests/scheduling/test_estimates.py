@@ -7,10 +7,10 @@ import json
 import pytest
 
 from hearth.scheduling.estimates import KEPT_CALLERS, MAX_CALLERS, Estimates
-from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
 
 
-def item(*, caller: str = "c", prompt_tokens: int = 0, max_tokens: int | None = None) -> QueueItem:
+def item(*, caller: str = "c", prompt_tokens: int = 0, max_tokens: int | None = None, kind: WorkKind = WorkKind.GENERATE) -> QueueItem:
     return QueueItem(
         sequence=Sequence(1),
         request_id=RequestId("r"),
@@ -21,6 +21,7 @@ def item(*, caller: str = "c", prompt_tokens: int = 0, max_tokens: int | None = 
         arrived_at=0.0,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
+        kind=kind,
     )
 
 
@@ -64,6 +65,15 @@ def test_a_model_that_is_always_slow_is_learned_as_slow():
     assert estimates.swap_s("a", "b") == pytest.approx(100.0, rel=0.01)
 
 
+def test_a_model_that_was_slow_long_ago_has_the_cap_of_a_fast_one():
+    estimates = Estimates(swap_prior_s=10.0)
+    for seconds in (*(100.0 for _ in range(20)), *(5.0 for _ in range(9))):
+        estimates.learn_swap("a", "b", seconds)
+    before = estimates.swap_s("a", "b")
+    estimates.learn_swap("a", "b", 500.0)
+    assert estimates.swap_s("a", "b") == pytest.approx(before + 0.3 * (60.0 - before))
+
+
 def test_speeds_and_lengths_are_learned_by_caller_and_model():
     estimates = Estimates(swap_prior_s=10.0)
     usage = Usage(prompt_tokens=100, output_tokens=50, prompt_s=0.5, decode_s=2.0)
@@ -78,25 +88,33 @@ def test_the_whole_run_stands_in_where_the_answer_has_no_timings():
     assert estimates.service_s(item(), "a") == 5.0
 
 
-def test_an_answer_that_reports_nothing_teaches_nothing():
+def test_an_answer_that_reports_nothing_teaches_nothing_and_one_without_a_time_no_speed():
     estimates = Estimates(swap_prior_s=10.0)
     before = estimates.service_s(item(), "a")
     estimates.learn_item(item(), "a", Usage(), run_s=100.0)
+    assert estimates.service_s(item(), "a") == before
     estimates.learn_item(item(), "a", Usage(output_tokens=5), run_s=0.0)
     assert estimates.service_s(item(caller="new"), "a") == before
 
 
 def test_the_memory_of_callers_is_bounded():
     estimates = Estimates(swap_prior_s=10.0)
-    for number in range(MAX_CALLERS + 5):
+    for number in (*range(MAX_CALLERS), 0, MAX_CALLERS):
         estimates.learn_item(item(caller=f"c{number}"), "a", Usage(output_tokens=1, decode_s=1.0), run_s=1.0)
-    assert estimates.service_s(item(caller="c0"), "a") == 200.0
-    assert estimates.service_s(item(caller=f"c{MAX_CALLERS}"), "a") == 1.0
+    assert [estimates.service_s(item(caller=f"c{number}"), "a") for number in (0, 1, 2, MAX_CALLERS)] == [1.0, 200.0, 1.0, 1.0]
 
 
-def test_what_may_take_long_is_longer_than_what_is_expected():
+def test_what_an_answer_may_take_is_its_limit_at_the_learned_speed():
     estimates = Estimates(swap_prior_s=10.0)
-    assert estimates.limit_s(item(), "a") > estimates.service_s(item(), "a")
+    assert estimates.limit_s(item(), "a") == 819.2
+    assert estimates.limit_s(item(prompt_tokens=1000, max_tokens=50), "a") == 1.0 + 5.0
+    estimates.learn_item(item(), "a", Usage(output_tokens=50, decode_s=2.0), run_s=9.0)
+    assert estimates.limit_s(item(max_tokens=50), "a") == 2.0
+
+
+def test_an_embedding_is_done_when_its_prompt_is_read():
+    estimates, embedded = Estimates(swap_prior_s=10.0), item(prompt_tokens=1000, kind=WorkKind.EMBED)
+    assert (estimates.service_s(embedded, "a"), estimates.limit_s(embedded, "a")) == (1.0, 1.0)
 
 
 def test_an_output_limit_beyond_every_number_is_a_long_time():

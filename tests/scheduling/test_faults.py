@@ -33,6 +33,19 @@ def test_a_fault_after_bytes_were_forwarded_gives_the_item_up():
     assert house.fail(first, Fault.BACKEND_GONE) == [f"fail {first} attempts_exhausted"]
 
 
+def test_attempts_that_end_with_the_backend_do_not_count():
+    house = Shell(resident=("a",))
+    first = house.arrive("a")
+    again = [f"start {first} on a"]
+    house.tell(inputs.BackendDown())
+    house.fail(first, Fault.BACKEND_GONE)
+    assert house.tell(inputs.BackendUp()) == again
+    assert house.fail(first, Fault.BACKEND_GONE) == again
+    house.tell(inputs.BackendDown())
+    assert house.fail(first, Fault.BACKEND_GONE) == []
+    assert house.tell(inputs.BackendUp()) == again
+
+
 def test_a_fatal_fault_is_not_tried_again():
     house = Shell(resident=("a",))
     assert house.fail(house.arrive("a"), Fault.FATAL) == ["fail 1 attempts_exhausted"]
@@ -93,6 +106,8 @@ def test_a_load_that_fails_twice_gives_its_waiters_up_and_serves_the_others():
     house.load_failed(permanent=True)
     house.at(2.0)
     assert house.load_failed() == ["fail 1 load_failed", "fail 2 load_failed"]
+    house.arrive("b")
+    assert house.load_failed() == [], "those who come later have two tries of their own"
 
 
 def test_a_load_that_can_never_succeed_is_not_tried_again():
@@ -108,8 +123,28 @@ def test_a_failed_load_is_forgotten_when_the_model_came_after_all():
     house.load_failed()
     house.at(2.0).loaded()
     house.finish(1)
-    house.tell(inputs.Unloaded(model="b"))
+    house.arrive("c")
+    assert house.unload_failed() == []
+
+
+def test_a_failed_unload_is_forgotten_when_the_model_went_after_all():
+    house = Shell(resident=("a",))
     house.arrive("b")
+    house.unload_failed()
+    house.at(5.0).unloaded()
+    house.loaded()
+    house.finish(1)
+    house.arrive("a")
+    house.unloaded()
+    assert house.load_failed() == []
+
+
+def test_a_backend_that_comes_back_begins_with_a_clean_record():
+    house = Shell()
+    house.arrive("b")
+    house.load_failed()
+    house.tell(inputs.BackendDown())
+    assert house.at(1.0).tell(inputs.BackendUp()) == ["load b"]
     assert house.load_failed() == []
 
 
@@ -203,10 +238,12 @@ def test_items_wait_for_a_backend_that_is_down_as_long_as_they_may():
 def test_an_item_that_the_backend_dropped_when_it_went_down_waits_no_longer_than_those_in_the_queue():
     house = Shell(house_settings(wait_when_down_s=10.0), resident=("a",))
     dropped = house.arrive("a")
-    house.tell(inputs.BackendDown())
+    house.at(3.0).tell(inputs.BackendDown())
     house.at(5.0).arrive("a")
     house.at(6.0).fail(dropped, Fault.BACKEND_GONE)
-    house.at(10.0)
+    house.at(12.9)
+    assert not house.ended
+    house.at(13.0)
     assert house.ended == {dropped: f"fail {dropped} backend_down"}
 
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
-from hearth.config.settings import PolicyName, SchedulingSettings
+from hearth.config.settings import ModelSettings, PackingSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
+from hearth.scheduling.actions import Action
+from hearth.scheduling.core import Scheduler
 from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, slot_is_free
+from hearth.scheduling.inputs import Input
+from hearth.scheduling.invariants import DecisionChecker
 from hearth.types import Lane, Sequence, Usage
+from tests.scheduling.schedules import Schedule, all_settings
 from tests.support.shell import Shell, house_settings
 
+LEARNED = {
+    "format": 1,
+    "swap_s": [["a", "b", 5.0], ["b", "a", 5.0]],
+    "decode_tps": {"a": 10.0, "b": 10.0},
+    "output_tokens": [["test", "a", 20.0], ["test", "b", 20.0]],
+}
 
-def taught(**settings: object) -> Shell:
+
+def taught(**settings: Any) -> Shell:
     """A house that has learned: 2 s of output at 10 tokens/s for everybody on a and on b, 5 s for a swap."""
-    house = Shell(house_settings(**settings), resident=("a",))  # type: ignore[arg-type]  # the keywords of house_settings
-    for model in ("a", "b"):
-        house.state.estimates._decode_tps[model] = 10.0
-        house.state.estimates._output_tokens["test", model] = 20.0
-    house.state.estimates._swap_s = {("a", "b"): 5.0, ("b", "a"): 5.0}
+    house = Shell(house_settings(**settings), resident=("a",))
+    house.state.estimates.restore(LEARNED)
     return house
 
 
@@ -53,10 +63,18 @@ def test_urgent_work_is_expected_first_and_what_it_interrupts_after_it():
     assert forecast(house.state, house.now) == {urgent: 0.0, running: 2.0, waiting: 4.0}
 
 
+def test_outside_active_hours_urgent_work_is_expected_after_what_runs():
+    house = taught(scheduling=SchedulingSettings(preempt_min_remaining_s=0.0))
+    house.arrive("a")
+    house.tell(inputs.ModeChanged(active=False))
+    urgent = house.internal("a")
+    assert forecast(house.state, house.now) == {urgent: 2.0}
+
+
 def test_a_load_that_is_under_way_is_expected_to_take_what_is_left_of_it():
     house = taught()
     waiting = house.arrive("b")
-    house.unloaded()
+    house.at(1.0).unloaded()
     house.at(3.0)
     assert forecast(house.state, house.now)[waiting] == pytest.approx(2.0)
 
@@ -75,6 +93,7 @@ def test_a_free_slot_is_none_for_external_work_shortly_before_an_announced_task(
     first = house.at(8.0).arrive("a")
     item = house.state.entries[Sequence(first)].item
     house.finish(first)
+    house.tell(inputs.Scheduled(task_type="reindex", due_at=1000.0))
     assert slot_is_free(house.state, item)
     house.tell(inputs.Scheduled(task_type="digest", due_at=9.0))
     assert not slot_is_free(house.state, item)
@@ -83,23 +102,96 @@ def test_a_free_slot_is_none_for_external_work_shortly_before_an_announced_task(
     assert forecast(house.state, house.now, newcomer) == {2: 1.0}
 
 
+@pytest.mark.parametrize(
+    ("happened", "is_free"),
+    [
+        ((), True),
+        ((inputs.BackendDown(),), False),
+        ((inputs.DrainRequested(),), False),
+        ((inputs.Unloaded(model="a"),), False),
+    ],
+    ids=["nothing", "down", "draining", "gone"],
+)
+def test_a_slot_is_free_where_work_would_start_at_once(happened: tuple[Input, ...], is_free: bool) -> None:
+    house = Shell(resident=("a",))
+    first = house.arrive("a")
+    item = house.state.entries[first].item
+    assert not slot_is_free(house.state, item), "one slot, one at work"
+    house.finish(first)
+    for fact in happened:
+        house.tell(fact)
+    assert slot_is_free(house.state, item) is is_free
+    assert not slot_is_free(house.state, replace(item, model=None))
+
+
+def test_no_slot_is_free_behind_somebody_who_waits():
+    house = Shell(resident=("a",))
+    first = house.internal("a")
+    item = house.state.entries[first].item
+    house.tell(inputs.ExternalPaused(paused=True))
+    house.arrive("b")
+    house.finish(first)
+    assert not slot_is_free(house.state, item)
+
+
+@pytest.mark.parametrize(("prefill_max_tokens", "is_free"), [(None, True), (100, False)])
+def test_a_second_slot_is_free_at_once_only_where_nobody_waits_for_rounds(prefill_max_tokens: int | None, is_free: bool) -> None:
+    packing = PackingSettings(prefill_max_tokens=prefill_max_tokens)
+    house = Shell(house_settings(scheduling=SchedulingSettings(packing=packing), parallel=2), resident=("a",))
+    running = house.arrive("a")
+    assert slot_is_free(house.state, house.state.entries[running].item) is is_free
+
+
+class Looking(DecisionChecker):
+    """Keeps every decision; with `ahead`, looks ahead after each."""
+
+    def __init__(self, settings: SchedulerSettings, *, ahead: bool) -> None:
+        super().__init__(Scheduler(settings))
+        self.log: list[list[Action]] = []
+        self._ahead = ahead
+
+    def handle(self, fact: Input, now: float) -> list[Action]:
+        self.log.append(super().handle(fact, now))
+        if self._ahead:
+            forecast(self.state, now)
+        return self.log[-1]
+
+
 def test_looking_ahead_changes_nothing():
+    for number, settings in enumerate(all_settings()):
+        both = Looking(settings, ahead=False), Looking(settings, ahead=True)
+        for brain in both:
+            schedule = Schedule(number, settings)
+            schedule.brain, schedule.state = brain, brain.state
+            schedule.run()
+        told = [(brain.log, brain.state.estimates.export(), str(vars(brain.state.arrivals))) for brain in both]
+        assert told[0] == told[1], f"schedule {number}"
+
+
+def test_looking_ahead_does_not_end_the_time_for_which_a_model_is_left_alone():
     house = taught()
-    for _ in range(5):
+    waiting = house.arrive("b")
+    house.unload_failed()
+    assert forecast(house.state, house.now) == {waiting: 10.0}
+    house.at(1.0).arrive("b")
+    assert house.said == []
+
+
+def test_looking_ahead_fulfils_no_order():
+    house = Shell(house_settings(vram_gb=24.0, models={name: ModelSettings(vram_gb=10.0) for name in "ab"}))
+    for _ in range(4):
         house.arrive("a")
-        house.arrive("b")
-    before = (len(house.state.waiting), dict(house.state.entries), house.state.residency.swap, house.timer)
-    for _ in range(100):
-        forecast(house.state, house.now)
-    assert (len(house.state.waiting), dict(house.state.entries), house.state.residency.swap, house.timer) == before
-    assert house.finish(1) == ["start 3 on a"]
+    house.tell(inputs.LoadOrdered(model="b"))
+    forecast(house.state, house.now)
+    assert house.loaded() == ["start 1 on a", "load b"]
 
 
-def test_nothing_is_foretold_while_nothing_answers():
+@pytest.mark.parametrize("fact", [inputs.BackendDown(), inputs.DrainRequested()])
+def test_nothing_is_foretold_while_nothing_answers_or_starts(fact: Input) -> None:
     house = taught()
     house.arrive("a")
     house.arrive("a")
-    house.tell(inputs.BackendDown())
+    house.tell(fact)
     assert forecast(house.state, house.now) == {}
 
 
@@ -111,6 +203,16 @@ def test_what_stands_far_behind_is_reckoned_from_the_pace_of_those_before():
     expected = forecast(house.state, house.now, newcomer)
     assert len(expected) == HORIZON_ITEMS + 1
     assert expected[newcomer.sequence] == pytest.approx(2.0 * 3 * HORIZON_ITEMS, rel=0.02)
+
+
+def test_where_every_item_needs_a_swap_fewer_are_run_forward():
+    house = taught(policy=PolicyName.FIFO)
+    for number in range(60):
+        last = house.arrive("ab"[number % 2])
+    newcomer = replace(house.state.entries[last].item, sequence=Sequence(last + 1))
+    expected = forecast(house.state, house.now, newcomer)
+    assert len(expected) < 50
+    assert expected[newcomer.sequence] == pytest.approx(7.0 * 60, rel=0.05)
 
 
 def test_what_was_foretold_comes_true_when_nobody_else_comes():

@@ -78,13 +78,24 @@ def test_a_restore_that_fails_is_tried_again_ever_later_and_then_left_alone():
     assert instants == [30.0, 60.0, 120.0, 240.0, 480.0]
 
 
-def test_a_load_that_succeeds_gives_the_home_model_another_chance():
+def given_up() -> Shell:
+    """Every restore of the home model h has failed."""
     house = Shell(house_settings(home="h"))
     house.tell(inputs.TimerFired())
     while house.timer is not None:
         house.fire()
         if house.loading:
             house.load_failed(permanent=True)
+    return house
+
+
+def test_new_settings_give_the_home_model_another_chance():
+    house = given_up()
+    assert house.tell(inputs.PolicyChanged(settings=house.settings)) == ["load h"]
+
+
+def test_a_load_that_succeeds_gives_the_home_model_another_chance():
+    house = given_up()
     house.arrive("c")
     house.loaded()
     house.finish(1)

@@ -9,17 +9,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.scheduling.machine import House
 from tests.support.examples import EXAMPLES
 
-CI = settings(
-    max_examples=2000 * EXAMPLES,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+CI = settings(max_examples=2000 * EXAMPLES, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.timeout(300 * EXAMPLES)
-def test_no_order_of_facts_breaks_the_scheduler_or_leaves_anything_behind():
+def test_no_order_of_facts_breaks_the_scheduler_or_leaves_anything_behind() -> None:
     run_state_machine_as_test(House, settings=CI)

@@ -169,6 +169,7 @@ MUTANTS = (
         new="    if False:\n        _want(",
     ),
     Mutant(what="the home model is back at once", module="ordered", old="    if fact.model == state.comes_back:", new="    if False:"),
+    Mutant(what="a load undoes a later unload", module="facts", old="if model not in state.orders.unwanted:", new="if True:"),
     Mutant(what="an order is tried for ever", module="facts", old="    state.orders.settle(model)\n    stranded", new="    stranded"),
     Mutant(what="what was ordered goes at once", module="facts", old="if swap.why is SwapReason.OWNER:", new="if False:"),
     Mutant(what="home goes before an order", module="home", old="    if state.orders.wanted:\n        return\n", new=""),

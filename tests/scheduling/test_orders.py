@@ -105,6 +105,16 @@ def after_a_loop_of_two_models() -> Shell:
     return house
 
 
+def test_internal_work_for_any_model_does_not_wait_for_paused_work_to_bring_one():
+    house = Shell()
+    pause(house)
+    house.arrive("a")
+    house.arrive(None)
+    house.internal(None)
+    assert house.said == ["fail 3 no_model"]
+    assert pause(house, paused=False) == ["load a"]
+
+
 def test_nothing_is_loaded_beforehand_for_callers_who_are_paused():
     house = after_a_loop_of_two_models()
     pause(house)
@@ -284,6 +294,15 @@ def test_an_order_waits_for_the_model_server():
     assert house.tell(inputs.BackendUp()) == ["load b"]
 
 
+def test_work_for_any_model_waits_for_the_one_that_is_ordered():
+    house = Shell()
+    house.tell(inputs.BackendDown())
+    load(house, "b")
+    anywhere = house.arrive(None)
+    assert house.tell(inputs.BackendUp()) == ["load b"]
+    assert house.loaded() == [f"start {anywhere} on b"]
+
+
 def test_a_load_order_does_not_touch_the_pinned_model():
     house = Shell(resident=("a",))
     pin(house, "a")
@@ -318,6 +337,23 @@ def test_an_unload_waits_for_the_swap_under_way():
     house.internal("b")
     assert unload(house, "a") == []
     assert house.loaded() == ["start 1 on b", "unload a"]
+
+
+def test_a_model_that_is_ordered_out_while_it_loads_goes_when_it_is_there_and_stays_away():
+    house = Shell(house_settings(home="h"))
+    load(house, "h")
+    assert unload(house, "h") == []
+    assert house.loaded() == ["unload h"]
+    house.unloaded()
+    assert house.at(1000.0).loading == []
+
+
+def test_a_model_that_is_ordered_out_and_in_again_while_it_loads_stays():
+    house = Shell()
+    load(house, "b")
+    unload(house, "b")
+    load(house, "b")
+    assert house.loaded() == []
 
 
 def test_whoever_asks_for_a_model_meanwhile_keeps_it():

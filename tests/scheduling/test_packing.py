@@ -26,11 +26,11 @@ def rounds(
     return house_settings(scheduling=SchedulingSettings(packing=packing), parallel=parallel, home=home)
 
 
-def fill(house: Shell, *prompts: int, lane: Lane = Lane.EXTERNAL, priority: Priority = Priority.NORMAL) -> None:
+def fill(house: Shell, *prompts: int, lane: Lane = Lane.EXTERNAL) -> None:
     """While the model server is down, so that all are there when the round begins."""
     house.tell(inputs.BackendDown())
     for tokens in prompts:
-        house.arrive("a", prompt_tokens=tokens, lane=lane, priority=priority)
+        house.arrive("a", prompt_tokens=tokens, lane=lane)
     house.tell(inputs.BackendUp())
 
 
@@ -158,6 +158,13 @@ def test_items_that_would_overrun_an_announced_task_are_not_packed():
     house.arrive("a", max_tokens=40, prompt_tokens=20)
     house.tell(inputs.BackendUp())
     assert house.said == ["start 1 on a", "start 3 on a"]
+
+
+def test_the_houses_own_items_are_packed_whatever_is_announced():
+    house = Shell(rounds(), resident=("a",))
+    house.tell(inputs.Scheduled(task_type="digest", due_at=4.0))
+    fill(house, 10, 10, lane=Lane.INTERNAL)
+    assert house.said == ["start 1 on a", "start 2 on a"]
 
 
 def test_pack_without_a_size_of_its_own_takes_rounds_of_2048_tokens():

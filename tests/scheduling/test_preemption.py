@@ -11,11 +11,18 @@ from hearth.types import Band, Priority, Sequence, Usage
 from tests.support.shell import Shell, house_settings
 
 
-def busy(*, streamed: bool = False, parallel: int = 1) -> Shell:
+def busy(*, parallel: int = 1) -> Shell:
     """One external item runs on a."""
     house = Shell(house_settings(parallel=parallel), resident=("a",))
-    first = house.arrive("a")
-    house.first_byte(first, forwarded=streamed)
+    house.arrive("a")
+    return house
+
+
+def stream(scheduling: SchedulingSettings | None = None, *, replayable: bool = False, parallel: int = 1) -> Shell:
+    """One external stream runs on a, and its caller has seen bytes."""
+    house = Shell(house_settings(scheduling=scheduling, parallel=parallel), resident=("a",))
+    first = house.arrive("a", replayable=replayable)
+    house.first_byte(first, forwarded=True)
     return house
 
 
@@ -26,18 +33,10 @@ def test_internal_work_stops_a_running_external_item():
     assert house.stop(1) == [f"start {urgent} on a"]
 
 
-def test_an_item_whose_caller_has_seen_bytes_is_never_stopped():
-    house = busy(streamed=True)
+def test_a_stream_that_cannot_be_resumed_is_not_stopped_at_once():
+    house = stream()
     house.internal("a")
     assert house.said == []
-
-
-def stream(scheduling: SchedulingSettings | None = None, *, replayable: bool) -> Shell:
-    """One external stream runs on a, and its caller has seen bytes."""
-    house = Shell(house_settings(scheduling=scheduling), resident=("a",))
-    first = house.arrive("a", replayable=replayable)
-    house.first_byte(first, forwarded=True)
-    return house
 
 
 def test_a_stream_that_can_be_resumed_is_stopped_though_its_caller_has_seen_bytes():
@@ -60,6 +59,14 @@ def test_a_resumed_stream_can_be_stopped_again_before_and_after_it_has_caught_up
     assert house.said == ["preempt 1"]
 
 
+def test_a_resumed_stream_that_has_sent_nothing_yet_may_be_sent_again():
+    house = stream(replayable=True)
+    urgent = house.internal("a")
+    house.stop(1)
+    house.finish(urgent)
+    assert house.fail(1, inputs.Fault.BACKEND_GONE) == ["start 1 on a"]
+
+
 def test_a_stream_that_has_outgrown_what_is_kept_is_not_stopped_any_more():
     house = stream(replayable=True)
     house.tell(inputs.Outgrown(sequence=Sequence(1), attempt=1))
@@ -76,14 +83,34 @@ def test_outgrowing_while_the_order_to_stop_is_on_its_way_lets_the_stream_go_on(
 
 
 def test_with_finish_a_started_stream_ends_first():
-    house = stream(SchedulingSettings(started_streams=StartedStreams.FINISH), replayable=True)
-    house.internal("a")
-    assert house.said == []
+    for unreplayable in UnreplayableStreams:
+        rules = SchedulingSettings(started_streams=StartedStreams.FINISH, unreplayable_streams=unreplayable)
+        house = stream(rules, replayable=True)
+        house.internal("a")
+        assert house.said == []
+
+
+def test_only_bytes_that_its_caller_saw_and_that_cannot_be_replayed_let_it_go_on_when_the_order_to_stop_is_on_its_way():
+    for replayable, forwarded, place in ((False, True, Place.RUNNING), (False, False, Place.STOPPING), (True, True, Place.STOPPING)):
+        house = Shell(resident=("a",))
+        first = house.arrive("a", replayable=replayable)
+        house.internal("a")
+        assert house.first_byte(first, forwarded=forwarded) == []
+        assert house.state.entries[first].place is place
+
+
+def test_nothing_that_comes_late_revives_what_was_cut_or_cancelled():
+    cut, cancelled = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR)), stream()
+    cut.internal("a")
+    cancelled.cancel(1)
+    for house in (cut, cancelled):
+        assert house.tell(inputs.Outgrown(sequence=Sequence(1), attempt=1)) == []
+        assert house.state.entries[Sequence(1)].place is Place.STOPPING
 
 
 @pytest.mark.parametrize("elsewhere", ["a", "b"])
 def test_internal_work_waits_for_a_stream_no_longer_than_the_bound(elsewhere):
-    house = stream(SchedulingSettings(preempt_finish_bound_s=40.0), replayable=False)
+    house = stream(SchedulingSettings(preempt_finish_bound_s=40.0))
     house.at(100.0)
     urgent = house.internal(elsewhere)
     house.at(139.9)
@@ -95,20 +122,20 @@ def test_internal_work_waits_for_a_stream_no_longer_than_the_bound(elsewhere):
 
 
 def test_with_error_a_stream_that_cannot_be_resumed_is_cut_at_once():
-    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR), replayable=False)
+    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR))
     urgent = house.internal("a")
     assert house.said == ["cut 1"]
     assert house.stop(1) == ["fail 1 interrupted", f"start {urgent} on a"]
 
 
 def test_a_cut_stream_that_ends_by_itself_first_has_ended_well():
-    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR), replayable=False)
+    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR))
     urgent = house.internal("a")
     assert house.finish(1) == [f"start {urgent} on a"]
 
 
 def test_a_stream_is_never_cut_for_external_work():
-    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR), replayable=False)
+    house = stream(SchedulingSettings(unreplayable_streams=UnreplayableStreams.ERROR))
     house.arrive("b")
     assert house.said == []
 
@@ -123,7 +150,8 @@ def test_a_protected_stream_is_neither_stopped_nor_cut():
 
 
 def test_an_item_whose_first_byte_was_held_back_is_stopped():
-    house = busy(streamed=False)
+    house = busy()
+    house.first_byte(1, forwarded=False)
     house.internal("a")
     assert house.said == ["preempt 1"]
 
@@ -135,6 +163,14 @@ def test_outside_active_hours_internal_work_waits_for_the_running_item_and_goes_
     urgent = house.internal("a")
     assert house.said == []
     assert house.finish(1) == [f"start {urgent} on a"]
+
+
+def test_outside_active_hours_internal_work_for_another_model_waits_for_it_too():
+    house = busy()
+    house.tell(inputs.ModeChanged(active=False))
+    house.internal("b")
+    assert house.said == []
+    assert house.finish(1) == ["unload a"]
 
 
 def test_the_beginning_of_active_hours_stops_what_keeps_internal_work_waiting():
@@ -185,14 +221,14 @@ def test_internal_work_for_another_model_stops_everything_that_keeps_it_out():
 
 
 def test_nothing_is_stopped_for_another_model_where_one_item_has_to_finish_anyway():
-    house = busy(streamed=True, parallel=2)
+    house = stream(parallel=2)
     house.arrive("a")
     house.internal("b")
     assert house.said == []
 
 
 def test_a_model_that_must_make_room_takes_no_more_external_work():
-    house = busy(streamed=True, parallel=2)
+    house = stream(parallel=2)
     house.internal("b")
     house.arrive("a")
     assert house.said == []
@@ -231,10 +267,20 @@ def test_an_item_interrupted_often_enough_is_protected_and_finishes():
 
 
 def test_an_item_that_is_nearly_done_is_not_stopped():
-    house = Shell(resident=("a",))
+    house = Shell(house_settings(scheduling=SchedulingSettings(preempt_min_remaining_s=1.0)), resident=("a",))
     house.arrive("a", max_tokens=40)
     house.internal("a")
     assert house.said == []
+
+
+def test_what_is_left_of_an_item_is_reckoned_from_when_it_was_sent():
+    house = Shell(resident=("a",))
+    house.arrive("a", max_tokens=40)
+    house.at(5.0).started(1)
+    house.at(5.5).internal("a")
+    assert house.said == []
+    house.at(6.0)
+    assert house.log[-1] == (6.0, "preempt 1")
 
 
 def test_an_item_that_should_have_ended_long_ago_loses_that_protection_at_its_expected_end():
@@ -305,7 +351,7 @@ def test_the_owner_can_make_external_work_yield_outside_active_hours_too():
 
 
 def test_the_owner_cannot_break_a_stream_that_a_caller_is_reading():
-    house = busy(streamed=True)
+    house = stream()
     assert house.tell(inputs.PreemptRequested()) == []
 
 

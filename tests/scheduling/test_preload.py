@@ -109,6 +109,8 @@ def test_nothing_is_loaded_when_an_announced_task_is_near():
     house.tell(inputs.Scheduled(task_type="digest", due_at=house.now + 60.0))
     house.at(house.now + 10.0)
     assert not house.unloading
+    house.at(house.now + 50.0).tell(inputs.TimerFired())
+    assert not house.unloading, "by now its caller is later than it ever was"
 
 
 def test_other_policies_load_nothing_beforehand():

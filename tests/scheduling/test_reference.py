@@ -9,9 +9,7 @@ import pytest
 
 from hearth.config.settings import GpuSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.actions import Dispatch
-from hearth.scheduling.core import Scheduler
-from hearth.scheduling.invariants import DecisionChecker
-from hearth.simulation.engine import Brain, simulate
+from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Mix, Workload, random_workload
 from tests.scheduling.reference import Reference
 from tests.support.examples import EXAMPLES
@@ -32,9 +30,9 @@ def drawn(seed: int) -> Workload:
     return replace(random_workload(Random(seed), MIX), unload_s={})
 
 
-def starts_of(workload: Workload, policy: PolicyName, brain: Brain | None = None) -> list[tuple[float, int, str]]:
+def starts_of(workload: Workload, policy: PolicyName) -> list[tuple[float, int, str]]:
     settings = workload.settings(rules(), policy)
-    run = simulate(workload, settings, brain or DecisionChecker(Scheduler(settings)))
+    run = simulate(workload, settings)
     numbers = {record.sequence: record.job.id for record in run.records}
     return [(at, numbers[action.sequence], action.model) for at, action in run.decisions if isinstance(action, Dispatch)]
 

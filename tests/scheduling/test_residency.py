@@ -62,6 +62,14 @@ def test_a_model_that_does_not_fit_evicts_the_least_recently_used_one():
     assert house.said == ["unload b"]
 
 
+def test_a_model_counts_as_used_when_it_was_loaded():
+    house = sized(resident=("a",))
+    house.finish(house.at(1.0).arrive("a"))
+    house.at(2.0).tell(inputs.Loaded(model="b"))
+    house.arrive("c")
+    assert house.said == ["unload a"]
+
+
 def test_no_more_models_are_evicted_than_needed():
     house = sized(resident=("a", "h", "b"))
     house.at(1.0).arrive("c")
@@ -181,11 +189,18 @@ def test_a_size_that_the_backend_reports_is_learned():
     assert house.said == ["load a"]
 
 
-def test_what_can_never_fit_is_refused_at_once():
-    house = sized(vram_gb=16.0)
+def test_a_size_that_is_reported_later_counts_for_what_is_in_memory():
+    house = Shell(house_settings(vram_gb=24.0), resident=("a",))
+    house.tell(inputs.Loaded(model="a", vram_mib=8192.0))
+    assert house.state.residency.residents["a"].reserved_mib == 8192.0
+
+
+@pytest.mark.parametrize(("vram_gb", "said"), [(19.9, "fail 1 never_fits"), (20.0, "load d")])
+def test_what_can_never_fit_is_refused_at_once(vram_gb: float, said: str) -> None:
+    house = sized(vram_gb=vram_gb)
     house.arrive("d")
-    assert house.said == ["fail 1 never_fits"]
-    assert not house.state.entries
+    assert house.said == [said]
+    assert bool(house.state.entries) is (said == "load d")
 
 
 def test_a_reservation_ends_with_its_resident():
@@ -234,7 +249,14 @@ def test_the_owners_word_about_memory_counts_before_the_gpus(configured, sampled
 
 @pytest.mark.parametrize(
     ("configured", "sampled", "foreign", "expected"),
-    [(None, None, 5.0, None), (None, 512.0, 12.0, 500.0), (1.0, 512.0, 24.0, 1000.0), (None, 512.0, 600.0, 0.0), (0, 5.0, 5.0, inf)],
+    [
+        (None, None, 5.0, None),
+        (None, 512.0, 12.0, 500.0),
+        (1.0, 512.0, 24.0, 1000.0),
+        (None, 512.0, 600.0, 0.0),
+        (None, 512.0, -5.0, 512.0),
+        (0, 5.0, 5.0, inf),
+    ],
 )
 def test_the_room_for_models_is_what_others_leave(configured, sampled, foreign, expected):
     residency = Residency(house_settings(vram_gb=configured))
@@ -245,9 +267,16 @@ def test_the_room_for_models_is_what_others_leave(configured, sampled, foreign, 
 def test_an_unload_that_nobody_ordered_does_not_take_a_model_from_under_running_work():
     house = sized(resident=("a",))
     running = house.arrive("a")
-    house.tell(inputs.Unloaded(model="a"))
-    house.finish(running)
-    assert not house.state.entries
+    waiting = house.arrive("a")
+    assert house.tell(inputs.Unloaded(model="a")) == []
+    assert house.finish(running) == [f"start {waiting} on a"]
+
+
+def test_an_unload_that_nobody_ordered_does_not_end_a_load():
+    house = sized()
+    first = house.arrive("a")
+    assert house.tell(inputs.Unloaded(model="a")) == []
+    assert house.loaded() == [f"start {first} on a"]
 
 
 def crowded(sizes_gb: dict[str, float], newcomer_gb: float) -> Shell:
@@ -351,6 +380,13 @@ def test_models_that_take_turns_are_loaded_no_more_often_than_they_serve():
     starts = [said for _, said in house.log if said.startswith("start")]
     assert len(starts) == 30
     assert len(loads) <= len(starts)
+
+
+def test_work_for_any_model_goes_to_the_one_that_was_used_last():
+    house = sized(resident=("a", "b"))
+    house.finish(house.at(1.0).arrive("a"))
+    anywhere = house.arrive(None)
+    assert house.said == [f"start {anywhere} on a"]
 
 
 def test_work_for_any_model_does_not_go_to_one_that_only_embeds():

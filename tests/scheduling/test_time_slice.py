@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hearth.config.settings import PolicyName, SchedulingSettings, TimeSliceSettings
 from tests.support.shell import Shell, house_settings
 
 SLICED = SchedulingSettings(policy=PolicyName.TIME_SLICE, residency_factor=1.0, time_slice=TimeSliceSettings(min_slice_factor=2.0))
 
 
-def house_of(a: int, b: int) -> Shell:
+def house_of(a: int, b: int, rules: SchedulingSettings = SLICED) -> Shell:
     """So many items of 5 s wait for a, which is in memory since 0, and for b."""
-    house = Shell(house_settings(scheduling=SLICED), resident=("a",))
+    house = Shell(house_settings(scheduling=rules), resident=("a",))
     for model, count in (("a", a), ("b", b)):
         for _ in range(count):
             house.arrive(model)
@@ -26,6 +28,10 @@ def slice_of(house: Shell) -> float:
 
 def test_equals_get_the_least_slice_each():
     assert slice_of(house_of(20, 20)) == 20.0
+
+
+def test_no_slice_ends_before_the_model_has_earned_its_place():
+    assert slice_of(house_of(20, 20, replace(SLICED, residency_factor=5.0))) == 50.0
 
 
 def test_a_model_with_most_of_the_work_gets_most_of_the_round():

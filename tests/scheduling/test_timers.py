@@ -95,7 +95,7 @@ def test_an_external_item_that_would_overrun_an_announced_task_does_not_start():
 def test_an_external_item_that_ends_in_time_starts_before_an_announced_task():
     house = Shell(resident=("a",))
     house.tell(inputs.Scheduled(task_type="digest", due_at=10.0))
-    house.at(8.0).arrive("a", max_tokens=40)
+    house.at(9.0).arrive("a", max_tokens=40)
     assert house.said == ["start 1 on a"]
 
 
@@ -115,10 +115,12 @@ def test_an_item_held_back_for_an_announced_task_starts_when_its_time_has_come_a
 
 
 def test_an_announcement_holds_nothing_back_before_its_window():
-    house = Shell(resident=("a",))
-    house.tell(inputs.Scheduled(task_type="digest", due_at=1000.0))
-    house.at(879.0).arrive("a")
-    assert house.said == ["start 1 on a"]
+    """A prompt that takes 200 s to read would overrun the task in any case; the window is two minutes."""
+    for instant, said in ((879.9, ["start 1 on a"]), (880.0, [])):
+        house = Shell(resident=("a",))
+        house.tell(inputs.Scheduled(task_type="digest", due_at=1000.0))
+        house.at(instant).arrive("a", prompt_tokens=200_000)
+        assert house.said == said
 
 
 def test_an_announcement_never_holds_internal_work_back():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hearth.scheduling.waiting import Entry, WaitingRoom
+from hearth.scheduling.waiting import SPARE_KEYS, Entry, WaitingRoom
 from hearth.types import Band, Lane, Priority, QueueItem, RequestId, Sequence
 
 
@@ -68,6 +68,15 @@ def test_an_entry_that_comes_back_to_its_own_line_is_counted_once():
     assert (len(room), room.models(), room.lines[Band.EXTERNAL]) == (0, (), {})
 
 
+def test_an_entry_that_left_from_the_middle_and_came_back_is_seen_once():
+    room, head, other = WaitingRoom(), entry(1), entry(2)
+    room.add(head)
+    room.add(other)
+    room.remove(other)
+    room.add(other)
+    assert room.front(Band.EXTERNAL, "a", 5) == [head, other]
+
+
 def test_counts_by_band_include_what_is_more_urgent():
     room = WaitingRoom()
     for number, band in enumerate((Band.CRITICAL, Band.NORMAL, Band.BACKGROUND, Band.EXTERNAL), start=1):
@@ -83,3 +92,13 @@ def test_all_that_waits_for_a_model_is_listed_the_most_urgent_first():
     for number, band in enumerate((Band.EXTERNAL, Band.CRITICAL, Band.EXTERNAL), start=1):
         room.add(entry(number, band=band))
     assert [each.item.sequence for each in room.entries("a")] == [2, 1, 3]
+    assert [each.item.sequence for each in room.first(2)] == [2, 1]
+
+
+def test_a_line_forgets_those_who_have_left_from_its_middle():
+    room = WaitingRoom()
+    room.add(entry(1))
+    for number in range(2, 1000):
+        room.add(passing := entry(number))
+        room.remove(passing)
+    assert len(room.lines[Band.EXTERNAL]["a"].heap) <= 3 + SPARE_KEYS

@@ -78,10 +78,14 @@ def test_an_empty_gpu_costs_the_load_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"jobs": (Job(id=0, model=None, service_s=1.0, first_byte_s=1.0),)}, {"models": {"a": ModelSettings(parallel=2)}}],
-    ids=["any model", "several slots"],
+    ("change", "why"),
+    [
+        ({"jobs": (Job(id=0, model=None, service_s=1.0, first_byte_s=1.0),)}, "a model and a known arrival"),
+        ({"jobs": (Job(id=1, model="a", after=0, service_s=1.0, first_byte_s=1.0),)}, "a model and a known arrival"),
+        ({"models": {"a": ModelSettings(parallel=2)}}, "models with one slot"),
+    ],
+    ids=["any model", "after another", "several slots"],
 )
-def test_what_it_cannot_foresee_it_refuses(change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="only"):
+def test_what_it_cannot_foresee_it_refuses(change: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         foreseen(replace(house(("a", 0.0, 1.0)), **change))  # type: ignore[arg-type]

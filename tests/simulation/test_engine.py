@@ -102,6 +102,7 @@ def test_what_was_stopped_is_kept_apart_from_what_was_answered():
     outcome = run(workload(job(0, "a", service_s=30.0), job(1, "a", at=1.0, lane=Lane.INTERNAL)))
     assert [(stop.model, stop.start, stop.end) for stop in outcome.stops] == [("a", 0.0, 1.0)]
     assert [record.model for record in outcome.records] == ["a", "a"]
+    assert outcome.busy_s == 32.0
 
 
 def test_a_request_that_ends_at_the_instant_of_its_preemption_has_ended():

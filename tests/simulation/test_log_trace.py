@@ -10,7 +10,7 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulingSettings, Settings, Window
 from hearth.simulation.engine import simulate
-from hearth.simulation.log_trace import LogTrace, workload_from_log
+from hearth.simulation.log_trace import UNKNOWN_SERVICE_S, LogTrace, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
 
@@ -67,7 +67,19 @@ def test_a_request_comes_when_it_came_and_takes_as_long_as_it_took():
     jobs = house(row(8, caller="webui"), row(5)).jobs
     assert [(job.id, job.at, job.caller) for job in jobs] == [(0, 0.0, "n8n"), (1, 3.0, "webui")]
     assert (jobs[0].service_s, jobs[0].first_byte_s, jobs[0].lane) == (2.5, 0.5, Lane.EXTERNAL)
+    assert jobs[0].prompt_tokens == 100
     assert jobs[0].usage == Usage(prompt_tokens=100, output_tokens=80, prompt_s=0.5, decode_s=2.0)
+
+
+@pytest.mark.parametrize("changes", [{"output_tokens": None}, {"first_byte_s": None}])
+def test_no_speed_is_told_of_an_answer_that_was_not_timed(changes: dict[str, Any]) -> None:
+    usage = house(row(1, **changes)).jobs[0].usage
+    assert (usage.prompt_tokens, usage.prompt_s, usage.decode_s) == (100, None, None)
+
+
+def test_requests_of_one_instant_come_in_the_order_in_which_they_were_numbered():
+    rows = [row(0, epoch=epoch, sequence=sequence, caller=f"{epoch}.{sequence}") for epoch, sequence in ((2, 1), (1, 9), (1, 8))]
+    assert [job.caller for job in house(*rows).jobs] == ["1.8", "1.9", "2.1"]
 
 
 def test_the_band_of_internal_work_comes_from_its_task_type():
@@ -77,8 +89,14 @@ def test_the_band_of_internal_work_comes_from_its_task_type():
 
 def test_a_caller_who_left_leaves_again_and_would_have_got_what_is_usual():
     left = row(3, outcome="cancelled", backend_s=None, first_byte_s=None, total_s=1.5)
-    jobs = house(row(1, backend_s=2.0), row(2, backend_s=4.0), left).jobs
+    jobs = house(row(1, backend_s=2.0), row(2, backend_s=4.0), left, row(4, outcome="failed", backend_s=90.0)).jobs
     assert (jobs[2].cancel_after_s, jobs[2].service_s) == (1.5, 3.0)
+
+
+@pytest.mark.parametrize(("others", "service_s"), [([row(1, model="b", backend_s=4.0)], 4.0), ([], UNKNOWN_SERVICE_S)])
+def test_where_no_answer_of_its_model_is_known_that_of_any_stands_in(others: list[dict[str, Any]], service_s: float) -> None:
+    left = row(2, outcome="cancelled", backend_s=None, first_byte_s=None)
+    assert house(*others, left).jobs[-1].service_s == service_s
 
 
 def test_a_caller_who_left_in_the_middle_of_a_long_answer_had_at_least_that():
@@ -104,9 +122,16 @@ def test_fields_that_are_not_known_yet_disturb_nobody():
 
 
 def test_a_swap_costs_the_median_of_its_direction_and_failed_ones_do_not_count():
-    swaps = (swap("a", "b", 5), swap("a", "b", 7), swap("a", "b", 60), swap("b", "a", 2), swap("b", "a", 600, failed=True))
+    swaps = (
+        swap("a", "b", 5),
+        swap("a", "b", 7),
+        swap("a", "b", 60),
+        swap("b", "a", 2),
+        swap("b", "a", 600, failed=True),
+        swap("", "a", 3),
+    )
     costs = house(row(1, model="a"), row(2, model="b"), swaps=swaps).swap_costs
-    assert (costs.seconds(("a",), "b"), costs.seconds(("b",), "a")) == (7, 2)
+    assert (costs.seconds(("a",), "b"), costs.seconds(("b",), "a"), costs.seconds((), "a")) == (7, 2, 3)
 
 
 def test_a_model_that_was_never_seen_to_be_loaded_costs_what_is_assumed_of_it():

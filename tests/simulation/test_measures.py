@@ -8,9 +8,10 @@ from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import Run, simulate
 from hearth.simulation.estimating import EstimateError
 from hearth.simulation.measures import as_json, findings, summary
+from hearth.simulation.records import Record
 from hearth.simulation.report import comparison
 from hearth.simulation.traces import parse_trace
-from hearth.types import Lane
+from hearth.types import Lane, Sequence
 
 TRACE = """\
 {"models": {"a": {}, "b": {}}, "swap_s": {"a": {"b": 6}, "b": {"a": 2}}, "gpu": {"vram_gb": 24}, "resident": ["a"]}
@@ -30,6 +31,17 @@ def test_a_run_in_seven_numbers():
     assert (numbers.makespan_s, numbers.swaps, numbers.swap_s) == (9.0, 1, 6.0)
     assert numbers.busy_pct == pytest.approx(100 * 3 / 9)
     assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (3.25, 6.5, 6.5)
+
+
+def test_of_twenty_waits_the_second_longest_is_the_95th_percentile():
+    job = parse_trace(TRACE, source="t").jobs[0]
+    waited = [Record(job, Sequence(number), 0.0, started=float(number), ended=99.0) for number in range(20, 0, -1)]
+    numbers = summary(Run(records=waited))
+    assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (10.5, 19.0, 20.0)
+
+
+def test_loading_is_told_as_a_share_of_the_makespan():
+    assert findings("fifo", fifo()).swap_pct == pytest.approx(100 * 6 / 9)
 
 
 def test_an_empty_run_has_numbers_too():

@@ -62,16 +62,17 @@ def test_what_a_run_did_is_in_its_picture():
     assert len(drawn) == 2
 
 
-@pytest.mark.parametrize("lane", [0.0, 1.0])
-def test_a_house_with_one_lane_has_one_panel_of_waits(lane):
-    assert size(draw_png(runs(3, PolicyName.FIFO, internal=lane)))
+@pytest.mark.parametrize("internal", [0.0, 1.0])
+def test_a_house_with_one_lane_has_a_picture(internal):
+    assert size(draw_png(runs(3, PolicyName.FIFO, internal=internal)))[0] == WIDTH_IN * DOTS_PER_INCH
 
 
 def test_a_run_of_nothing_has_a_picture_too():
-    assert size(draw_png({"fifo": Run()}))
+    assert size(draw_png({"fifo": Run()}))[0] == WIDTH_IN * DOTS_PER_INCH
 
 
-def test_names_are_drawn_as_they_are():
+def test_a_name_that_would_be_a_bad_formula_can_be_drawn():
     trace = '{"models": {"$a_b$^{": {}}, "resident": ["$a_b$^{"]}\n{"id": 0, "model": "$a_b$^{", "service_s": 1}'
     house = parse_trace(trace, source="t")
-    assert size(draw_png({"$x$": simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))}, title="a $ b"))
+    drawn = draw_png({"$x$": simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))}, title="$\\nonsense$")
+    assert size(drawn)[0] == WIDTH_IN * DOTS_PER_INCH

@@ -95,7 +95,7 @@ def test_the_header_may_tell_of_active_hours_and_of_how_long_unloading_takes():
         ({"id": 0, "model": "a", "service_s": 1, "servce": 1}, "t.jsonl:2: servce: unknown field; leave it out"),
         ({"id": 0, "service_s": 1}, "t.jsonl:2: model: is missing; add it"),
         ({"id": 0, "model": "a", "service_s": 1, "first_byte_s": 2}, "t.jsonl:2: first_byte_s: is more than `service_s`"),
-        ({"id": 0, "model": "a", "service_s": 1, "also_after": []} | {"after": None, "t": -1}, "t.jsonl:2: t: "),
+        ({"id": 0, "model": "a", "service_s": 1, "t": -1}, "t.jsonl:2: t: "),
         ({"id": 0, "model": "a", "service_s": 1, "after": 0}, "t.jsonl:2: after: no request above has the id 0"),
         ({"id": 0, "model": "a", "service_s": 1, "after": 5}, "t.jsonl:2: after: no request above has the id 5"),
         ({"model": "a", "service_s": 1}, "t.jsonl:2: id: "),
@@ -132,6 +132,10 @@ def test_every_problem_is_told_at_once():
 
 def test_an_identity_that_is_taken_is_named_with_the_line_that_took_it():
     assert problems(GOOD, GOOD) == ("t.jsonl:3: id: 0 is taken by line 2; give each request a number of its own",)
+
+
+def test_who_waits_for_several_others_has_to_wait_for_one():
+    assert problems(GOOD, {**GOOD, "id": 1, "also_after": [0]}) == ("t.jsonl:3: also_after: name one of them in `after`",)
 
 
 def test_what_is_not_json_is_named_with_its_line():

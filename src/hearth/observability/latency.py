@@ -163,8 +163,10 @@ class LatencyTracker(HandlingSink):
     def _on_swap_started(self, event: SwapStarted) -> None:
         self._loading = (event.to_model, event.at)
 
-    def _on_swap_over(self, _event: SwapCompleted | SwapFailed) -> None:
-        self._loading = None
+    def _on_swap_over(self, event: SwapCompleted | SwapFailed) -> None:
+        """One without a target is a model that would not leave; another may be on its way in."""
+        if event.to_model:
+            self._loading = None
 
     def recall(self, items: Iterable[Invocation], *, wall_less_now_s: float) -> None:
         """Begin with what the log says of requests that ended before any that this has heard of, latest first."""

@@ -28,7 +28,7 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preload import preload
 from hearth.scheduling.starting import start_next_of_line
 from hearth.scheduling.state import State
-from hearth.types import Band
+from hearth.types import Band, Lane
 
 
 class Scheduler:
@@ -136,10 +136,12 @@ class Scheduler:
         return actions
 
     def _homeless(self) -> list[Action]:
-        """Items for any model, where there is none any more and nothing would bring one."""
+        """Items for any model, where there is none any more and nothing would bring one. What is paused brings none, and waits on."""
         state = self.state
-        entries = state.waiting.entries(None)
-        if state.home is not None or state.orders.wanted or len(entries) < len(state.waiting):
+        paused = state.orders.paused
+        able = state.waiting.count(Lane.INTERNAL) if paused else len(state.waiting)
+        entries = [entry for entry in state.waiting.entries(None) if not (paused and entry.external)]
+        if state.home is not None or state.orders.wanted or len(entries) < able:
             return []
         for entry in entries:
             state.give_up(entry)

@@ -192,8 +192,9 @@ def _loaded(state: State, fact: inputs.Loaded, now: float) -> list[Action]:
         origin = swap.replaced[0] if swap.replaced else ""
         state.estimates.learn_swap(origin, model, now - swap.started_at + swap.cleared_s)
         state.failures.pop(model, None)
-        state.home_failures = 0
-        state.orders.settle(model)
+        if model not in state.orders.unwanted:
+            state.home_failures = 0
+            state.orders.settle(model)
         if swap.why is SwapReason.OWNER:
             state.idle_since = None
     return []
