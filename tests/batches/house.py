@@ -22,14 +22,19 @@ COMPLETIONS = "/v1/completions"
 HOUR_S = 3600.0
 
 
-def line(custom_id: str, model: str = "a", *, service_s: float = 1.0, **changed: Any) -> dict[str, Any]:
+def line(custom_id: str, model: str = "a", *, service_s: float = 1.0, prompt: str = "x") -> dict[str, Any]:
     """A request that takes the fake model server `service_s`."""
-    body = {"model": canonical_model(model), "prompt": custom_id, "fake": {"service_s": service_s}}
-    return {"custom_id": custom_id, "method": "POST", "url": COMPLETIONS, "body": body, **changed}
+    body = {"model": canonical_model(model), "prompt": prompt, "fake": {"service_s": service_s}}
+    return {"custom_id": custom_id, "method": "POST", "url": COMPLETIONS, "body": body}
 
 
 def lines(count: int, model: str = "a", *, service_s: float = 1.0) -> list[dict[str, Any]]:
     return [line(f"r{number}", model, service_s=service_s) for number in range(1, count + 1)]
+
+
+def requests_of(url: str, *bodies: dict[str, Any]) -> bytes:
+    """An input file with a request for each body: r0, r1, ..."""
+    return jsonl(*({"custom_id": f"r{number}", "method": "POST", "url": url, "body": body} for number, body in enumerate(bodies)))
 
 
 def jsonl(*requests: dict[str, Any]) -> bytes:

@@ -9,15 +9,10 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.batches.house import requests_of
 from tests.jobs.test_kill import WITHIN_S, Ledger, Process
 
 REQUESTS = 30
-
-
-def content() -> bytes:
-    bodies = ({"model": "nomic-embed-text", "input": f"text {number}"} for number in range(REQUESTS))
-    requests = [{"custom_id": f"r{n}", "method": "POST", "url": "/v1/embeddings", "body": body} for n, body in enumerate(bodies)]
-    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
 
 
 async def next_life(directory: Path, ledger: Ledger) -> tuple[Process, openai.AsyncOpenAI]:
@@ -29,7 +24,8 @@ async def next_life(directory: Path, ledger: Ledger) -> tuple[Process, openai.As
 async def test_a_batch_survives_kill_9_and_answers_every_request_once(tmp_path: Path) -> None:
     ledger = Ledger()
     process, client = await next_life(tmp_path, ledger)
-    file = await client.files.create(file=("x.jsonl", content()), purpose="batch")
+    content = requests_of("/v1/embeddings", *({"model": "nomic-embed-text", "input": f"text {number}"} for number in range(REQUESTS)))
+    file = await client.files.create(file=("x.jsonl", content), purpose="batch")
     batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
     async with asyncio.timeout(WITHIN_S):
         while len(ledger.ends) < 3:

@@ -44,11 +44,13 @@ def test_a_file_is_cut_into_the_same_lines_however_it_comes(texts, sizes):
 def test_a_line_that_is_too_long_is_not_kept_and_those_after_it_are_found():
     found = split(b"a\n" + b"b" * 100 + b"\nc", [30, 30, 30], limit_bytes=50)
     assert [(each.line, each.start, each.length, each.text) for each in found] == [(1, 0, 1, b"a"), (2, 2, 100, None), (3, 103, 1, b"c")]
+    assert [each.text for each in split(b"b" * 50 + b"\n" + b"b" * 51, [30], limit_bytes=50)] == [b"b" * 50, None]
 
 
-def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_streaming():
-    text = jsonl(GOOD).rstrip()
-    assert checked(text) == BatchLine(line=7, custom_id="x", model="a:latest", start=0, length=len(text))
+@pytest.mark.parametrize("custom_id", ["x", "x" * 512])
+def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_streaming(custom_id):
+    text = jsonl({**GOOD, "custom_id": custom_id}).rstrip()
+    assert checked(text) == BatchLine(line=7, custom_id=custom_id, model="a:latest", start=0, length=len(text))
     assert json.loads(request_in(text, COMPLETIONS)) == {**GOOD["body"], "stream": False}
 
 

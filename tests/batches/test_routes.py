@@ -14,21 +14,19 @@ import openai
 import pytest
 
 from hearth.api.app import HearthApp
+from hearth.api.batches import window_s_of
 from hearth.api.server import HearthServer
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
 from hearth.gateway import Gateway
+from hearth.types import MIB
 from tests.api.house import Got, ask
+from tests.batches.house import requests_of
 from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
 from tests.jobs.house import Moves
 from tests.jobs.served import WITHIN_S, one_life, shown_once
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}
-
-
-def jsonl(url: str, *bodies: dict[str, Any]) -> bytes:
-    requests = [{"custom_id": f"r{number}", "method": "POST", "url": url, "body": body} for number, body in enumerate(bodies)]
-    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
 
 
 @dataclass
@@ -91,7 +89,7 @@ def live(tmp_path: Path) -> Live:
 )
 async def test_the_official_client_drives_a_batch_from_upload_to_answers(live, endpoint, body, answer):
     async with live() as house, house.client() as client:
-        content = jsonl(endpoint, *[body] * 3)
+        content = requests_of(endpoint, *[body] * 3)
         file = await client.files.create(file=("night.jsonl", content), purpose="batch")
         assert (file.filename, file.purpose, file.status, file.bytes) == ("night.jsonl", "batch", "processed", len(content))
         batch = await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", metadata={"night": "7"})
@@ -141,7 +139,7 @@ async def test_a_file_comes_back_as_it_was_uploaded_whatever_its_size(live):
 
 async def test_files_and_batches_belong_to_their_key_and_do_not_exist_for_others_not_even_for_an_admin(live):
     async with live(keys=True) as house, house.client(FRIEND_KEY) as friend:
-        file = await friend.files.create(file=("x.jsonl", jsonl("/v1/embeddings", EMBED)), purpose="batch")
+        file = await friend.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
         batch = await friend.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
         ended = await house.ended(friend, batch.id)
         paths = [
@@ -167,22 +165,10 @@ async def test_files_and_batches_belong_to_their_key_and_do_not_exist_for_others
         assert [each.id async for each in friend.batches.list()] == [batch.id]
 
 
-async def test_a_restart_in_the_middle_loses_no_request_and_answers_each_once(live):
-    async with live() as house, house.client() as client:
-        file = await client.files.create(file=("x.jsonl", jsonl("/v1/embeddings", *[EMBED] * 100)), purpose="batch")
-        batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-        await shown_once(house.moves, lambda: client.batches.retrieve(batch.id), lambda batch: batch.request_counts.completed > 0)
-    async with live() as house, house.client() as client:
-        ended = await house.ended(client, batch.id)
-        assert (ended.status, ended.request_counts.completed) == ("completed", 100)
-        rows = (await client.files.content(ended.output_file_id)).text.splitlines()
-        assert [json.loads(each)["custom_id"] for each in rows] == [f"r{number}" for number in range(100)]
-
-
 async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_deleted_under_it(live):
     body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
     async with live() as house, house.client() as client:
-        file = await client.files.create(file=("x.jsonl", jsonl("/v1/completions", *[body] * 5)), purpose="batch")
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/completions", *[body] * 5)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="90m")
         with pytest.raises(openai.BadRequestError, match=batch.id):
             await client.files.delete(file.id)
@@ -200,7 +186,7 @@ async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_delete
 async def test_a_file_that_is_not_in_order_is_told_of_line_by_line(live):
     async with live(keys=True) as house, house.client(GUEST_KEY) as client:
         bodies = [EMBED, {"model": "nowhere", "input": "x"}, {"model": SLOW, "input": "x"}]
-        file = await client.files.create(file=("x.jsonl", jsonl("/v1/embeddings", *bodies)), purpose="batch")
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *bodies)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
         batch = await house.ended(client, batch.id)
         assert (batch.status, batch.failed_at is not None) == ("failed", True)
@@ -229,6 +215,10 @@ async def test_a_batch_that_cannot_be_taken_is_refused_with_what_is_wrong(live):
             assert (got.status, says in got.json["error"]["message"]) == (400, True), (changed, got.json)
 
 
+def test_a_window_is_written_in_hours_or_minutes_up_to_thirty_days():
+    assert (window_s_of("720h"), window_s_of("43200m"), window_s_of("1m")) == (2_592_000.0, 2_592_000.0, 60.0)
+
+
 BAD_FORMS: list[tuple[dict[str, bytes], int, str]] = [
     ({"file": b"x"}, 400, "purpose"),
     ({"purpose": b"fine-tune", "file": b"x"}, 400, "purpose"),
@@ -242,6 +232,7 @@ BAD_FORMS: list[tuple[dict[str, bytes], int, str]] = [
     ({"purpose": b"batch" * 1000, "file": b"x"}, 400, "too long"),
     ({f"f{n}": b"x" for n in range(20)}, 400, "too many"),
     ({"purpose": b"batch", "file": b"x" * 2_000_000}, 413, "max_file_mib"),
+    ({"purpose": b"batch", "file": b"x" * (MIB + 1)}, 413, "max_file_mib"),
 ]
 
 
@@ -251,6 +242,7 @@ async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live
             got = await house.form(parts)
             assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
         assert (await house.ask("GET", "/v1/files")).json["data"] == []
+        assert (await house.form({"purpose": b"batch", "file": b"x" * MIB})).status == 200
 
 
 async def test_the_fields_of_a_form_may_come_in_any_order_and_a_path_is_no_name(live):
@@ -297,7 +289,7 @@ async def test_a_full_store_takes_no_file(live):
 async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=1, requests_per_hour=100))
     async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
-        file = await client.files.create(file=("x.jsonl", jsonl("/v1/embeddings", *[EMBED] * 5)), purpose="batch")
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *[EMBED] * 5)), purpose="batch")
         wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
         batch = await client.batches.create(**wanted)
         with pytest.raises(openai.RateLimitError):
@@ -315,7 +307,7 @@ async def test_without_a_store_there_are_no_files_and_batches(live):
 async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
     body = {"model": SLOW, "prompt": "x", "max_tokens": 2000}
     async with live(keys=True) as house, house.client(FRIEND_KEY) as client:
-        file = await client.files.create(file=("x.jsonl", jsonl("/v1/completions", *[body] * 200)), purpose="batch")
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/completions", *[body] * 200)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
         await house.running()
         assert (await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)).status == 200

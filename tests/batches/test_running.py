@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from hearth.batch_types import BatchStatus
-from hearth.batches.running import JOBS_AT_ONCE
+from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown
-from hearth.events import BatchEnded, BatchStarted, JobStarted
+from hearth.events import BatchEnded, BatchStarted, InternalFault, JobStarted
 from tests.batches.house import BatchHouse, jsonl, line, lines
 from tests.jobs.house import Disk, job
 from tests.support.fake_exchange import CallFault
@@ -48,6 +49,15 @@ async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time():
             most = max(most, house.disk.rows("SELECT COUNT(*) FROM jobs")[0][0])
         assert most == JOBS_AT_ONCE
         assert len((await house.outcome())[0]) == 300
+
+
+@in_virtual_time
+async def test_requests_are_cut_out_of_a_file_of_many_pieces_as_they_were_written_however_long_they_are():
+    async with BatchHouse("a", resident=("a",)) as house:
+        prompts = [f"{number} " * times for number, times in enumerate([30_000] * 6 + [PORTION_BYTES // 2] + [5, 30_000, 5])]
+        await house.started(jsonl(*(line(f"r{number}", prompt=prompt) for number, prompt in enumerate(prompts))))
+        assert (await house.outcome())[0] == [f"r{number}" for number in range(len(prompts))]
+        assert [json.loads(call.body)["prompt"] for call in house.ollama.calls] == prompts
 
 
 @in_virtual_time
@@ -97,11 +107,13 @@ def test_an_empty_file_fails(content):
 
 @in_virtual_time
 async def test_more_requests_than_the_owner_allows_fail_and_no_more_than_a_hundred_problems_are_told():
-    async with BatchHouse("a", settings=replace(settings_with(), batches=BatchSettings(max_requests=150))) as house:
-        await house.started(jsonl(*lines(151)), "batch_1")
+    async with BatchHouse("a", settings=replace(settings_with(), batches=BatchSettings(max_requests=110))) as house:
+        await house.started(jsonl(*lines(111)), "batch_1")
         assert [each.code for each in (await house.ended_batch("batch_1")).problems] == ["too_many_requests"]
-        await house.started(b"x\n" * 140, "batch_2")
+        await house.started(b"x\n" * 110, "batch_2")
         assert len((await house.ended_batch("batch_2")).problems) == 100
+        await house.started(jsonl(*lines(110)), "batch_3")
+        assert (await house.ended_batch("batch_3")).completed == 110
 
 
 @in_virtual_time
@@ -200,21 +212,35 @@ async def test_an_orderly_stop_loses_nothing():
         await house.started(jsonl(*lines(100)))
         await sleep_until(20.0)
     async with BatchHouse("a", resident=("a",), disk=disk) as house:
-        done, codes = await house.outcome()
-        assert (len(done), codes) == (100, {})
+        assert await house.outcome() == ([f"r{number}" for number in range(1, 101)], {})
 
 
+@pytest.mark.parametrize("how", ["broken", "silent"])
 @in_virtual_time
-async def test_while_the_disk_is_broken_a_batch_waits_and_then_goes_on():
+async def test_while_the_disk_fails_or_does_what_it_says_it_did_not_a_batch_waits_and_then_goes_on(how):
     async with BatchHouse("a", resident=("a",)) as house:
         await house.started(jsonl(*lines(100)))
         for broken_at in (0.1, 0.25, 10.0, 40.0):
             await sleep_until(broken_at)
-            house.disk.broken = True
+            setattr(house.disk, how, True)
             await asyncio.sleep(7.0)
-            house.disk.broken = False
+            setattr(house.disk, how, False)
         done, codes = await house.outcome()
         assert (len(done), codes) == (100, {})
+        assert house.events.of(InternalFault) == []
+
+
+@in_virtual_time
+async def test_requests_that_became_jobs_though_the_disk_said_that_it_failed_are_run():
+    disk = Disk()
+    disk.latency_s = 0.5
+    async with BatchHouse("a", resident=("a",), disk=disk) as house:
+        await house.started(jsonl(*lines(3)))
+        await house.moves.until(lambda: bool(house.events.of(BatchStarted)))
+        disk.silent = True
+        await asyncio.sleep(1.0)
+        disk.silent = False
+        assert await house.outcome() == (["r1", "r2", "r3"], {})
 
 
 @in_virtual_time
@@ -250,9 +276,13 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
 
 
 @in_virtual_time
-async def test_what_files_keep_is_not_there_for_jobs():
+async def test_what_files_keep_is_not_there_for_jobs_or_other_files():
     async with BatchHouse("a", settings=replace(settings_with(), jobs=JobSettings(max_stored_mib=0.001))) as house:
         await house.uploaded(b"x" * 1000)
+        number = await house.files.begin("test")
+        await house.files.append(number, 0, b"x", 1001)
+        with pytest.raises(QueueFull, match=r"jobs\.max_stored_mib"):
+            await house.files.append(number, 1, b"x", 1001)
         with pytest.raises(QueueFull, match=r"jobs\.max_stored_mib"):
             await house.accept(job())
 

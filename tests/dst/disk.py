@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import cast
 
 from hearth.clock import Clock
@@ -34,22 +33,8 @@ class Tables:
     lines: BatchLineTable
 
 
-class QuickDisk(Disk):
-    """Begins as a copy of a migrated database, which takes a tenth of the time."""
-
-    def __init__(self, content: bytes | None = None) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        self.connection.deserialize(content or _migrated())
-        self.broken = False
-        self.latency_s = 0.0
-        self.commits = 0
-        self.epochs = 0
-
-    def after_crash(self) -> QuickDisk:
-        """What a process that dies at this instant leaves behind."""
-        other = QuickDisk(self.connection.serialize())
-        other.epochs = self.epochs
-        return other
+class WholeDisk(Disk):
+    """With all tables, not only that of the jobs."""
 
     def tables(self, clock: Clock) -> Tables:
         """The tables for the next process."""
@@ -73,8 +58,3 @@ class _PostingWriter(SteadyWriter):
         (result,) = commit_together(self._disk.connection, [run])
         if isinstance(result, Failure):
             raise result.error
-
-
-@cache
-def _migrated() -> bytes:
-    return Disk().connection.serialize()

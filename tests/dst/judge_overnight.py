@@ -20,8 +20,6 @@ from tests.dst.overnight import Batch
 from tests.dst.world import World
 from tests.support.fake_ollama import CallRecord
 
-TAKEN = ("", "lost")
-"""Answers of receivers that have the message."""
 BATCH_COLUMNS = "status, total, completed, failed, output_file, error_file, output_file_id, error_file_id, prompt_tokens, output_tokens"
 FIRST_PAUSE_S = 5.0
 LINK_LOCAL = ipaddress.ip_network("169.254.0.0/16")

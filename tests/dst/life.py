@@ -21,7 +21,7 @@ from hearth.observability.fanout import EventFanout
 from hearth.scheduling.inputs import TimerFired
 from hearth.types import Lane, Sequence
 from tests.dst.claude import FakeClaude, NoPrices
-from tests.dst.disk import QuickDisk
+from tests.dst.disk import WholeDisk
 from tests.dst.hooks import Hooks, SocketlessPoster
 from tests.dst.limits import AllStamps
 from tests.dst.more import More
@@ -44,7 +44,7 @@ class Life:
         *,
         ollama: FakeOllama,
         claude: FakeClaude,
-        disk: QuickDisk,
+        disk: WholeDisk,
         clock: LoopClock,
         thorough: bool = False,
         more: frozenset[More] = frozenset(),
@@ -192,13 +192,13 @@ class Life:
         """Stop it in good order."""
         await self.gateway.stop(grace_s)
 
-    async def kill(self) -> QuickDisk:
+    async def kill(self) -> WholeDisk:
         """It dies now: connections are closed by the system, and nothing that it would still have done is ever seen.
 
         Returns:
             the disk as it was at that instant.
         """
-        left = self.disk.after_crash()
+        left = self.disk.copy()
         self.killed = self.watch.deaf = True
         await self.gateway.stop(0.0)
         return left

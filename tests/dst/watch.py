@@ -22,7 +22,6 @@ from hearth.events import (
     ItemQueued,
     ItemResent,
     JobEnded,
-    JobQueued,
     JobRequeued,
     JobStarted,
 )
@@ -77,7 +76,6 @@ class Watch:
         self.live: dict[int, Item] = {}
         self.broken: list[str] = []
         self.stops: list[tuple[float, int, int]] = []
-        self.jobs_queued: list[str] = []
         self.jobs_under_way: set[str] = set()
         self.jobs_ended: list[JobEnded] = []
         self.batches_ended: list[BatchEnded] = []
@@ -103,7 +101,6 @@ class Watch:
             ItemLost: lambda event: self._breaks(event.at, f"item {event.sequence} is lost in {event.phase}"),
             JobStarted: self._job_started,
             JobRequeued: lambda event: self.jobs_under_way.discard(event.job_id),
-            JobQueued: lambda event: self.jobs_queued.append(event.job_id),
             JobEnded: self._job_ended,
             BatchEnded: self.batches_ended.append,
             ConfigReloaded: self._reloaded,

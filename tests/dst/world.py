@@ -18,7 +18,7 @@ from hearth.errors import HearthError
 from hearth.types import BackendCall, Lane, Priority, canonical_model
 from tests.dst.asks import Ask, asker_of, askers_of, identity, words_of
 from tests.dst.claude import HAIKU, CloudFault, FakeClaude
-from tests.dst.disk import QuickDisk
+from tests.dst.disk import WholeDisk
 from tests.dst.drawing import CALLERS, MODELS, Drawn, houses
 from tests.dst.hooks import Hooks
 from tests.dst.life import Life
@@ -35,6 +35,8 @@ EMBEDDINGS = ("/api/embed", "/v1/embeddings")
 CALL_FAULTS = tuple(fault for fault in CallFault if fault is not CallFault.SLOW)
 CLOUD_FAULTS = tuple(CloudFault)
 REST_S = 40.0
+LOOK_S = 4.0
+"""Between two looks at what is left."""
 THOROUGH_EVERY = 16
 """Every so many worlds are looked at more closely: each decision, each event's text."""
 TIDY_EVERY = 1024
@@ -60,7 +62,7 @@ class World:
         self.ollama = self._ollama(models)
         self.hooks = Hooks(rng) if More.WEBHOOKS in self.more else None
         self.claude = FakeClaude(self._claude_says)
-        self.disk = QuickDisk()
+        self.disk = WholeDisk()
         self.clock = LoopClock(wall_at_start=wall_at_start)
         self.asks: list[Ask] = []
         self.lives: list[Life] = []
@@ -322,10 +324,11 @@ class World:
         durable = len(self.overnight.jobs) + sum(len(batch.asks) for batch in self.overnight.batches.values())
         bound_s = 120.0 + 120.0 * (len(life.watch.live) + durable)
         began_at = self.now
+        await asyncio.sleep(LOOK_S)  # a process that has just begun does not know yet what its predecessor left
         while self._tasks or life.watch.live or not self.overnight.is_done():
             waited_s = self.now - began_at
             assert waited_s <= bound_s, f"not at rest after {waited_s} s: {list(life.watch.live)}, {life.jobs.status()}"
-            await asyncio.sleep(4.0)
+            await asyncio.sleep(LOOK_S)
         await asyncio.sleep(REST_S)
 
     def go(self, doing: Any) -> None:

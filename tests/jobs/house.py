@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from functools import cache
+from typing import Any, Self, TypeVar, cast
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
@@ -51,15 +53,18 @@ class Moves:
 
 
 class Disk:
-    """A database in memory that lives through several processes; `broken` fails every access, `latency_s` delays every commit."""
+    """A database in memory that lives through several processes.
 
-    def __init__(self) -> None:
+    Attributes:
+        broken: every access fails; silent: a commit is made, and reported as failed.
+        latency_s: how long every commit takes.
+    """
+
+    def __init__(self, content: bytes | None = None) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        for step in shipped_migrations():
-            self.connection.executescript(step.sql)
-        self.broken = False
+        self.connection.deserialize(content or _migrated())
+        self.broken = self.silent = False
         self.latency_s = 0.0
-        self.commits = 0
         self.epochs = 0
 
     def table(self, clock: Clock) -> JobTable:
@@ -68,16 +73,24 @@ class Disk:
         writer, reader = cast("Writer", SteadyWriter(self)), cast("Reader", SteadyReader(self))
         return JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
 
-    def copy(self) -> Disk:
+    def copy(self) -> Self:
         """What a process that dies at this instant leaves behind."""
-        other = Disk()
-        self.connection.backup(other.connection)
+        other = type(self)(self.connection.serialize())
         other.epochs = self.epochs
         return other
 
     def rows(self, question: str) -> list[tuple[Any, ...]]:
         """For a look at what is on the disk."""
         return self.connection.execute(question).fetchall()
+
+
+@cache
+def _migrated() -> bytes:
+    """An empty database of the newest version; a copy takes a tenth of the time."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for step in shipped_migrations():
+            connection.executescript(step.sql)
+        return connection.serialize()
 
 
 class SteadyWriter:
@@ -91,7 +104,8 @@ class SteadyWriter:
             raise StorageUnavailable(StorageFault.IO)
         await asyncio.sleep(self._disk.latency_s)
         (result,) = commit_together(self._disk.connection, [run])
-        self._disk.commits += 1
+        if self._disk.silent:
+            raise StorageUnavailable(StorageFault.IO)
         if isinstance(result, Failure):
             raise result.error
         return cast("T", result)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from hearth.cancelling import Cancellation, cancel_caller
@@ -14,7 +12,7 @@ from hearth.job_types import JobEnd, JobState, StartedJob
 from hearth.jobs import desk
 from hearth.jobs.running import Run, run_once
 from hearth.types import Outcome, RequestId
-from tests.jobs.house import Disk, JobHouse, job, with_jobs
+from tests.jobs.house import JobHouse, job, with_jobs
 from tests.jobs.test_board import waiting
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -51,20 +49,6 @@ async def test_more_jobs_than_are_read_at_a_time_are_all_cancelled():
         assert await house.jobs.cancel_caller("me") == count
         assert house.jobs.status()["waiting"] == 0
         assert set(ends(house).values()) == {"cancelled"}
-
-
-@in_virtual_time
-async def test_cancelling_all_races_with_every_moment_of_a_job_and_there_is_one_end():
-    for delay in range(40):
-        disk = Disk()
-        disk.latency_s = 0.1
-        async with JobHouse("a", resident=("a",), disk=disk) as house:
-            await house.accept(job(caller="me", service_s=0.5))
-            await asyncio.sleep(delay * 0.025)
-            cancelled = (await cancel_caller(house.gateway, "me")).jobs
-            (end,) = await house.ended("job_1")
-            assert end.state == ("cancelled" if cancelled else "completed")
-            assert await cancel_caller(house.gateway, "me") == NOTHING
 
 
 @in_virtual_time

@@ -136,6 +136,7 @@ async def last_life(directory: Path, ledger: Ledger) -> None:
     process = await Process.start(directory, ledger)
     url = await process.url()
     async with aiohttp.ClientSession(trust_env=False) as session:
+        ledger.wanted.append("last")
         await asyncio.gather(*(submit(session, url, key, ledger) for key in ledger.open()))
         async with asyncio.timeout(WITHIN_S):
             while await is_busy(session, process, url):
@@ -169,4 +170,4 @@ async def test_every_accepted_job_ends_exactly_once_however_often_the_gateway_is
     assert len(rows) == len(kept) == len(ledger.wanted), seed
     assert {state for _, _, state, _, _ in rows} <= {"completed"}, seed
     assert all(result > 0 and request == 0 for _, _, _, result, request in rows), seed
-    assert all(count == 1 for count in ledger.ends.values()), seed
+    assert ledger.ends[ledger.accepted["last"]] == max(ledger.ends.values()) == 1, seed

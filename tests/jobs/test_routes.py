@@ -12,9 +12,14 @@ from typing import Any
 
 import pytest
 
+from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp
-from hearth.config.settings import CallerLimits, JobSettings, RateLimitSettings, WebhookSettings
+from hearth.api.jobs import _readable
+from hearth.config.settings import AuthSettings, CallerLimits, JobSettings, KeySettings, RateLimitSettings, WebhookSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.errors import BadRequest
+from hearth.jobs.requests import body_of
+from hearth.types import Lane, Priority
 from tests.api.house import Got, ask
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
 from tests.jobs.house import Moves
@@ -75,6 +80,19 @@ async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live,
         shown = await house.until(job_id, "completed", "failed")
         assert (shown["state"], shown["status"], shown["endpoint"]) == ("completed", 200, path)
         assert isinstance(shown["result"], dict)
+
+
+def test_the_body_of_a_job_asks_for_one_whole_document_and_is_json():
+    asked = {"stream": True, "stream_options": {"include_usage": True}, "x": 1}
+    assert json.loads(body_of("/v1/chat/completions", asked)) == {"stream": False, "x": 1}
+    assert json.loads(body_of("/v1/embeddings", {"x": 1})) == {"x": 1}
+    with pytest.raises(BadRequest, match="a number that JSON does not have"):
+        body_of("/api/chat", {"x": float("inf")})
+
+
+@pytest.mark.parametrize(("result", "shown"), [(b'{"x": 1}', {"x": 1}), (b"{", "{"), (b"\xff", "\ufffd"), (b"[" * 100_000, "[" * 100_000)])
+def test_a_result_that_is_no_json_is_shown_as_text(result, shown):
+    assert _readable(result, "application/json; charset=utf-8") == shown
 
 
 @pytest.mark.parametrize(
@@ -153,7 +171,8 @@ async def test_an_admin_sees_that_a_job_is_there_and_may_cancel_it_but_never_see
         assert "result" in await house.until(done, "completed")
         shown = (await house.get(f"/llm/jobs/{done}", ADMIN_KEY)).json
         assert (shown["state"], shown["caller"], "result" in shown) == ("completed", "friend", False)
-        assert len((await house.get("/llm/jobs?state=completed", ADMIN_KEY)).json["jobs"]) == 1
+        for question, found in (("state=completed", [done]), ("caller=friend", [running, done]), ("caller=house", []), ("task_type=x", [])):
+            assert [shown["id"] for shown in (await house.get(f"/llm/jobs?{question}", ADMIN_KEY)).json["jobs"]] == found, question
         assert (await house.delete(running, ADMIN_KEY)).json == {"id": running, "cancelled": True, "state": "cancelled"}
 
 
@@ -188,7 +207,7 @@ async def test_cancelling_is_idempotent_and_says_how_a_job_had_ended(live):
 
 async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(live):
     async with live() as house:
-        key = {"idempotency_key": "key-1"}
+        key = {"idempotency_key": "k" * 255}
         first = await house.accepted(headers=key)
         await house.until(first, "completed")
         again = await house.post({"request": HI}, **key)
@@ -248,10 +267,20 @@ async def test_a_key_may_use_its_own_models_only(live):
         assert (await house.post({"request": {"model": SLOW, "prompt": "x"}}, GUEST_KEY)).status == 403
 
 
-async def test_the_priority_that_is_asked_for_is_capped_by_the_key(live):
-    async with live(keys=True) as house:
-        job_id = await house.accepted(key=HOUSE_KEY, priority="critical")
-        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).json["priority"] == "critical"
+@pytest.mark.parametrize(
+    ("asked", "ceiling", "priority"),
+    [
+        ({}, Priority.CRITICAL, "background"),
+        ({"task_type": "letter"}, Priority.CRITICAL, "normal"),
+        ({"task_type": "letter", "priority": "critical"}, Priority.CRITICAL, "critical"),
+        ({"priority": "critical"}, Priority.NORMAL, "normal"),
+    ],
+)
+async def test_the_priority_is_that_of_the_task_type_or_what_is_asked_for_and_capped_by_the_key(live, asked, ceiling, priority):
+    key = KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL, max_priority=ceiling)
+    async with live(auth=AuthSettings(keys=(key,)), priority_map={"letter": Priority.NORMAL}) as house:
+        job_id = await house.accepted(key=HOUSE_KEY, **asked)
+        assert (await house.get(f"/llm/jobs/{job_id}", HOUSE_KEY)).json["priority"] == priority
 
 
 async def test_a_webhook_takes_an_allowed_host_and_a_secret(live):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -29,6 +30,25 @@ async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_h
         (item,) = house.events.of(ItemEnded)
         assert (item.lane, item.task_type, item.request_id) == (Lane.INTERNAL, "letter", submitted.task_id)
         assert (await house.record(submitted.task_id)).priority is Priority.BACKGROUND
+
+
+@in_virtual_time
+async def test_band_and_route_of_a_task_are_those_of_its_type_and_its_body_unless_it_names_others():
+    settings = replace(LLM, priority_map={"letter": Priority.NORMAL})
+    chat = {"model": "a:latest", "messages": [{"role": "user", "content": "x"}]}
+    async with JobHouse("a", resident=("a",), settings=settings) as house:
+        tasks = [
+            await house.door.submit_task("letter", request=LETTER),
+            await house.door.submit_task("letter", request=LETTER, priority=Priority.CRITICAL),
+            await house.door.submit_task("research", request=chat, endpoint="/v1/chat/completions"),
+        ]
+        records = [await house.record(task.task_id) for task in tasks]
+        assert [(record.priority, record.path) for record in records] == [
+            (Priority.NORMAL, "/api/generate"),
+            (Priority.CRITICAL, "/api/generate"),
+            (Priority.BACKGROUND, "/v1/chat/completions"),
+        ]
+        await house.ended(*(task.task_id for task in tasks))
 
 
 @in_virtual_time
@@ -59,16 +79,6 @@ async def test_the_same_type_and_key_is_one_task_until_it_has_ended():
         later = await house.door.submit_task("letter", "7", request=LETTER)
         assert later.is_new
         await house.ended(later.task_id)
-
-
-@in_virtual_time
-async def test_what_is_waiting_survives_the_process():
-    disk = Disk()
-    async with JobHouse("a", resident=("a",), settings=LLM, disk=disk) as house:
-        tasks = [(await house.door.submit_task("letter", str(n), request=LETTER)).task_id for n in range(5)]
-    async with JobHouse("a", resident=("a",), settings=LLM, disk=disk) as house:
-        assert not (await house.door.submit_task("letter", "4", request=LETTER)).is_new
-        await house.ended(*tasks)
 
 
 @in_virtual_time
@@ -107,50 +117,57 @@ class Work:
 
     def __init__(self) -> None:
         self.begun, self.let_end = threading.Event(), threading.Event()
-        self.thread = ""
+        self.thread: threading.Thread
 
     def __call__(self) -> None:
-        self.thread = threading.current_thread().name
+        self.thread = threading.current_thread()
         self.begun.set()
         assert self.let_end.wait(30)
 
 
 async def test_any_other_type_runs_at_once_on_a_thread_beside_the_queue():
     disk = Disk()
-    house = JobHouse("a", disk=disk, settings=LLM)
-    work = Work()
+    house = JobHouse("a", disk=disk, settings=with_jobs(task_types=("letter",), max_queued=2))
+    work, other = Work(), Work()
     first = await house.door.submit_task("discovery", "1", run=work)
     assert first.is_new
     assert work.begun.wait(30)
-    assert work.thread.startswith("hearth-task")
+    assert work.thread.name.startswith("hearth-task")
     assert await house.door.submit_task("discovery", "1", run=work) == Submitted(task_id=first.task_id, is_new=False)
-    assert (await house.door.submit_task("discovery", "2", run=lambda: None)).is_new
+    assert (await house.door.submit_task("discovery", "2", run=other)).is_new
+    with pytest.raises(QueueFull, match=r"jobs\.max_queued"):
+        await house.door.submit_task("scrape", run=other)
     assert disk.rows("SELECT COUNT(*) FROM jobs") == [(0,)]
     work.let_end.set()
+    other.let_end.set()
 
 
-async def test_a_task_that_breaks_is_reported_and_the_next_one_runs():
+async def test_a_task_that_breaks_is_reported_and_the_next_one_of_its_type_and_key_runs():
     house = JobHouse("a", settings=LLM)
 
     def broken() -> None:
         raise RuntimeError("the prompt was: secret")
 
-    await house.door.submit_task("scrape", run=broken)
+    await house.door.submit_task("scrape", "1", run=broken)
     async with asyncio.timeout(30):
         await house.moves.until(lambda: bool(house.events.of(InternalFault)))
     (fault,) = house.events.of(InternalFault)
     assert (fault.where, fault.detail) == ("task scrape", "RuntimeError")
     done = threading.Event()
-    await house.door.submit_task("scrape", run=done.set)
+    assert (await house.door.submit_task("scrape", "1", run=done.set)).is_new
     assert done.wait(30)
 
 
-@in_virtual_time
-async def test_after_the_end_no_task_starts():
-    house = JobHouse("a", settings=LLM)
-    running = asyncio.ensure_future(house.door.run())
-    await settle()
+async def test_after_the_end_no_task_starts_not_even_one_that_was_taken():
+    house = JobHouse("a", settings=with_jobs(pool_workers=1))
+    running, work, late = asyncio.ensure_future(house.door.run()), Work(), threading.Event()
+    await house.door.submit_task("scrape", run=work)
+    await house.door.submit_task("scrape", run=late.set)
+    assert await asyncio.to_thread(work.begun.wait, 30)
     running.cancel()
     await asyncio.wait([running])
     with pytest.raises(ShuttingDown):
-        await house.door.submit_task("scrape", run=lambda: None)
+        await house.door.submit_task("scrape", run=late.set)
+    work.let_end.set()
+    await asyncio.to_thread(work.thread.join, 30)
+    assert not late.is_set()

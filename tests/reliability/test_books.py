@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.judge import asked
-from tests.reliability.nursery import Life, Nursery
+from tests.reliability.nursery import Life
 from tests.reliability.places import BOOKS, KILLS, nth_of
 from tests.storage.house import open_database
 
@@ -22,13 +21,6 @@ OLD_SWAPS = 3000
 _SWAP = (
     "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, failed, reason) VALUES (?, ?, ?, '[]', 'a', 1.0, 0, '')"
 )
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory) -> Iterator[Nursery]:
-    opened = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield opened
-    opened.close()
 
 
 @dataclass

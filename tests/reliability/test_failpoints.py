@@ -9,7 +9,6 @@ import asyncio
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from hearth.failpoints import POINTS, parsed
 from tests.reliability.client import Caller, History, Wish
 from tests.reliability.judge import Judge, asked, require_order
 from tests.reliability.model_server import ModelServer
-from tests.reliability.nursery import Life, Nursery
+from tests.reliability.nursery import Life
 from tests.reliability.places import IN_QUEUE, KILLS, SERVING, nth_of, takes_a_new_file
 
 CONFIG = """
@@ -32,13 +31,6 @@ jobs: {{max_attempts: 100, max_in_queue: {in_queue}, webhooks: {{allowed_hosts: 
 server: {{log_format: json, shutdown_grace_s: 0.05}}
 """
 SRC = Path(__file__).parents[2] / "src" / "hearth"
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory) -> Iterator[Nursery]:
-    opened = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield opened
-    opened.close()
 
 
 def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():

@@ -6,6 +6,7 @@ Each time: what was acknowledged is there, what was not was refused with 503 and
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,7 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
 
 @pytest.mark.timeout(300)
 async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound(tmp_path):
-    with Fault(built(tmp_path), tmp_path) as fault:
-        nursery = Nursery(tmp_path, environ=fault.environ)
+    with Fault(built(tmp_path), tmp_path) as fault, closing(Nursery(tmp_path, environ=fault.environ)) as nursery:
         for nth in range(1, POSITIONS):
             path = tmp_path / f"hearth.db-{nth}"
             fault.arm(nth)
@@ -67,7 +67,6 @@ async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_so
                 break
         else:
             pytest.fail("there was always something left to fail")
-        nursery.close()
     assert life.orderly
     assert nth > 50
 

@@ -74,16 +74,13 @@ class Load:
 
 
 @pytest.mark.timeout(300 + 10 * KILLS)
-async def test_no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load(tmp_path):
+async def test_no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load(nursery, tmp_path):
     seed = int(os.environ.get("HEARTH_SEED") or random.SystemRandom().randrange(2**32))
-    nursery = Nursery(tmp_path)
     try:
         await _kill_at_random(random.Random(seed), nursery, tmp_path)
     except BaseException as error:
         error.add_note(f"HEARTH_SEED={seed}")
         raise
-    finally:
-        nursery.close()
 
 
 async def _kill_at_random(chance: random.Random, nursery: Nursery, directory: Path) -> None:

@@ -15,8 +15,14 @@ def quiet() -> Job:
     return Job(run=lambda _: None, future=None)
 
 
+def awaited() -> Job:
+    return Job(run=lambda _: None, future=asyncio.get_running_loop().create_future())
+
+
 async def test_jobs_that_nobody_waits_for_are_taken_together_once_there_is_no_room_for_more():
     backlog = Backlog(10, gather_s=GATHER_S)
+    backlog.add(awaited())
+    assert len(backlog.take(50, 5.0) or ()) == 1
     began_at = monotonic()
     taking = asyncio.ensure_future(asyncio.to_thread(backlog.take, 50, 5.0))
     for _ in range(10):
@@ -37,9 +43,17 @@ def test_a_backlog_without_room_takes_no_more_and_is_emptied_at_once():
 async def test_a_job_that_somebody_waits_for_takes_the_others_along_at_once():
     backlog = Backlog(100, gather_s=GATHER_S)
     backlog.add(quiet())
-    backlog.add(Job(run=lambda _: None, future=asyncio.get_running_loop().create_future()))
+    backlog.add(awaited())
     began_at = monotonic()
     assert len(backlog.take(50, 5.0) or ()) == 2
+    assert monotonic() - began_at < NOT_GATHERED_S
+
+
+def test_jobs_that_could_not_be_done_are_tried_again_when_the_time_is_up_without_gathering():
+    backlog = Backlog(100, gather_s=GATHER_S)
+    assert backlog.put_back([quiet()]) == []
+    began_at = monotonic()
+    assert len(backlog.take(50, 0.0) or ()) == 1
     assert monotonic() - began_at < NOT_GATHERED_S
 
 

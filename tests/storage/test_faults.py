@@ -58,6 +58,20 @@ async def test_what_nobody_waits_for_is_tried_again_without_being_asked(tmp_path
     assert notes(path) == [2]
 
 
+async def test_a_disk_that_is_well_again_is_noticed_without_work(tmp_path):
+    fuse, well = Fuse(), asyncio.Event()
+
+    def hear(health: StorageHealth) -> None:
+        if health.fault is None:
+            well.set()
+
+    async with writing(tmp_path / "hearth.db", connect=fuse.connect, retry_s=0.01, listener=hear) as writer:
+        fuse.arm(1, lasting=True)
+        assert not await outcome(writer, 1)
+        fuse.repair()
+        await asyncio.wait_for(well.wait(), 30.0)
+
+
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY])
 async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
     fuse = Fuse(code)
@@ -133,6 +147,22 @@ async def test_after_a_failed_sync_the_connection_is_opened_anew_and_the_databas
         assert any("quick_check" in statement for statement in statements)
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             opened[before - 1].execute("SELECT 1")
+
+
+async def test_a_database_that_was_damaged_since_it_was_opened_is_not_written_to_again(tmp_path):
+    fuse, path = Fuse(sqlite3.SQLITE_IOERR_FSYNC), tmp_path / "hearth.db"
+    async with writing(path, connect=fuse.connect) as writer:
+        await writer.submit(note(0))
+        fuse.arm(3)  # BEGIN, INSERT, COMMIT
+        assert not await outcome(writer, 1)
+        with closing(sqlite3.connect(path)) as shell:
+            page = shell.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ledger'").fetchone()[0]
+        with path.open("r+b") as file:
+            file.seek((page - 1) * 4096)
+            file.write(b"\xa5" * 2048)
+        with pytest.raises(StorageUnavailable) as refused:
+            await writer.submit(note(2))
+        assert refused.value.fault is StorageFault.CORRUPT
 
 
 async def test_a_connection_that_is_well_is_kept_through_a_lock(tmp_path):

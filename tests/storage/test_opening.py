@@ -13,6 +13,7 @@ import pytest
 
 from hearth.errors import StorageRefused
 from hearth.storage.place import database_path
+from hearth.storage.reserve import Reserve
 from tests.storage.house import Fuse, StoppedClock, open_database
 
 
@@ -212,6 +213,17 @@ def test_a_full_disk_at_the_start_without_a_reserve_is_refused(tmp_path):
     fuse.arm(12)
     with pytest.raises(StorageRefused, match="disk is full"):
         open_database(path, connect=fuse.connect)
+
+
+@pytest.mark.parametrize(("free_bytes", "held"), [(4 << 20, True), ((4 << 20) - 1, False)])
+def test_a_reserve_is_put_aside_only_where_four_times_its_size_is_free(tmp_path, free_bytes, held):
+    class OnSmallDisk(Reserve):
+        def _free_bytes(self) -> int:
+            return int(free_bytes)
+
+    reserve = OnSmallDisk(tmp_path / "hearth.db", 1.0)
+    reserve.restore()
+    assert reserve.is_held is held
 
 
 def test_what_a_first_start_left_when_it_was_killed_is_no_obstacle(tmp_path):

@@ -89,6 +89,15 @@ def test_beyond_its_size_the_oldest_rows_go_first(connection):
     assert "old" not in left
 
 
+def test_what_files_keep_does_not_push_out_the_log(connection):
+    seed(connection, rows=100, days_old=1)
+    file = "INSERT INTO files (caller, purpose, filename, state, bytes, created_wall_s) VALUES ('me', 'batch', '', 'ready', ?, ?)"
+    connection.execute(file, (2 << 20, WALL))
+    connection.execute("INSERT INTO file_parts (file, place, data) VALUES (1, 0, zeroblob(?))", (2 << 20,))
+    run(connection, max_mib=1.0)
+    assert count(connection) == 100
+
+
 def test_a_size_that_cannot_be_met_ends_when_nothing_is_left(connection):
     seed(connection, rows=10, days_old=1)
     run(connection, max_mib=0.0)

@@ -12,6 +12,7 @@ import pytest
 
 from hearth.config.settings import StorageSettings
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
+from hearth.storage.backup import copy_into
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth
 from hearth.types import InvocationFilter
@@ -71,6 +72,14 @@ async def test_a_backup_overwrites_nothing(store, tmp_path):
     assert target.read_text() == "precious"
 
 
+def test_a_backup_that_fails_leaves_no_half_of_one(tmp_path):
+    connection = sqlite3.connect(":memory:")
+    connection.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        copy_into(connection, tmp_path / "backup.db")
+    assert not (tmp_path / "backup.db").exists()
+
+
 async def test_an_owner_who_looks_in_with_a_shell_disturbs_nobody(store, tmp_path):
     store.invocations.emit(ended(1))
     await written(store)
@@ -79,6 +88,7 @@ async def test_an_owner_who_looks_in_with_a_shell_disturbs_nobody(store, tmp_pat
         assert shell.execute("SELECT COUNT(*) FROM invocation_log").fetchone() == (1,)
         store.invocations.emit(ended(2))
         await written(store)
+        assert shell.execute("SELECT COUNT(*) FROM invocation_log").fetchone() == (1,)
     assert len(await store.invocations.find(InvocationFilter())) == 2
 
 
@@ -102,9 +112,10 @@ async def test_a_question_that_still_waits_when_the_store_closes_is_refused_and_
     await store.close(5.0)
     answer.set()
     assert await reading[0]
-    with pytest.raises(StorageUnavailable) as refused:
-        await reading[1]
-    assert refused.value.fault is StorageFault.CLOSED
+    for late in (reading[1], store.reader.read(slow)):
+        with pytest.raises(StorageUnavailable) as refused:
+            await late
+        assert refused.value.fault is StorageFault.CLOSED
 
 
 @pytest.mark.parametrize("operation", range(1, 60, 4))

@@ -230,18 +230,6 @@ async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp
         assert upkeep.steps == 6
 
 
-async def test_a_reader_with_an_old_snapshot_neither_stops_the_writer_nor_sees_its_rows(tmp_path):
-    path = tmp_path / "hearth.db"
-    async with writing(path) as writer:
-        await writer.submit(note(1))
-        with closing(connect_reader(path, 0.1)) as reader:
-            reader.execute("BEGIN")
-            assert reader.execute("SELECT COUNT(*) FROM note").fetchone()[0] == 1
-            await writer.submit(note(2))
-            assert reader.execute("SELECT COUNT(*) FROM note").fetchone()[0] == 1
-        assert notes(path) == [1, 2]
-
-
 def test_a_reading_connection_can_write_nothing(tmp_path):
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         connection.execute("CREATE TABLE t (x)")
@@ -256,17 +244,3 @@ async def test_the_write_ahead_log_is_folded_into_the_database_as_it_grows(tmp_p
             await writer.submit(note(number, "x" * 200_000))
         assert (tmp_path / "hearth.db-wal").stat().st_size < 6 << 20
         assert path.stat().st_size > 8 << 20
-
-
-async def test_many_who_wait_share_syncs(tmp_path):
-    commits: list[str] = []
-    async with writing(tmp_path / "hearth.db", connect=counting_commits(commits)) as writer:
-
-        async def caller(first: int) -> None:
-            for number in range(first, first + 40):
-                await writer.submit(note(number, "x" * 2000))
-
-        await writer.submit(lambda connection: None)
-        before = len(commits)
-        await asyncio.gather(*(caller(1000 * index) for index in range(50)))
-        assert len(commits) - before < 500

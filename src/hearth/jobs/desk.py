@@ -67,7 +67,15 @@ class Jobs(HandlingSink):
         accepted = await self._queue.add(new, limits_of(self._house.config().settings.jobs))
         if accepted.is_new:
             self.take_in(_waiting(new, accepted))
+        else:
+            await self._make_sure_of(accepted.job_id)
         return accepted
+
+    async def _make_sure_of(self, job_id: str) -> None:
+        """A job that was asked for before may wait on the disk only: its commit was made and reported as failed."""
+        record = await self.records.find(job_id)
+        if record is not None and record.state is JobState.QUEUED:
+            self.take_in_again(_waiting_again(record))
 
     def take_in(self, job: WaitingJob) -> None:
         """A job that is on the disk now waits here."""
@@ -186,4 +194,20 @@ def _waiting(new: NewJob, accepted: Acceptance) -> WaitingJob:
         accepted_wall_s=accepted.accepted_wall_s,
         not_before_wall_s=new.not_before_wall_s,
         off_peak=new.off_peak,
+    )
+
+
+def _waiting_again(record: JobRecord) -> WaitingJob:
+    return WaitingJob(
+        number=record.number,
+        job_id=record.job_id,
+        caller=record.caller,
+        lane=record.lane,
+        priority=record.priority,
+        task_type=record.task_type,
+        model=record.model,
+        accepted_wall_s=record.accepted_wall_s,
+        not_before_wall_s=record.not_before_wall_s,
+        off_peak=record.off_peak,
+        attempts=record.attempts,
     )
