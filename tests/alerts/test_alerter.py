@@ -72,8 +72,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(settings: AlertSettings = ONE, *replies: Reply, default: Reply = OK) -> AsyncIterator[Desk]:
-    webhooks, events = Webhooks(*replies, default=default), Recorder()
+async def desk(settings: AlertSettings = ONE, *, default: Reply = OK) -> AsyncIterator[Desk]:
+    webhooks, events = Webhooks(default=default), Recorder()
     fanout = EventFanout((events,))
     poster = MemoryPoster(webhooks, latency_s=0.1)
     alerter = GatewayAlerter(settings=settings, clock=LoopClock(), events=fanout, poster=poster)

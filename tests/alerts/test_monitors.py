@@ -13,15 +13,8 @@ from hearth.config.settings import AlertSettings
 from hearth.events import DiskRanLow, DiskSpaceReturned, Event, LoopLagged
 from hearth.observability.disk_space import DiskSpaceMonitor, free_mib
 from hearth.observability.loop_lag import BEAT_S, LoopLagMonitor
-from tests.support.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time
+from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
 from tests.worker.house import Recorder
-
-
-def hold_up(seconds: float) -> None:
-    """What a defect does to the loop: time passes and nothing runs."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop._now += seconds
 
 
 @pytest.mark.parametrize(("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)])

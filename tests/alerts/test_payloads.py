@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hearth.alerts.alert import TITLES, Severity
 from hearth.alerts.outbox import CAPACITY
-from hearth.alerts.payloads import COMPOSERS, Post
+from hearth.alerts.payloads import COMPOSERS, NTFY_BYTES, TEXT_CHARS, Post
 from hearth.alerts.wording import discord_text, shown
 from hearth.config.settings import AlertType
 from tests.alerts.samples import alert, down, message, up
@@ -126,6 +126,14 @@ def test_whatever_is_said_fits_into_what_discord_takes(count, char):
     assert units(embed["description"]) <= 4096
     assert units(embed["title"]) <= 256
     assert why_discord_refuses(post.body) is None
+
+
+@pytest.mark.parametrize("char", ["x", "ü", "\U0001f600"])
+def test_what_is_too_long_for_ntfy_or_a_webhook_is_cut_between_two_characters(char):
+    post = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(alert(text=char * 5000)))
+    assert NTFY_BYTES - 4 < len(post.body) <= NTFY_BYTES
+    assert set(post.body.decode()) == {char}
+    assert len(json.loads(COMPOSERS["webhook"](URL, message(alert(text=char * 5000))).body)["text"]) == TEXT_CHARS
 
 
 @hypothesis_settings(max_examples=200 * EXAMPLES, deadline=None, derandomize=True)

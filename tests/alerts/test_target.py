@@ -382,6 +382,16 @@ async def test_a_trial_does_not_overtake_a_post_that_is_out_and_ends_in_time():
 
 
 @in_virtual_time
+async def test_a_trial_that_was_given_up_before_it_went_out_stays_here():
+    async with bench(STALL) as it:
+        it.put("a")
+        await asyncio.sleep(3)
+        assert (await it.target.attempt(message(), 5.0)).name == "timeout"
+        await asyncio.sleep(60)
+        assert it.webhooks.texts() == ["Hearth: Queue full: about a"]
+
+
+@in_virtual_time
 async def test_a_defect_in_composing_breaks_the_task_but_not_for_ever():
     broken: list[str] = []
 

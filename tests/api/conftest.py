@@ -48,8 +48,8 @@ async def url(gateway: FakeGateway, app: HearthApp) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def hasty_url(gateway: FakeGateway, app: HearthApp) -> AsyncIterator[str]:
-    """The same with deadlines that pass within a test."""
-    async with serving(gateway, app, Deadlines(header_s=0.3, body_s=0.8, write_s=lambda: 0.2)) as url:
+    """The same, but with no patience for callers who do not read."""
+    async with serving(gateway, app, Deadlines(header_s=60.0, body_s=60.0, write_s=lambda: 0.2)) as url:
         yield url
 
 

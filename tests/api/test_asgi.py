@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hearth.api.asgi import Message, Receive, read_body, replayed, unless_gone
+from hearth.api.asgi import Departure, Message, Receive, read_body, replayed, unless_gone
 from hearth.errors import BodyTooLarge, CallerGone
 
 GONE: Message = {"type": "http.disconnect"}
@@ -70,6 +70,24 @@ async def test_work_that_ends_by_itself_keeps_its_error():
 
     with pytest.raises(BodyTooLarge):
         await unless_gone(receiving(), work())
+
+
+def test_a_departure_is_told_once_whether_it_was_before_or_after_somebody_asked():
+    early, late, told = Departure(), Departure(), list[str]()
+    early.happened()
+    early.expect(lambda: told.append("early"))
+    assert told == ["early"]
+    late.expect(lambda: told.append("late"))
+    late.happened()
+    assert told == ["early", "late"]
+
+
+def test_a_departure_that_nobody_wants_to_know_of_any_more_is_not_told():
+    departure, told = Departure(), list[str]()
+    departure.expect(lambda: told.append("gone"))
+    departure.forget()
+    departure.happened()
+    assert told == []
 
 
 async def test_a_replayed_body_comes_once_and_then_what_really_happens():

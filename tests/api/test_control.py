@@ -157,6 +157,12 @@ async def test_a_wrong_announcement_is_a_400_that_names_the_field(body, words, g
     assert gateway.worker.announced == []
 
 
+async def test_a_refusal_is_not_as_long_as_whatever_was_sent(app):
+    got = await ask(app, "POST", "/llm/admin/announce", {f"{number}{'x' * 5000}": 1 for number in range(50)})
+    assert got.json["error"].endswith("; and 42 more")
+    assert len(got.json["error"]) < 10 * 500 + 50
+
+
 async def test_the_schema_is_served_from_here_and_no_page_of_it_from_elsewhere(app):
     got = await ask(app, "GET", "/openapi.json")
     assert "/llm/completions" in got.json["paths"]

@@ -71,6 +71,14 @@ async def test_much_is_sent_at_once(transport, recorder):
     assert len(recorder.sent) == 1
 
 
+async def test_what_is_to_go_at_once_goes_after_what_was_written(transport, recorder):
+    transport.write(b"first")
+    transport.write_at_once(b"second")
+    assert recorder.sent == [b"first", b"second"]
+    await asyncio.sleep(0)
+    assert len(recorder.sent) == 2
+
+
 async def test_closing_sends_what_was_written_first(transport, recorder):
     transport.write(b"last words")
     transport.close()

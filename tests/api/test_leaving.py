@@ -133,10 +133,12 @@ async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_
 
 async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_goes_on(url, gateway):
     gateway.worker.serve = begins_and_breaks
-    caller = await begin(url, "/api/chat", CHAT, gateway)
-    await caller.head()
-    raw = await caller.reader.readuntil(b"0\r\n\r\n")
-    assert b'{"error":"it broke off"}\n' in raw
+    caller = await Caller.to(url)
+    for _ in range(2):
+        await caller.post("/api/chat", json.dumps(CHAT).encode())
+        await caller.head()
+        raw = await caller.reader.readuntil(b"0\r\n\r\n")
+        assert raw == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n0\r\n\r\n'
     caller.leave()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall
 from tests.api.house import Caller
+from tests.emulator.waiting import until
 from tests.support.fake_ollama import Ending, FakeModel, FakeOllama, Service, service_asked_for
 
 LONG = {"service_s": 30.0, "first_byte_s": 0.01, "chunks": 300}
@@ -64,12 +66,6 @@ async def house() -> AsyncIterator[House]:
     ollama.check()
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - the fake has no event for this
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -85,7 +81,7 @@ async def until(condition) -> None:
 async def test_an_answer_comes_through_from_end_to_end(path, body, house):
     status, headers, answer = await house.ask("POST", path, {**body, "fake": {"service_s": 0.02, "chunks": 3}})
     assert status == 200
-    assert answer
+    assert re.findall(rb"w\d", answer) == [b"w0", b"w1", b"w2"]
     assert headers["x-queue-position"] == "0"
     assert house.ollama.calls[-1].ending is Ending.COMPLETED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hearth.events import (
@@ -16,6 +17,7 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.types import Lane, Outcome, RequestId, Sequence
+from tests.observability import samples
 
 HOME, CODER = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b"
 
@@ -55,22 +57,8 @@ def ended(
     queue_s: float = 0.0,
     backend_s: float = 1.0,
 ) -> ItemEnded:
-    return ItemEnded(
-        at=at,
-        outcome=outcome,
-        reason=reason,
-        attempts=1,
-        interrupt_count=0,
-        queue_s=queue_s,
-        swap_s=0.0,
-        first_byte_s=None,
-        backend_s=backend_s,
-        total_s=queue_s + backend_s,
-        prompt_tokens=None,
-        output_tokens=None,
-        status=200,
-        **_item(who, Lane.EXTERNAL, CODER),
-    )
+    measured: dict[str, Any] = {"queue_s": queue_s, "backend_s": backend_s, "total_s": queue_s + backend_s}
+    return replace(samples.ended(outcome, at=at), reason=reason, **measured, **_item(who, Lane.EXTERNAL, CODER))
 
 
 def swap_started(*, at: float = 0.0, why: str = "waiting", leaving: tuple[str, ...] = (HOME,), to_model: str = CODER) -> SwapStarted:

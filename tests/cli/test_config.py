@@ -40,7 +40,9 @@ def test_every_problem_is_listed_on_stderr_with_file_and_line_and_ends_with_2(he
 
 
 def test_a_missing_file_ends_with_2(hearth, tmp_path):
-    assert hearth("config", "check", str(tmp_path / "missing.yaml")).exit_code == 2
+    result = hearth("config", "check", str(tmp_path / "missing.yaml"))
+    assert result.exit_code == 2
+    assert "missing.yaml: cannot be read" in result.stderr
 
 
 def test_without_any_file_the_defaults_are_ok_and_said(hearth):

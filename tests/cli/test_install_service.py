@@ -17,7 +17,8 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
 
 HEARTH = Path(sys.executable).with_name("hearth")
-SCORE_AT_MOST = 1.5
+LEEWAY = 0.1
+"""Versions of systemd do not weigh everything alike."""
 
 
 def plan(*, system: bool = True, **changed: object) -> ServicePlan:
@@ -42,15 +43,14 @@ def keys(text: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("system", [False, True])
 def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
-    unit = keys(unit_text(plan(system=system)))
+    text = unit_text(plan(system=system))
+    unit = keys(text)
     assert unit["Type"] == ["notify"]
     assert unit["NotifyAccess"] == ["main"]
     assert unit["WatchdogSec"] == ["30"]
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
     assert unit["ExecStart"] == ["/opt/hearth/bin/hearth serve --config /etc/hearth/llm_gateway.yaml"]
-    assert not [
-        value for values in unit.values() for value in values if "@" in value and "@system-service" not in value and "~@" not in value
-    ]
+    assert re.findall(r"@[A-Z_]+@", text) == []
 
 
 @pytest.mark.parametrize(("grace_s", "stop_s"), [(0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")])
@@ -59,8 +59,10 @@ def test_systemd_waits_longer_than_running_work_does(grace_s: float, stop_s: str
 
 
 def test_paths_are_quoted_as_systemd_reads_them():
-    unit = keys(unit_text(plan(executable=Path('/opt/a b/100%/"x"/hearth'), config=Path("/etc/$x/c.yaml"))))
+    odd = plan(executable=Path('/opt/a b/100%/"x"/hearth'), config=Path("/etc/$x/c.yaml"), environment_file=Path("/etc/a b/5%/env"))
+    unit = keys(unit_text(odd))
     assert unit["ExecStart"] == ['"/opt/a b/100%%/\\"x\\"/hearth" serve --config /etc/$$x/c.yaml']
+    assert unit["EnvironmentFile"] == ["-/etc/a b/5%%/env"]
 
 
 def test_a_users_files_are_under_its_configuration_directory():
@@ -96,11 +98,11 @@ def test_a_second_time_it_changes_nothing(hearth, tmp_path):
 def test_a_unit_that_was_changed_is_replaced_by_force_only(hearth, tmp_path):
     unit = tmp_path / "units" / "hearth.service"
     unit.parent.mkdir()
-    unit.write_text("mine\n")
+    unit.write_bytes(b"m\xef ne\n")
     refused = hearth("install-service", "--unit-dir", "units")
     assert refused.exit_code == 1
     assert "--force" in refused.stderr
-    assert unit.read_text() == "mine\n"
+    assert unit.read_bytes() == b"m\xef ne\n"
     assert not (tmp_path / ".config").exists()
     assert hearth("install-service", "--unit-dir", "units", "--force").exit_code == 0
     assert "ExecStart" in unit.read_text()
@@ -131,6 +133,8 @@ def test_names_in_the_configuration_are_looked_up_in_the_environment_file(hearth
     assert hearth("install-service", "--unit-dir", "units", "--config", "mine.yaml").exit_code == 0
     assert variables_in(tmp_path / "environment") == {"HOUSE_KEY": "hearth_0123456789abcdef"}
     assert variables_in(tmp_path / "nowhere") == {}
+    (tmp_path / "environment").write_bytes(b"HOUSE_KEY=\xff\n")
+    assert variables_in(tmp_path / "environment") == {}
 
 
 def test_print_shows_the_unit_and_writes_nothing(hearth, tmp_path):
@@ -182,6 +186,7 @@ def test_the_system_service_is_as_little_exposed_as_the_page_says(tmp_path: Path
     told = analyze("security", "--offline=yes", "--no-pager", unit).stdout
     score = re.search(r"exposure level for hearth\.service: ([0-9.]+)", told)
     assert score is not None, told
-    assert float(score[1]) <= SCORE_AT_MOST
     page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert "systemd-analyze security --offline=yes" in page
+    said = re.search(r"exposure by systemd's own measure .* is \*\*([0-9.]+)\*\*", page)
+    assert said is not None
+    assert float(score[1]) <= float(said[1]) + LEEWAY

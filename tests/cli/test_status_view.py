@@ -65,6 +65,12 @@ def test_several_running_requests_are_all_shown():
     assert "continue" not in text
 
 
+def test_a_request_without_a_task_shows_its_priority_and_one_that_has_just_begun_how_long_it_runs():
+    text = drawn(busy(running=[{"sequence": 7, "priority": "critical", "waited_s": 9.0, "running_s": 0}], external_queue={"pending": 1}))
+    assert re.search(r"critical +0\.0 s", text)
+    assert "... and 1 more external" in text
+
+
 def test_the_emulator_is_announced_in_a_box():
     assert "ANSWERS ARE MADE UP" in drawn(busy(backend=backend(emulator=True)))
     assert "ANSWERS ARE MADE UP" not in drawn(busy())
@@ -77,6 +83,7 @@ def test_a_backend_that_is_down_is_shouted():
 def test_a_swap_under_way_is_shown_instead_of_the_old_model():
     text = drawn(busy(gpu={"loaded_model": "old", "current_swap": {"from_model": "old", "to_model": "new", "elapsed_ms": 5}}))
     assert "loading new" in text
+    assert "old" not in text
 
 
 def test_a_load_into_free_memory_is_shown_as_well():
@@ -121,6 +128,7 @@ CARD = {
     [
         ({}, "RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, held down: hardware thermal"),
         ({"foreign_mib": None, "power_w": None, "throttle_reasons": None}, "RTX 3090, 9.0 of 24.0 GiB used, 61 °C, 87 % busy\n"),
+        ({"foreign_mib": 0.0}, "9.0 of 24.0 GiB used, 61 °C"),
         ({"memory_used_mib": None, "temperature_c": None, "throttle_reasons": []}, "RTX 3090, memory unknown, 250 W, 87 % busy\n"),
         ({"readings": "unknown"}, "card      unknown\n"),
         ({"readings": "lost"}, "RTX 3090 does not answer any more\n"),
@@ -169,7 +177,7 @@ def test_truth_values_are_not_numbers():
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(None, "-"), (0.04, "0.0 s"), (9.94, "9.9 s"), (42.4, "42 s"), (95, "2 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min")],
+    [(None, "-"), (0.04, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (89, "89 s"), (90, "2 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min")],
 )
 def test_durations_read_as_people_say_them(seconds, words):
     assert duration(seconds) == words

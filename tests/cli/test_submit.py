@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from hearth.bootstrap import running_gateway
 from hearth.cli import main
+from hearth.cli.answers import without_controls
 from hearth.cli.console import console_for
 from hearth.cli.gateway_client import GatewayClient, read_address
-from hearth.cli.submit import without_controls
 from hearth.cli.waiting_line import WaitingLine, waiting_words
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, Settings
@@ -150,8 +150,12 @@ def test_nobody_there_ends_with_3(hearth, tmp_path):
     assert hearth("submit", "-m", "m", "p", "--url", "http://127.0.0.1:1").exit_code == 3
 
 
-def test_a_terminal_gets_no_control_characters_of_a_models():
+def test_a_terminal_gets_no_control_characters_of_a_models_nor_of_an_errors(busy):
     assert without_controls("a\x1b[2Jb\n\tc\rd") == "a\ufffd[2Jb\n\tc\ufffdd"
+    answers(busy, {"error": "broken\x07"})
+    assert "broken\ufffd" in submitted(busy, "-m", "m").stderr
+    answers(busy, {"error": "refused\x07"}, status=503)
+    assert submitted(busy, "-m", "m").stderr == "Error: refused\ufffd\n"
 
 
 async def test_a_real_gateway_answers_and_a_caller_who_leaves_takes_the_request_along():
@@ -209,22 +213,28 @@ def test_the_wait_in_words(answer, words):
     assert waiting_words(answer, "me") == words
 
 
+class Pauses:
+    """In place of waiting: over after so many looks, which sets `over`."""
+
+    def __init__(self, looks: int) -> None:
+        self._left = looks
+        self.over = threading.Event()
+
+    def __call__(self, _over: threading.Event, _seconds: float) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            self.over.set()
+        return self._left < 0
+
+
 def test_the_line_follows_the_status_until_the_answer_begins(busy):
     busy.put("/llm/queue/status", status("x", "me"))
     terminal = Terminal()
-    pauses = iter([False, False, True])
-    asked = threading.Event()
-
-    def pause(_over: threading.Event, _seconds: float) -> bool:
-        over = next(pauses)
-        if over:
-            asked.set()
-        return over
-
+    pauses = Pauses(2)
     client = GatewayClient(address=read_address(busy.url))
-    line = WaitingLine(client, "me", console_for(terminal, environ={"TERM": "xterm"}), pause=pause)
+    line = WaitingLine(client, "me", console_for(terminal, environ={"TERM": "xterm"}), pause=pauses)
     with line as begun:
-        assert asked.wait(30)
+        assert pauses.over.wait(30)
         line._line._live.refresh()
         begun()
         shown = terminal.getvalue()
@@ -236,14 +246,7 @@ def test_the_line_follows_the_status_until_the_answer_begins(busy):
 
 def test_a_gateway_that_does_not_say_how_it_is_does_not_disturb_the_answer(busy):
     busy.put("/llm/queue/status", {"error": "no"}, 403)
-    answered = threading.Event()
-    pauses = iter([False, True])
-
-    def pause(_over: threading.Event, _seconds: float) -> bool:
-        over = next(pauses)
-        if over:
-            answered.set()
-        return over
-
-    with WaitingLine(GatewayClient(address=read_address(busy.url)), "me", console_for(Terminal(), environ={}), pause=pause):
-        assert answered.wait(30)
+    pauses = Pauses(1)
+    with WaitingLine(GatewayClient(address=read_address(busy.url)), "me", console_for(Terminal(), environ={}), pause=pauses):
+        assert pauses.over.wait(30)
+    assert len(busy.seen) == 1

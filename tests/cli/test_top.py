@@ -41,11 +41,18 @@ def test_expected_starts_interruptions_claude_and_alerts_are_shown_where_there_a
     answer["cloud"] = {"state": "ready", "running": [{}], "spent_today_usd": 1.5, "limit_today_usd": 5}
     answer["alerts"] = {"active": [{"type": "swap_failed", "subject": "m"}]}
     answer["draining"] = True
+    answer["stats_24h"] |= {"internal_failed": 1, "external_expired": 2}
+    answer["running"][0]["first_byte"] = False
+    answer["rate_limits"] = {f"caller-{number}": {"minute": "1/10", "hour": "2/100"} for number in range(9)}
     lines = drawn(answer)
     assert "interrupted x2 41 open-webui llama3.1:8b 120 2 min 2 min" in lines
     assert "Claude ready, 1 running, 1.50 of 5.00 USD today" in lines
     assert "alerts swap_failed m" in lines
+    assert "24 h: 3 failed" in lines[0]
     assert lines[0].endswith("DRAINING")
+    assert lines[2].startswith("reads 42 continue")
+    assert "caller-7 1/10 a minute" in " ".join(lines)
+    assert "caller-8" not in " ".join(lines)
 
 
 def test_a_low_terminal_shows_fewer_requests_and_says_how_many_are_missing():
@@ -58,7 +65,15 @@ def test_a_low_terminal_shows_fewer_requests_and_says_how_many_are_missing():
     "answer", [{}, {"running": 3, "gpu": [], "rate_limits": {"x": 1}, "cloud": {"state": "off"}, "alerts": {"active": [1]}}]
 )
 def test_an_odd_answer_is_drawn_as_far_as_it_goes(answer):
-    assert "nothing runs and nobody waits" in drawn(answer)
+    lines = drawn(answer)
+    assert "nothing runs and nobody waits" in lines
+    assert not any(line.startswith("Claude") for line in lines)
+
+
+def test_the_emulator_is_announced_in_a_box():
+    answer = recorded("status_busy")
+    answer["backend"]["emulator"] = True
+    assert "ANSWERS ARE MADE UP" in drawn(answer)[1]
 
 
 def test_names_cannot_move_the_cursor():

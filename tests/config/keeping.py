@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.events import ConfigRejected, ConfigReloaded, Event
 from hearth.reloading import ConfigInForce, MakeWatch, Reloader
+from tests.worker.house import E, Recorder
 
 WITHIN_S = 30.0
 """No test takes this long; it only ends one that waits for what never comes."""
@@ -23,26 +23,16 @@ def depth(number: int) -> str:
     return f"queue:\n  max_external_depth: {number}\n"
 
 
-class Kept:
-    """The configuration in force, and everything that was said about it."""
+class Heard(Recorder):
+    """An event sink that can be waited for."""
 
-    def __init__(self, path: Path | None, *, clock: Clock, watching: MakeWatch | None) -> None:
-        self.seen: list[Event] = []
+    def __init__(self) -> None:
+        super().__init__()
         self._changed = asyncio.Event()
-        config = GatewayConfig() if path is None else load_gateway_config(path, {})
-        self.in_force = ConfigInForce(config, clock=clock, events=self)
-        self.reloader = Reloader(in_force=self.in_force, clock=clock, watching=watching)
 
     def emit(self, event: Event) -> None:
-        self.seen.append(event)
+        super().emit(event)
         self._changed.set()
-
-    def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.seen if type(event) is kind]
-
-    @property
-    def depth(self) -> int:
-        return self.in_force.config.settings.queue.max_external_depth
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Return as soon as what was said makes the condition true."""
@@ -51,11 +41,28 @@ class Kept:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def rejected(self, count: int = 1) -> tuple[str, ...]:
-        """The problems of the file that was refused as number `count`."""
-        await self.until(lambda: len(self.of(ConfigRejected)) >= count)
-        problems: tuple[str, ...] = self.of(ConfigRejected)[count - 1].problems
-        return problems
+    async def first(self, kind: type[E]) -> E:
+        """The first event of a kind."""
+        await self.until(lambda: self.of(kind))
+        return self.of(kind)[0]
+
+
+class Kept(Heard):
+    """The configuration in force, and everything that was said about it."""
+
+    def __init__(self, path: Path | None, *, clock: Clock, watching: MakeWatch | None) -> None:
+        super().__init__()
+        config = GatewayConfig() if path is None else load_gateway_config(path, {})
+        self.in_force = ConfigInForce(config, clock=clock, events=self)
+        self.reloader = Reloader(in_force=self.in_force, clock=clock, watching=watching)
+
+    @property
+    def depth(self) -> int:
+        return self.in_force.config.settings.queue.max_external_depth
+
+    async def rejected(self) -> tuple[str, ...]:
+        """The problems of the first file that was refused."""
+        return (await self.first(ConfigRejected)).problems
 
     async def reloaded(self, number: int) -> None:
         """Return when the depth is in force."""

@@ -8,7 +8,7 @@ import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config, parse_config
-from hearth.config.rules import RANGES
+from hearth.config.rules import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS, RANGES
 from hearth.config.settings import (
     Announcement,
     BackendMode,
@@ -21,6 +21,7 @@ from hearth.config.shapes import field_types, item_type, without_none
 from hearth.errors import ConfigError
 from hearth.types import Priority
 from tests.config.reading import only_problem_of, problems_of, settings_of
+from tests.config.test_shipped_files import settings_classes
 
 
 def test_an_empty_mapping_means_all_defaults() -> None:
@@ -91,7 +92,6 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("gpu: {home_model: 'a b'}", "gpu.home_model: is not a model name: it must not contain spaces"),
         ("gpu: {home_model: ' a'}", "gpu.home_model: must not begin or end with a space"),
         ('gpu: {home_model: "a\\u0007"}', "gpu.home_model: must not contain line breaks or control characters"),
-        (f"gpu: {{home_model: {'a' * 257}}}", "gpu.home_model: must not be longer than 256 characters"),
         ("models: {'': {}}", 'models[""]: must not be empty'),
         ("models: {'a b': {}}", 'models["a b"]: is not a model name: it must not contain spaces'),
         ("models: {'llama3.1:8b': {num_ctx: 0}}", 'models["llama3.1:8b"].num_ctx: must be at least 1, not 0'),
@@ -107,6 +107,9 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
         ("server: {allowed_hosts: ['http://a']}", "server.allowed_hosts[0]: must be a host name or an IP address, without port"),
         ("server: {log_format: xml}", "server.log_format: must be auto, text or json"),
+        ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a card in quotes"),
+        ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
+        ("alerts: {webhook_url: 'https://host/#x'}", "alerts.webhook_url: must be a URL without fragment"),
         ("ollama: {url: 'gpu:11434'}", "ollama.url: must be a URL such as http://127.0.0.1:11434"),
         ("ollama: {url: 'http://[::1'}", "ollama.url: must be a URL such as http://127.0.0.1:11434"),
         ("ollama: {url: 'http://a:99999'}", "ollama.url: must be a URL such as http://127.0.0.1:11434"),
@@ -129,6 +132,7 @@ def test_a_wrong_value_is_told_with_what_would_be_right(text: str, says: str) ->
         ("0 0 6 * * *", "must have five fields"),
         ("60 6 * * *", "is not a cron expression: bad minute"),
         ("0 0 30 2 *", "is not a cron expression: bad day-of-month"),
+        ("0 0 */31 * 1#3", "names a time that never comes"),
         ("9" * 200 + " 6 * * *", "must have five fields"),
         ("@daily", "must have five fields"),
     ],
@@ -177,10 +181,28 @@ def test_every_range_holds_at_both_ends(cls: type, name: str) -> None:
 
 
 def test_every_number_of_the_settings_has_a_range() -> None:
-    classes, numbers = {cls for cls, _ in RANGES}, set()
-    for cls in classes:
-        numbers |= {(cls, name) for name, each in field_types(cls).items() if {without_none(each), item_type(each)} & {int, float}}
+    numbers = {
+        (cls, name)
+        for cls in settings_classes()
+        for name, each in field_types(cls).items()
+        if {without_none(each), item_type(each)} & {int, float}
+    }
     assert numbers == set(RANGES)
+
+
+@pytest.mark.parametrize(("text", "longest"), [("gpu: {home_model: %s}", MAX_NAME_CHARS), ("storage: {path: /%s}", MAX_TEXT_CHARS - 1)])
+def test_the_longest_text_is_taken_and_one_character_more_is_not(text: str, longest: int) -> None:
+    settings_of(text % ("a" * longest))
+    assert "must not be longer than" in only_problem_of(text % ("a" * (longest + 1)))
+
+
+@pytest.mark.parametrize(("chars", "taken"), [(MIN_SECRET_CHARS, True), (MIN_SECRET_CHARS - 1, False)])
+def test_a_secret_is_long_enough_or_refused(chars: int, taken: bool) -> None:
+    text = f"jobs: {{webhooks: {{secret: '{'s' * chars}'}}}}"
+    if taken:
+        assert settings_of(text).jobs.webhooks.secret == "s" * chars
+    else:
+        assert "jobs.webhooks.secret: must have at least 16 characters" in only_problem_of(text)
 
 
 def test_values_arrive_as_settings() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from hearth.bootstrap import running_gateway
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode
 from hearth.errors import ShuttingDown
-from hearth.events import ConfigRejected, ConfigReloaded, Event, InternalFault, ItemEnded, ItemQueued
+from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
 from hearth.gateway import Gateway
 from tests.clients.home import HELLO, LLAMA, LONG, SLOW, new_emulator
+from tests.config.keeping import Heard
 from tests.support.examples import EXAMPLES
 
-WITHIN_S = 30.0
 CALLERS = 6
 
 
@@ -37,29 +36,15 @@ def config_text(per_hour: int, *, depth: int = 1000) -> str:
     )
 
 
-@dataclass
-class Live:
-    """A gateway with its file, and everything that happened."""
+class Live(Heard):
+    """A running gateway, and everything that happened."""
 
     url: str
     gateway: Gateway
-    file: Path
-    session: aiohttp.ClientSession
-    seen: list[Event]
-    changed: asyncio.Event
 
-    def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.seen if type(event) is kind]
-
-    def emit(self, event: Event) -> None:
-        self.seen.append(event)
-        self.changed.set()
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(WITHIN_S):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        super().__init__()
+        self.session = session
 
     async def one_more(self) -> None:
         """Return when another item has ended."""
@@ -87,11 +72,10 @@ class Live:
 async def living(file: Path, *, watch: bool = True) -> AsyncIterator[Live]:
     emulator = new_emulator()
     backend_url = await emulator.start("127.0.0.1", 0)
-    seen: list[Event] = []
     async with AsyncExitStack() as closing:
         closing.push_async_callback(emulator.stop)
         session = await closing.enter_async_context(aiohttp.ClientSession(trust_env=False))
-        live = Live(url="", gateway=None, file=file, session=session, seen=seen, changed=asyncio.Event())  # type: ignore[arg-type]
+        live = Live(session)
         config = load_gateway_config(file, {})
         options: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "backend_mode": BackendMode.OLLAMA, "ollama_url": backend_url}
         async with running_gateway(config, sinks=(live,), watch=watch, **options) as (gateway, url):

@@ -160,6 +160,22 @@ async def test_on_the_way_out_nothing_is_put_in_force_and_nobody_is_left_waiting
         assert kept.depth == 1
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_an_order_that_is_being_obeyed_on_the_way_out_is_refused_as_well(file, cancelled: bool):
+    async with keeping(file) as kept:
+        file.write_text(depth(2))
+        order = asyncio.ensure_future(kept.reloader.reload())
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert kept.reloader._orders == [], "a thread is at work on it"
+        kept.reloader.end()
+        if not cancelled:
+            await asyncio.wait({order})
+    with pytest.raises(ShuttingDown):
+        await order
+    assert kept.depth == 1
+
+
 @in_virtual_time
 async def test_a_listener_that_breaks_keeps_no_other_from_hearing(file):
     async with keeping(file, clock=LoopClock()) as kept:

@@ -61,6 +61,15 @@ def documented(cls: type = Settings, path: KeyPath = ()) -> Iterator[Documented]
             yield from documented(items, (*path, name, first))
 
 
+def settings_classes(cls: type = Settings) -> Iterator[type]:
+    """Every class of which the whole tree may hold an instance."""
+    yield cls
+    for annotation in field_types(cls).values():
+        for inner in (without_none(annotation), item_type(annotation)):
+            if is_dataclass(inner) and isinstance(inner, type) and inner is not Window:
+                yield from settings_classes(inner)
+
+
 def default_of(each: Documented) -> object:
     """What holds where the file is silent: inside a list or mapping the class's own default, elsewhere that of the whole tree."""
     value: Any = Settings()
@@ -112,10 +121,8 @@ def test_the_keys_that_are_set_are_those_of_the_page_it_comes_from() -> None:
 
 def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
     assert COMPLETE != SHIPPED
-    config = parse_config(COMPLETE, source="f", environ={})
-    assert config.settings.models
-    assert config.settings.auth.keys
-    assert config.settings.scheduling.announcements
+    parse_config(COMPLETE, source="f", environ={})
+    assert {each.cls for each in FIELDS} == set(settings_classes())
 
 
 @pytest.mark.parametrize("each", FIELDS, ids=lambda each: f"{each.cls.__name__}.{each.name}")

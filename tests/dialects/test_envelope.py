@@ -350,6 +350,7 @@ def test_no_body_nests_deep_enough_to_break_a_route(path: str) -> None:
         "https://registry.ollama.ai/library/mistral:latest",
         "_x",
         "a" * 80,
+        "h" * 94 + "/" + "n" * 80 + "/" + "m" * 80,
     ],
 )
 def test_names_that_ollama_parses_are_model_names(name: str) -> None:
@@ -374,7 +375,7 @@ def test_names_that_ollama_parses_are_model_names(name: str) -> None:
         "n.s/model",
         "ünïcode",
         "a" * 81,
-        "h" * 200 + "/ns/" + "m" * 80,
+        "h" * 95 + "/" + "n" * 80 + "/" + "m" * 80,
     ],
 )
 def test_other_names_are_not(name: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.errors import stream_error
-from hearth.dialects.framing import StreamTail, read_whole
+from hearth.dialects.framing import MOST_NANOSECONDS, MOST_TOKENS, StreamTail, read_whole
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone
 from hearth.types import RequestId, Usage
@@ -170,22 +170,24 @@ def test_done_in_the_text_of_an_answer_is_not_the_terminator() -> None:
         ("chat_nostream", Usage(prompt_tokens=24, output_tokens=6, load_s=0.000770124, prompt_s=0.000335, decode_s=0.001536)),
         ("embed_one", Usage(prompt_tokens=6)),
         ("embeddings_legacy", Usage()),
-        ("oai_chat_nostream", None),
+        ("oai_chat_nostream", Usage(prompt_tokens=24, output_tokens=4)),
         ("oai_embeddings", Usage(prompt_tokens=8)),
-        ("oai_resp_nostream", None),
+        ("oai_resp_nostream", Usage(prompt_tokens=24, output_tokens=3)),
         ("anth_nostream", Usage(prompt_tokens=24, output_tokens=3)),
         ("load_generate", Usage()),
         ("chat_missing", Usage()),
     ],
 )
-def test_an_answer_in_one_piece_reports_its_usage(name: str, usage: Usage | None) -> None:
+def test_an_answer_in_one_piece_reports_its_usage(name: str, usage: Usage) -> None:
     answer = captured(name)
-    found = read_whole(INFERENCE_ROUTES[answer.path], answer.body).usage
-    if usage is None:
-        assert found.prompt_tokens == 24
-        assert (found.output_tokens or 0) > 0
-    else:
-        assert found == usage
+    assert read_whole(INFERENCE_ROUTES[answer.path], answer.body).usage == usage
+
+
+def test_a_counter_or_a_time_that_nothing_can_have_is_none() -> None:
+    for more in (0, 1):
+        said = json.dumps({"done": True, "eval_count": MOST_TOKENS + more, "eval_duration": MOST_NANOSECONDS + more}).encode()
+        most = Usage(output_tokens=MOST_TOKENS, decode_s=MOST_NANOSECONDS / 1e9)
+        assert read_whole(INFERENCE_ROUTES["/api/chat"], said).usage == (Usage() if more else most)
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"usage":5}', b'{"usage":{"prompt_tokens":"x","completion_tokens":-1}}'])

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import random
 
-import anthropic
-import httpx
-import httpx2
-import ollama
-import openai
 import pytest
 
 from hearth.dialects.replay import Replay, Sent
 from tests.dialects.replay_streams import Answer, Run, route, some_text, stream
+from tests.dialects.test_official_clients import anthropic_client, ollama_client, openai_client
 
 CASES = range(12)
 MESSAGES = [{"role": "user", "content": "x"}]
+SSE = "text/event-stream"
 
 
 def continued(path: str, case: int) -> tuple[Answer, bytes]:
@@ -44,24 +41,10 @@ def called(answer: Answer) -> list[tuple[str, object]]:
     return [tuple(json.loads(text)) for kind, text in answer.parts if kind == "call"]
 
 
-def web(body: bytes) -> httpx2.Client:
-    headers = {"content-type": "text/event-stream"}
-    return httpx2.Client(transport=httpx2.MockTransport(lambda _request: httpx2.Response(200, headers=headers, content=body)))
-
-
-def openai_client(body: bytes) -> openai.OpenAI:
-    return openai.OpenAI(api_key="k", base_url="http://gateway/v1", max_retries=0, http_client=web(body))
-
-
-def ollama_client(body: bytes) -> ollama.Client:
-    transport = httpx.MockTransport(lambda _request: httpx.Response(200, headers={"content-type": "application/x-ndjson"}, content=body))
-    return ollama.Client(host="http://gateway", transport=transport)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_ollama_client_reads_a_continued_chat(case: int) -> None:
     answer, body = continued("/api/chat", case)
-    parts = list(ollama_client(body).chat(model="m", messages=MESSAGES, stream=True))
+    parts = list(ollama_client(200, "application/x-ndjson", body).chat(model="m", messages=MESSAGES, stream=True))
     assert "".join(part.message.content or "" for part in parts) == said(answer, "content")
     assert "".join(part.message.thinking or "" for part in parts) == said(answer, "thinking")
     calls = [call.function for part in parts for call in part.message.tool_calls or ()]
@@ -72,7 +55,7 @@ def test_the_ollama_client_reads_a_continued_chat(case: int) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_ollama_client_reads_a_continued_generation(case: int) -> None:
     answer, body = continued("/api/generate", case)
-    parts = list(ollama_client(body).generate(model="m", prompt="x", stream=True))
+    parts = list(ollama_client(200, "application/x-ndjson", body).generate(model="m", prompt="x", stream=True))
     assert "".join(part.response or "" for part in parts) == said(answer, "content")
     assert parts[-1].context == [1, 2, 33]
 
@@ -80,7 +63,9 @@ def test_the_ollama_client_reads_a_continued_generation(case: int) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_openai_client_reads_a_continued_chat(case: int) -> None:
     answer, body = continued("/v1/chat/completions", case)
-    chunks = list(openai_client(body).chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], stream=True))
+    chunks = list(
+        openai_client(200, SSE, body).chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], stream=True)
+    )
     assert len({(chunk.id, chunk.created) for chunk in chunks}) == 1
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert "".join(delta.content or "" for delta in deltas) == said(answer, "content")
@@ -92,14 +77,14 @@ def test_the_openai_client_reads_a_continued_chat(case: int) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_openai_client_reads_a_continued_completion(case: int) -> None:
     answer, body = continued("/v1/completions", case)
-    chunks = list(openai_client(body).completions.create(model="m", prompt="x", stream=True))
+    chunks = list(openai_client(200, SSE, body).completions.create(model="m", prompt="x", stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == said(answer, "content")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_openai_client_reads_a_continued_response(case: int) -> None:
     answer, body = continued("/v1/responses", case)
-    events = list(openai_client(body).responses.create(model="m", input="x", stream=True))
+    events = list(openai_client(200, SSE, body).responses.create(model="m", input="x", stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == said(answer, "content")
@@ -111,8 +96,7 @@ def test_the_openai_client_reads_a_continued_response(case: int) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_anthropic_client_gathers_a_continued_message(case: int) -> None:
     answer, body = continued("/v1/messages", case)
-    client = anthropic.Anthropic(api_key="k", base_url="http://gateway", max_retries=0, http_client=web(body))
-    with client.messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]) as events:
+    with anthropic_client(200, SSE, body).messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]) as events:
         message = events.get_final_message()
     assert "".join(block.thinking for block in message.content if block.type == "thinking") == said(answer, "thinking")
     assert "".join(block.text for block in message.content if block.type == "text") == said(answer, "content")

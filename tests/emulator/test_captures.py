@@ -67,10 +67,10 @@ async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulato
     exchange = read_capture(name)
     _, loading = await connect(url)
     loading.write(post("/api/generate", '{"model":"slow"}'))
-    await _until_in_loader(url)
+    await until_in_loader(url)
     _, waiting = await connect(url)
     waiting.write(post("/api/generate", '{"model":"ma"}'))
-    await _until_in_loader(url)
+    await until_in_loader(url)
 
     answer = await send(url, exchange.request)
 
@@ -79,7 +79,7 @@ async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulato
     waiting.close()
 
 
-async def _until_in_loader(url: str) -> None:
+async def until_in_loader(url: str) -> None:
     """A later request on the same loop is answered only after the earlier one has reached the scheduler."""
     for _ in range(2):
         await send(url, post("/api/version", "", "GET"))
@@ -112,13 +112,13 @@ async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(name: st
     emulator, url = await start_emulator(toys(), vram_gib=0)
     exchange = read_capture(name)
     answering = asyncio.ensure_future(send(url, exchange.request))
-    await _until_running(emulator, url)
+    await until_running(emulator, url)
 
     emulator.kill_runner("ma")
 
     assert take_apart(await answering) == take_apart(exchange.response)
 
 
-async def _until_running(emulator: Emulator, url: str) -> None:
+async def until_running(emulator: Emulator, url: str) -> None:
     while not emulator.in_flight:
         await send(url, post("/api/version", "", "GET"))

@@ -204,6 +204,7 @@ async def test_a_model_that_goes_late_delays_the_swap_and_nothing_else(build) ->
 
     assert (await house.caller.generate("b"))["done"] is True
     assert house.emulator.resident == ("b:latest",)
+    assert [swap.swap_s > 0.1 for swap in house.recorder.of(SwapCompleted) if swap.to_model == "b:latest"] == [True]
 
 
 async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the_model_is_reloaded(build) -> None:
@@ -216,6 +217,7 @@ async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the
 
     assert (await following)["done"] is True
     assert house.emulator.in_flight == {}
+    assert loaded_names(house.emulator) == ["a", "b"]
 
 
 async def test_a_model_that_is_split_with_the_cpu_is_reported_as_such(build) -> None:

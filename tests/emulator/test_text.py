@@ -100,7 +100,7 @@ def test_the_oldest_messages_are_dropped_until_the_rest_fits_and_the_system_mess
     assert "number 0" not in prompt.text
 
 
-def test_vectors_do_not_depend_on_what_else_is_embedded_and_print_shortest() -> None:
+def test_vectors_are_those_of_their_text_and_print_shortest() -> None:
     vector = vector_of(MODEL, "text", 16)
 
     assert vector == vector_of(MODEL, "text", 16)

@@ -25,6 +25,7 @@ class FakeCard:
         gpu: whose memory it is.
         foreign_mib: what other programs hold.
         names: whether the driver names processes; else only sums are known, as in a container.
+        reserved_mib: what the driver keeps for itself.
         overhead_mib: what each model takes beside what Ollama says.
         fault: while set, there is no reading.
         hangs: while set, a reading never ends.
@@ -35,6 +36,7 @@ class FakeCard:
         self.gpu = house.ollama.gpu
         self.names = True
         self.total_mib: float | None = TOTAL_MIB
+        self.reserved_mib = 0.0
         self.overhead_mib = 0.0
         self.foreign_mib = 0.0
         self.temperature_c: float | None = 50.0
@@ -54,6 +56,7 @@ class FakeCard:
             name="Fake 3090",
             total_mib=self.total_mib,
             used_mib=sum(own) + self.foreign_mib,
+            reserved_mib=self.reserved_mib,
             processes=self._processes(own) if self.names else None,
             utilisation_pct=3.14159,
             temperature_c=self.temperature_c,
@@ -95,12 +98,6 @@ class CardHouse(House):
         assert isinstance(fact, GpuSampled)
         self.told.append(fact)
         self.gateway.worker.post(fact)
-
-    @property
-    def gpu_status(self) -> dict[str, Any]:
-        shown: Any = self.worker.get_status()["gpu"]
-        assert isinstance(shown, dict)
-        return shown
 
     def orders(self) -> list[str]:
         """What Ollama was told to do with models."""

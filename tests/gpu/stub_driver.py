@@ -33,6 +33,7 @@ class StubDriver:
         self.memory_mib = {"total": 24576, "reserved": 400, "used": 9000}
         self.processes: dict[int, tuple[str, int | None]] = {100: ("/usr/lib/ollama/llama-server", 8192 * MIB)}
         self.graphics: dict[int, tuple[str, int | None]] = {200: ("/usr/lib/xorg/Xorg", 300 * MIB)}
+        self.utilisation_pct = 87
         self.temperature_c = 61
         self.power_mw = 250_500
         self.reasons = 0
@@ -86,7 +87,7 @@ def _memory(driver: StubDriver, handle: Any, out: Any) -> int:
 
 
 def _utilisation(driver: StubDriver, handle: Any, out: Any) -> int:
-    out._obj.gpu = 87
+    out._obj.gpu = driver.utilisation_pct
     return SUCCESS
 
 

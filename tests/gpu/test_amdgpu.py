@@ -56,6 +56,13 @@ def test_everything_that_a_card_says_is_read(tmp_path: Path):
     )
 
 
+def test_odd_numbers_of_a_card_are_made_the_best_of(tmp_path: Path):
+    whole_card(tmp_path, 0)
+    card(tmp_path, 0, mem_info_vram_used=str(17 * GIB), hwmon__hwmon3__power1_average="", hwmon__hwmon3__power1_input="199000000")
+    reading = AmdCard("0", tmp_path).read()
+    assert (reading.power_w, reading.used_mib) == (199.0, 16384.0)
+
+
 def test_what_a_card_does_not_say_is_unknown(tmp_path: Path):
     card(tmp_path, 0, mem_info_vram_total=str(GIB), gpu_busy_percent="n/a")
     assert AmdCard("0", tmp_path).read() == GpuReading(name="AMD GPU", total_mib=1024.0)
@@ -64,8 +71,15 @@ def test_what_a_card_does_not_say_is_unknown(tmp_path: Path):
 def test_cards_of_other_makes_are_not_counted(tmp_path: Path):
     card(tmp_path, 0, vendor="0x10de")
     whole_card(tmp_path, 1)
-    assert AmdCard("0", tmp_path).read().total_mib == 16384.0
+    for named in ("0", "GPU-11111111-2222-3333-4444-555555555555"):
+        assert AmdCard(named, tmp_path).read().total_mib == 16384.0
     assert fault_of(AmdCard("1", tmp_path)) is GpuFault.NO_DEVICE
+
+
+def test_cards_are_counted_by_their_numbers(tmp_path: Path):
+    for number in (10, 2):
+        card(tmp_path, number, mem_info_vram_total=str(number * GIB))
+    assert [AmdCard(index, tmp_path).read().total_mib for index in ("0", "1")] == [2048.0, 10240.0]
 
 
 def test_a_machine_without_such_a_card_has_no_driver(tmp_path: Path):

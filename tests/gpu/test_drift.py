@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,12 +17,6 @@ WHOLE = FakeModel(name="a")
 WITHIN_S = 5.0
 
 
-def gpu_of(house: House) -> dict[str, Any]:
-    shown: Any = house.worker.get_status()["gpu"]
-    assert isinstance(shown, dict)
-    return shown
-
-
 async def offloaded_models(house: House) -> list[object]:
     return [model["name"] for model in await house.gateway.models() if model["offloaded"]]
 
@@ -31,16 +24,16 @@ async def offloaded_models(house: House) -> list[object]:
 @in_virtual_time
 async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_interval():
     async with House("a", "b", resident=("a",), capacity_mib=20_000.0) as house:
-        assert (gpu_of(house)["drift_count"], gpu_of(house)["resident_models"]) == (0, ["a:latest"])
+        assert (house.gpu_status["drift_count"], house.gpu_status["resident_models"]) == (0, ["a:latest"])
         await sleep_until(1.0)
         house.ollama.appear("b:latest")
         await sleep_until(1.0 + WITHIN_S)
-        assert (gpu_of(house)["drift_count"], gpu_of(house)["resident_models"]) == (1, ["a:latest", "b:latest"])
+        assert (house.gpu_status["drift_count"], house.gpu_status["resident_models"]) == (1, ["a:latest", "b:latest"])
         for count, (at, name, left) in enumerate(((11.0, "a:latest", ["b:latest"]), (21.0, "b:latest", [])), start=2):
             await sleep_until(at)
             house.ollama.vanish(name)
             await sleep_until(at + WITHIN_S)
-            assert (gpu_of(house)["drift_count"], gpu_of(house)["resident_models"]) == (count, left)
+            assert (house.gpu_status["drift_count"], house.gpu_status["resident_models"]) == (count, left)
         assert [event.at for event in house.events.of(ResidencyDrifted)] == [5.0, 15.0, 25.0]
 
 
@@ -53,7 +46,7 @@ async def test_an_eviction_in_favour_of_another_model_is_one_drift():
         await sleep_until(1.0 + WITHIN_S)
         (drift,) = house.events.of(ResidencyDrifted)
         assert (drift.appeared, drift.vanished) == (("b:latest",), ("a:latest",))
-        assert (gpu_of(house)["drift_count"], gpu_of(house)["loaded_model"]) == (1, "b:latest")
+        assert (house.gpu_status["drift_count"], house.gpu_status["loaded_model"]) == (1, "b:latest")
 
 
 @in_virtual_time
@@ -62,7 +55,7 @@ async def test_the_gateways_own_swaps_are_no_drift():
         for name in "abab":
             await body_of(house.submit(name, service_s=6.5))
         assert len(house.events.of(SwapCompleted)) == 4
-        assert gpu_of(house)["drift_count"] == 0
+        assert house.gpu_status["drift_count"] == 0
 
 
 @in_virtual_time
@@ -74,10 +67,10 @@ async def test_a_split_model_that_somebody_else_loaded_is_told_of_once_and_shown
         (event,) = house.events.of(ModelOffloaded)
         assert (event.model, event.size_mib, event.vram_mib) == ("split:latest", 26_900.0, 20_000.0)
         assert event.at <= 1.0 + WITHIN_S
-        assert gpu_of(house)["offloaded_models"] == await offloaded_models(house) == ["split:latest"]
+        assert house.gpu_status["offloaded_models"] == await offloaded_models(house) == ["split:latest"]
         house.ollama.vanish("split:latest")
         await sleep_until(30.0 + WITHIN_S)
-        assert gpu_of(house)["offloaded_models"] == await offloaded_models(house) == []
+        assert house.gpu_status["offloaded_models"] == await offloaded_models(house) == []
 
 
 @in_virtual_time
@@ -87,7 +80,7 @@ async def test_a_split_load_of_our_own_is_told_by_its_swap_alone():
         await sleep_until(house.now + WITHIN_S)
         assert [event.offloaded for event in house.events.of(SwapCompleted)] == [True]
         assert house.events.of(ModelOffloaded) == []
-        assert gpu_of(house)["offloaded_models"] == ["split:latest"]
+        assert house.gpu_status["offloaded_models"] == ["split:latest"]
 
 
 @in_virtual_time
@@ -106,4 +99,4 @@ async def test_a_model_wholly_on_the_cpu_is_worth_a_word_only_where_there_is_a_g
         await body_of(house.submit("cpu"))
         await sleep_until(house.now + WITHIN_S)
         assert [event.model for event in house.events.of(ModelOffloaded)] == ["cpu:latest"] * told
-        assert gpu_of(house)["offloaded_models"] == ["cpu:latest"] * told
+        assert house.gpu_status["offloaded_models"] == ["cpu:latest"] * told

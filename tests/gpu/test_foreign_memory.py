@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.gpu_watch import foreign_memory_mib, holds_models
+from hearth.gpu_watch import SLACK_MIB, foreign_memory_mib, holds_models
 from hearth.types import GpuProcess, GpuReading, ResidentModel
 
 
@@ -43,13 +43,12 @@ def test_what_is_in_use_and_not_the_model_servers_is_foreign(said, resident, for
     ("used_mib", "resident", "held"),
     [
         (9000.0, models(8000.0), True),
-        (9000.0, models(9500.0), True),
-        (9000.0, models(5000.0, 5000.0), False),
-        (300.0, models(8000.0), False),
+        (9000.0, models(5000.0, 4400.0 + SLACK_MIB), True),
+        (9000.0, models(5000.0, 4401.0 + SLACK_MIB), False),
         (300.0, (), True),
         (300.0, None, True),
         (None, models(8000.0), True),
     ],
 )
 def test_models_cannot_be_on_a_card_that_holds_less_than_they_take(used_mib, resident, held):
-    assert holds_models(GpuReading(used_mib=used_mib), resident) is held
+    assert holds_models(GpuReading(used_mib=used_mib, reserved_mib=400.0), resident) is held

@@ -15,6 +15,9 @@ from hearth.types import GpuReading
 from tests.gpu.stub_driver import StubDriver
 
 SOON_S = 0.05
+"""How long a driver that never answers is waited for."""
+WITHIN_S = 30.0
+"""No test takes this long; it only ends one that waits for what never comes."""
 READING = GpuReading(name="a card", total_mib=24576.0)
 
 
@@ -51,6 +54,13 @@ async def fault_of(reader: GpuThread) -> GpuFault:
     return raised.value.fault
 
 
+async def fault_at_once(reader: GpuThread) -> GpuFault:
+    told = asyncio.ensure_future(fault_of(reader))
+    await asyncio.sleep(0)
+    assert told.done()
+    return await told
+
+
 def reading_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "gpu reader"]
 
@@ -63,7 +73,7 @@ async def started() -> AsyncIterator[list[GpuThread]]:
     for reader in readers:
         await reader.aclose()
     for thread in reading_threads():
-        await asyncio.to_thread(thread.join, 5.0)
+        await asyncio.to_thread(thread.join, WITHIN_S)
     assert reading_threads() == []
 
 
@@ -105,7 +115,7 @@ async def test_a_driver_that_hangs_costs_one_thread_and_the_timeout(driver: Stub
     driver.go_on.clear()
     assert await fault_of(reader) is GpuFault.TIMEOUT
     for _ in range(5):
-        assert await asyncio.wait_for(fault_of(reader), SOON_S) is GpuFault.TIMEOUT
+        assert await fault_at_once(reader) is GpuFault.TIMEOUT
     assert len(reading_threads()) == 1
     driver.go_on.set()
     assert (await _when_it_answers(reader)).temperature_c == 61.0
@@ -134,7 +144,7 @@ async def test_a_reader_that_is_cancelled_leaves_the_driver_usable(driver: StubD
     started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=60.0))
     driver.go_on.clear()
     reading = asyncio.ensure_future(reader.read())
-    await asyncio.to_thread(driver.asked.wait, 5.0)
+    assert await asyncio.to_thread(driver.asked.wait, WITHIN_S)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -149,15 +159,15 @@ async def test_closing_gives_the_driver_back_and_ends_the_thread():
     (thread,) = reading_threads()
     await reader.aclose()
     await reader.aclose()
-    await asyncio.to_thread(thread.join, 5.0)
+    await asyncio.to_thread(thread.join, WITHIN_S)
     assert not thread.is_alive()
     assert card.closed.is_set()
-    assert await fault_of(reader) is GpuFault.TIMEOUT
+    assert await fault_at_once(reader) is GpuFault.TIMEOUT
 
 
 async def test_closing_does_not_wait_for_a_driver_that_hangs(driver: StubDriver, started):
     started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=SOON_S))
     driver.go_on.clear()
     assert await fault_of(reader) is GpuFault.TIMEOUT
-    await asyncio.wait_for(reader.aclose(), 30)
+    await asyncio.wait_for(reader.aclose(), WITHIN_S)
     driver.go_on.set()

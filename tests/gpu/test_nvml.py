@@ -19,7 +19,7 @@ def fault_of(card: NvmlCard) -> GpuFault:
 
 
 def test_everything_that_a_card_says_is_read(driver: StubDriver):
-    driver.reasons = 0x01 | 0x02 | 0x04 | 0x20
+    driver.reasons = 0xFFF
     assert NvmlCard("0").read() == GpuReading(
         name="NVIDIA GeForce RTX 3090",
         uuid=UUID,
@@ -34,7 +34,15 @@ def test_everything_that_a_card_says_is_read(driver: StubDriver):
         temperature_c=61.0,
         power_w=250.5,
         power_limit_w=350.0,
-        throttle_reasons=("power_cap", "thermal"),
+        throttle_reasons=(
+            "power_cap",
+            "hardware_slowdown",
+            "thermal",
+            "hardware_thermal",
+            "power_brake",
+            "board_limit",
+            "reliability",
+        ),
     )
 
 
@@ -97,6 +105,7 @@ def test_an_older_driver_has_another_thermometer(driver: StubDriver):
         ({"temperature_c": 2_147_483_647}, "temperature_c"),
         ({"temperature_c": 0}, "temperature_c"),
         ({"power_mw": 4_294_967_295}, "power_w"),
+        ({"utilisation_pct": 4_294_967_295}, "utilisation_pct"),
     ],
 )
 def test_numbers_that_cannot_be_true_are_unknown(driver: StubDriver, changed, field):
@@ -115,6 +124,11 @@ def test_memory_that_cannot_be_true_is_unknown(driver: StubDriver, memory):
 def test_a_program_whose_memory_or_name_the_driver_hides_is_listed_without(driver: StubDriver):
     driver.processes, driver.graphics = {7: ("", None)}, {}
     assert NvmlCard("0").read().processes == (GpuProcess(pid=7, name="", used_mib=None),)
+
+
+def test_where_only_programs_that_compute_are_listed_those_are_all(driver: StubDriver):
+    driver.faults["nvmlDeviceGetGraphicsRunningProcesses_v3"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert [process.pid for process in NvmlCard("0").read().processes or ()] == [100]
 
 
 def test_a_program_that_computes_and_draws_is_one(driver: StubDriver):

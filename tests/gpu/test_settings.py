@@ -22,8 +22,20 @@ def test_anything_else_is_an_error_with_its_line(written):
 
 
 @pytest.mark.parametrize(
-    "key", ["sample_interval_s: 0.5", "sample_interval_s: 4000", "alerts: {temperature_c: 0}", "alerts: {temperature_c: 200}"]
+    ("key", "sane", "insane"),
+    [
+        ("sample_interval_s", ("1", "3600"), ("0.9", "3601")),
+        ("alerts.temperature_c", ("1", "150"), ("0.9", "151")),
+    ],
 )
-def test_limits_are_sane(key):
-    with pytest.raises(ConfigError):
-        parse_config(f"gpu:\n  {key}\n", source="f", environ={})
+def test_limits_are_sane(key, sane, insane):
+    def read(value: str) -> None:
+        section, _, name = key.rpartition(".")
+        line = f"{section}: {{{name}: {value}}}" if section else f"{name}: {value}"
+        parse_config(f"gpu:\n  {line}\n", source="f", environ={})
+
+    for value in sane:
+        read(value)
+    for value in insane:
+        with pytest.raises(ConfigError, match=rf"f:2: gpu\.{key}: "):
+            read(value)

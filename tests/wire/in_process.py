@@ -92,52 +92,34 @@ class Wire:
 
 
 class _Body:
-    """The rest of a call's answer."""
+    """The rest of a call's answer; `late` is what the client's library raises when nothing comes."""
+
+    late: type[Exception]
 
     def __init__(self, call: Call, read_s: float | None) -> None:
         self._call = call
         self._read_s = read_s
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Each piece of the body as it was sent."""
-        while True:
-            message = await self._call.next(self._read_s)
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            try:
+                message = await self._call.next(self._read_s)
+            except TimeoutError as error:
+                raise self.late("nothing came") from error
             yield message["body"]
-            if not message["more_body"]:
-                return
+            more = message["more_body"]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self._call.close()
 
 
-class _HttpxBody(httpx.AsyncByteStream):
-    def __init__(self, body: _Body) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for piece in self._body.pieces():
-                yield piece
-        except TimeoutError as error:
-            raise httpx.ReadTimeout("nothing came") from error
-
-    async def aclose(self) -> None:
-        await self._body.close()
+class _HttpxBody(_Body, httpx.AsyncByteStream):
+    late = httpx.ReadTimeout
 
 
-class _Httpx2Body(httpx2.AsyncByteStream):
-    def __init__(self, body: _Body) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for piece in self._body.pieces():
-                yield piece
-        except TimeoutError as error:
-            raise httpx2.ReadTimeout("nothing came") from error
-
-    async def aclose(self) -> None:
-        await self._body.close()
+class _Httpx2Body(_Body, httpx2.AsyncByteStream):
+    late = httpx2.ReadTimeout
 
 
 class HttpxTransport(httpx.AsyncBaseTransport):
@@ -147,13 +129,8 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         self._wire = wire
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        call, read_s = await self._wire.open(request), request.extensions["timeout"]["read"]
-        try:
-            head = await call.next(read_s)
-        except TimeoutError as error:
-            await call.close()
-            raise httpx.ReadTimeout("nothing came", request=request) from error
-        return httpx.Response(head["status"], headers=head["headers"], stream=_HttpxBody(_Body(call, read_s)))
+        head, call, read_s = await _answered(self._wire, request, httpx.ReadTimeout)
+        return httpx.Response(head["status"], headers=head["headers"], stream=_HttpxBody(call, read_s))
 
 
 class Httpx2Transport(httpx2.AsyncBaseTransport):
@@ -163,10 +140,15 @@ class Httpx2Transport(httpx2.AsyncBaseTransport):
         self._wire = wire
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        call, read_s = await self._wire.open(request), request.extensions["timeout"]["read"]
-        try:
-            head = await call.next(read_s)
-        except TimeoutError as error:
-            await call.close()
-            raise httpx2.ReadTimeout("nothing came", request=request) from error
-        return httpx2.Response(head["status"], headers=head["headers"], stream=_Httpx2Body(_Body(call, read_s)))
+        head, call, read_s = await _answered(self._wire, request, httpx2.ReadTimeout)
+        return httpx2.Response(head["status"], headers=head["headers"], stream=_Httpx2Body(call, read_s))
+
+
+async def _answered(wire: Wire, request: httpx.Request | httpx2.Request, late: type[Exception]) -> tuple[Message, Call, float | None]:
+    """The head of the answer, its call, and how long the client waits for each piece of the rest."""
+    call, read_s = await wire.open(request), request.extensions["timeout"]["read"]
+    try:
+        return await call.next(read_s), call, read_s
+    except TimeoutError as error:
+        await call.close()
+        raise late("nothing came") from error

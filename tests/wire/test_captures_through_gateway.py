@@ -15,7 +15,7 @@ import pytest_asyncio
 from hearth.config.settings import ModelSettings, StartedStreams
 from tests.emulator.captures import CAPTURES, Answer, connect, read_capture, send, take_apart
 from tests.emulator.conftest import toys
-from tests.emulator.test_captures import BUSY, KILLED, KILLED_WHOLE, STATEFUL, post
+from tests.emulator.test_captures import BUSY, KILLED, KILLED_WHOLE, STATEFUL, post, until_in_loader, until_running
 from tests.wire.front import Front, as_owner, front_settings, open_front, plain, recorded, seen, without
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -164,19 +164,13 @@ async def test_a_model_server_whose_queue_is_full_is_heard_in_its_own_words():
         occupants = [await connect(front.direct_url) for _ in range(2)]
         for (_, writer), model in zip(occupants, ("slow", "ma"), strict=True):
             writer.write(post("/api/generate", f'{{"model":"{model}"}}'))
-            await _until_in_loader(front.direct_url)
+            await until_in_loader(front.direct_url)
         answers = await asyncio.gather(*(front.replay(name) for name in BUSY))
         for _, writer in occupants:
             writer.close()
     for name, answer in zip(BUSY, answers, strict=True):
         assert b"retry-after: 30" in answer.headers
         assert same(without(answer, b"retry-after"), recorded(name)), answer
-
-
-async def _until_in_loader(url: str) -> None:
-    """A later request on the same loop is answered only after the earlier one has reached the scheduler."""
-    for _ in range(2):
-        await send(url, post("/api/version", "", "GET"))
 
 
 @pytest.mark.parametrize("name", KILLED)
@@ -202,8 +196,7 @@ def _kind(chunk: bytes) -> bytes:
 @pytest.mark.parametrize("name", KILLED_WHOLE)
 async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(name: str, front: Front):
     answering = asyncio.ensure_future(front.replay(name))
-    while not front.emulator.in_flight:
-        await send(front.direct_url, post("/api/version", "", "GET"))
+    await until_running(front.emulator, front.direct_url)
     front.emulator.kill_runner("ma")
     assert await answering == recorded(name)
 

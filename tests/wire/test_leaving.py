@@ -1,5 +1,5 @@
-"""Leaving frees the GPU, over real sockets: whatever a request is doing when its caller goes, the model server sees its connection close
-within 200 ms, and what others wait for goes on. The last part is the same in virtual time, ten thousand times."""
+"""Leaving frees the GPU, over real sockets: whatever a request is doing when its caller goes, the model server sees its connection close,
+and what others wait for goes on. The last part is the same in virtual time, ten thousand times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.settings import StartedStreams
+from hearth.config.settings import ServerSettings, StartedStreams
 from hearth.events import ItemEnded, ItemInterrupted
 from hearth.types import Outcome
 from tests.emulator.callers import model
@@ -24,15 +24,16 @@ from tests.support.virtual_time import run_virtual, sleep_until
 from tests.wire.front import Front, front_settings, open_front
 from tests.worker.house import House, new_item, settings_with
 
-FREED_S = 10.0
+FREED_S = 30.0
 """A busy machine sees within this time that a caller has left: long before the answer that was left would end."""
-LOAD_S = 0.3
+LOAD_S = 2.0
+"""Longer than a busy machine stands still."""
 LONG_TOKENS = 6000
-"""Half a minute of the slow models: longer than any test looks."""
+"""A minute and a half of the slow models: longer than any test looks."""
 MODELS = [
-    model("slow", decode_tokens_per_s=200.0),
-    model("thinker", prompt_tokens_per_s=1.0),
-    model("heavy", load_s=LOAD_S, decode_tokens_per_s=200.0),
+    model("slow", decode_tokens_per_s=60.0),
+    model("thinker", prompt_tokens_per_s=0.05),
+    model("heavy", load_s=LOAD_S, decode_tokens_per_s=60.0),
     replace(model("fast", decode_tokens_per_s=1e6), vocabulary=(" word" * 2000, " thing" * 2000)),
 ]
 WORDS = "one two three four five six seven eight nine ten"
@@ -173,7 +174,7 @@ async def test_a_load_that_nobody_waits_for_any_more_is_still_there_for_the_next
 async def test_leaving_while_an_interrupted_stream_is_being_replayed_closes_the_connection_to_the_model_server():
     async with opened(scheduling={"started_streams": StartedStreams.REPLAY}) as front:
         reader, writer = await ask(front, chat("slow"))
-        for _ in range(60):
+        for _ in range(30):
             await reader.readuntil(b"\n\r\n")
         urgent, house = await ask(front, generation("slow", tokens=2, stream=False), "X-Task-Type: reply\r\n")
         assert await urgent.readuntil(b'"done_reason":"length"')
@@ -184,8 +185,7 @@ async def test_leaving_while_an_interrupted_stream_is_being_replayed_closes_the_
 
 
 async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_write_deadline():
-    deadline_s = 0.3
-    async with opened(server={"write_deadline_s": deadline_s, "write_buffer_mib": 0.25}) as front:
+    async with opened(server={"write_deadline_s": 0.3, "write_buffer_mib": 0.25}) as front:
         narrow = socket.socket()
         narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         narrow.setblocking(False)
@@ -195,7 +195,7 @@ async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_w
         narrow.send(b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await until(lambda: front.emulator.in_flight)
         reader, other = await ask(front, generation("fast", tokens=3, stream=False))
-        async with asyncio.timeout(deadline_s + 1.0):
+        async with asyncio.timeout(0.9 * ServerSettings().write_deadline_s):
             assert await reader.readuntil(b'"done_reason":"length"')
         assert [event.outcome for event in front.events.of(ItemEnded)] == [Outcome.CANCELLED, Outcome.COMPLETED]
         other.close()

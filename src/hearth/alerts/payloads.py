@@ -20,6 +20,8 @@ from hearth.alerts.wording import discord_text, shown
 TITLE_LIMIT = 256
 DESCRIPTION_LIMIT = 4096
 TEXT_CHARS = 4000
+NTFY_BYTES = 4096
+"""Of a longer message ntfy makes a file."""
 NAMED_ALERTS = 25
 """Alerts of a digest that are written out; the rest is a number."""
 
@@ -83,7 +85,8 @@ def ntfy_post(url: str, message: Message) -> Post:
         "Priority": "3" if message.resolved else _PRIORITIES[message.severity],
         "Tags": "white_check_mark" if message.resolved else _TAGS[message.severity],
     }
-    return Post(url=url, headers=headers, body="\n".join(_shortened(message))[:TEXT_CHARS].encode("utf-8", "replace"))
+    body = "\n".join(_shortened(message)).encode("utf-8", "replace")[:NTFY_BYTES]
+    return Post(url=url, headers=headers, body=body.decode("utf-8", "ignore").encode())
 
 
 COMPOSERS: Mapping[str, Compose] = MappingProxyType({"discord": discord_post, "webhook": webhook_post, "ntfy": ntfy_post})

@@ -59,6 +59,8 @@ class DaemonResolver(AbstractResolver):
             found, error = self._lookup(host, port), None
         except OSError as failed:
             found, error = [], failed
+        except UnicodeError:  # a label is empty or too long
+            found, error = [], socket.gaierror(socket.EAI_NONAME, "not a name")
         with suppress(RuntimeError):  # the loop has ended meanwhile
             answer.get_loop().call_soon_threadsafe(_settle, answer, found, error)
 

@@ -108,7 +108,7 @@ def _swap_failed(event: SwapFailed) -> tuple[Alert, ...]:
         model = ", ".join(event.from_models)
         text = f"{shown(model)} did not leave the GPU ({shown(event.reason)})."
         return (Alert(type=AlertType.SWAP_FAILED, subject=model, at=event.at, severity=Severity.ERROR, text=text),)
-    text = f"{shown(event.to_model)} did not load within {_duration(event.swap_s)} ({shown(event.reason)}); the log has the details."
+    text = f"{shown(event.to_model)} did not load ({shown(event.reason)}, after {_duration(event.swap_s)}); the log has the details."
     return (Alert(type=AlertType.SWAP_FAILED, subject=event.to_model, at=event.at, severity=Severity.ERROR, lasting=True, text=text),)
 
 

@@ -200,6 +200,8 @@ class Target:
         await self._posted(self._sending.message)
 
     async def _try(self, trial: _Trial) -> None:
+        if trial.answer.done():  # who asked has been told that it took too long
+            return
         answer = Answer(failure="broken")
         try:
             answer = await self._posted(trial.message)

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
@@ -22,7 +23,7 @@ from hearth.api.asked import IDENTITY, VISIT, Caller, CurrentVisit, identity_of,
 from hearth.api.batches import BatchPages, add_batch_pages
 from hearth.api.completions import CompletionBody, Completions
 from hearth.api.dashboard.feed import DashboardFeed
-from hearth.api.files import FilePages, add_file_pages
+from hearth.api.files import FILES_PATH, FilePages, add_file_pages
 from hearth.api.jobs import JOBS_PATH, JobPages, add_job_pages
 from hearth.api.log import LogQuery, SwapsQuery, logged, logged_swaps
 from hearth.api.metrics import METRICS_TYPE, exposition
@@ -250,9 +251,15 @@ class Control:
         status = error.status_code if isinstance(error, HTTPException) else 400
         known: dict[int, HearthError] = {404: NotFound(), 405: MethodNotAllowed()}
         response = await self._on_error(request, known.get(status, BadRequest("the body is not usable JSON")))
-        if isinstance(error, HTTPException):
-            response.headers.update(error.headers or {})
+        if status == 405:
+            response.headers["allow"] = ", ".join(sorted(self._methods_at(request.scope)))
         return response
+
+    def _methods_at(self, scope: Scope) -> set[str]:
+        """Of every page there; the framework itself names those of the first one, and uploads never come to it."""
+        routes = [route for route in self._app.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE]
+        uploads = {"POST"} if scope["path"] == FILES_PATH else set[str]()
+        return uploads.union(*(route.methods or () for route in routes))
 
 
 def _add_pages(app: FastAPI, pages: Pages) -> None:

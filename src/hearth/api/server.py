@@ -115,7 +115,7 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
     """Sockets for every address of a host name, all on one port."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for a label that no name can have
         raise ConfigError([f"cannot listen on {host}:{port}: the host name is unknown; correct server.host"]) from error
     sockets: list[socket.socket] = []
     for family, address in dict.fromkeys((family, info[0]) for family, _, _, _, info in found):

@@ -26,7 +26,8 @@ class AmdCard:
 
     def read(self) -> GpuReading:
         """As `GpuCard` says."""
-        cards = sorted(path.parent for path in self._root.glob("card[0-9]*/device/mem_info_vram_total"))
+        found = (path.parent for path in self._root.glob("card[0-9]*/device/mem_info_vram_total"))
+        cards = sorted(found, key=lambda device: (len(device.parent.name), device.parent.name))  # card2 before card10
         if not cards:
             raise GpuUnavailable(GpuFault.NO_DRIVER, "there is no amdgpu driver with a card")
         if self._index >= len(cards):

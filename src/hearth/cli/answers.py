@@ -42,3 +42,8 @@ def number(of: Mapping[str, object], name: str) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if abs(value) < _HUGE else None
+
+
+def without_controls(text: str) -> str:
+    """`text` with line breaks and tabs, and a mark in place of every other control character."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.answers import part, texts
+from hearth.cli.answers import part, texts, without_controls
 from hearth.cli.config_file import FoundConfig, find_config
 from hearth.cli.exits import CommandFailed, ExitCode
 from hearth.cli.gateway_client import GatewayClient
@@ -140,7 +140,7 @@ def _print_changes(changes: tuple[Change, ...], old: _Side, new: _Side) -> None:
     else:
         click.echo(f"no difference between {old.name} and {new.name}")
     if old.pending:
-        click.echo(f"already waiting for a restart: {', '.join(old.pending)}")
+        click.echo(f"already waiting for a restart: {without_controls(', '.join(old.pending))}")
 
 
 def _value(value: Plain) -> str:

@@ -13,6 +13,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
 
+from hearth.cli.answers import without_controls
 from hearth.cli.exits import CommandFailed, GatewayUnreachable
 
 _ANSWER_CAP_BYTES = 4 * 1024 * 1024
@@ -139,7 +140,7 @@ def _refusal(response: HTTPResponse) -> str | None:
     except ValueError:
         return None
     text = value.get("error") if isinstance(value, dict) else None
-    return text if isinstance(text, str) else None
+    return without_controls(text) if isinstance(text, str) else None
 
 
 def _connection(address: SplitResult, timeout_s: float | None) -> HTTPConnection:

@@ -105,7 +105,7 @@ def _install(plan: ServicePlan, *, force: bool) -> None:
     """Write what is missing. Raises CommandFailed where something may not be written."""
     text = unit_text(plan)
     try:
-        present = plan.unit.read_text(encoding="utf-8") if plan.unit.exists() else None
+        present = plan.unit.read_text(encoding="utf-8", errors="replace") if plan.unit.exists() else None
         if present not in {None, text} and not force:
             raise CommandFailed(
                 f"{plan.unit} is another one: changed by hand, or by another version. The same command with --print shows "

@@ -73,7 +73,7 @@ def variables_in(environment_file: Path) -> dict[str, str]:
     """What the file says, in the simple form `NAME=value` (systemd.exec(5), "EnvironmentFile="); empty where it cannot be read."""
     try:
         lines = environment_file.read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return {}
     pairs = (line.strip().partition("=") for line in lines if not line.lstrip().startswith(("#", ";")))
     return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.answers import part, text
+from hearth.cli.answers import part, text, without_controls
 from hearth.cli.exits import CommandFailed
 from hearth.cli.gateway_client import Answer, GatewayClient
 from hearth.cli.gateway_options import gateway_options
@@ -107,11 +107,6 @@ def _writer() -> Callable[[str], None]:
     return write
 
 
-def without_controls(text: str) -> str:
-    """`text` with line breaks and tabs, and a mark in place of every other control character."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
-
-
 @dataclass(slots=True, kw_only=True)
 class Received:
     """The answer so far; `show` gets each piece of text as it comes."""
@@ -136,7 +131,7 @@ class Received:
     def _pieces(self, answer: Answer) -> Iterator[str]:
         for line in answer.lines:
             if "error" in line:
-                raise CommandFailed(f"the answer ended with an error: {line['error']}")
+                raise CommandFailed(f"the answer ended with an error: {without_controls(str(line['error']))}")
             self.last = line
             piece = line.get("response")
             if isinstance(piece, str) and piece:

@@ -1,6 +1,6 @@
 """pydantic's findings in the owner's language.
 
-Never quotes a value from `auth` or a URL. Called by `loading` only.
+Called by `loading` only.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hearth.config.problems import SHOWN_PROBLEMS, KeyPath, Problem, shown
+from hearth.config.problems import SHOWN_PROBLEMS, KeyPath, Problem, may_hold_a_secret, shown
 from hearth.config.shapes import known_keys
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-_SECRET_PLACES = frozenset({"alerts", "auth", "cloud", "ollama"})
 _WANTED: Mapping[str, str] = MappingProxyType(
     {
         "int_type": "must be a whole number",
@@ -75,6 +74,6 @@ def _unknown_key(path: KeyPath) -> str:
 def _got(value: object, path: KeyPath) -> str:
     if isinstance(value, dict | list):
         return ", not a mapping" if isinstance(value, dict) else ", not a list"
-    if path and path[0] in _SECRET_PLACES:
+    if may_hold_a_secret(path):
         return ""
     return f", not {shown(value)}" if isinstance(value, str) else f", not {str(value).lower()}"

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import yaml
 
-from hearth.config.problems import KeyPath, Problem, config_error, shown
+from hearth.config.problems import KeyPath, Problem, config_error, may_hold_a_secret, shown
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_DEPTH = 16
@@ -236,7 +236,7 @@ _KINDS: Mapping[str, str] = MappingProxyType(
 
 
 def _number_advice(tag: str, text: str, path: KeyPath) -> str:
-    spelled = "this" if path[:1] == ("auth",) else shown(text)
+    spelled = "this" if may_hold_a_secret(path) else shown(text)
     if tag == "timestamp":
         return f"YAML reads {spelled} as a date; put quotes around it"
     if _SEXAGESIMAL.fullmatch(text):

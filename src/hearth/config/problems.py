@@ -1,6 +1,6 @@
 """What is wrong with the owner's file, and how it is said: `file:line: path: what, and what to do`.
 
-Never shows a value from `auth` or a URL, since both may hold a secret. Used by the modules that read the file.
+Never shows a value from where a secret may stand. Used by the modules that read the file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ KeyPath = tuple[str | int, ...]
 
 SHOWN_PROBLEMS = 100
 _SHOWN_CHARS = 60
+_SECRET_PLACES: tuple[KeyPath, ...] = (("alerts",), ("auth",), ("cloud",), ("jobs", "webhooks"), ("ollama",), ("telemetry",))
 _BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 
 
@@ -50,6 +51,11 @@ def shown(text: str) -> str:
     """Foreign text in quotes, safe for a terminal and a log: control characters escaped, length bounded."""
     short = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
     return '"' + "".join(each if each.isprintable() else ascii(each)[1:-1] for each in short) + '"'
+
+
+def may_hold_a_secret(path: KeyPath) -> bool:
+    """Whether a value there must not be quoted: a key, or a URL with credentials in it."""
+    return any(path[: len(place)] == place for place in _SECRET_PLACES)
 
 
 def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int:

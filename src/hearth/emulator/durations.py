@@ -5,54 +5,21 @@ Pure text and numbers; must never read a clock. Called by the emulator's handler
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 
-from hearth.dialects.gojson import GoJsonError, JsonValue
+from hearth.dialects.durations import keep_alive_ns
+from hearth.dialects.gojson import MAX_INT, JsonValue
 
 FOREVER_S = float("inf")
 _MAX_DURATION_S = 9223372036.854775807
-_TERM = re.compile(r"([0-9]*\.?[0-9]*)([^0-9.]*)")
 
 
 def keep_alive_s(value: JsonValue) -> float | None:
     """Seconds of a `keep_alive` field: None if absent, infinity for any negative value; raises `GoJsonError` as Go does."""
-    if value is None:
+    asked_ns = keep_alive_ns(value)
+    if asked_ns is None:
         return None
-    if isinstance(value, str):
-        seconds = parse_duration_s(value)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        raise GoJsonError(f"Unsupported type: '{'bool' if isinstance(value, bool) else 'map[string]interface {}'}'")
-    return FOREVER_S if seconds < 0 else seconds
-
-
-def parse_duration_s(text: str) -> float:
-    """Go's `time.ParseDuration` in seconds; raises `GoJsonError` with its texts."""
-    sign, rest = (-1.0, text[1:]) if text[:1] == "-" else (1.0, text.removeprefix("+"))
-    if rest == "0":
-        return 0.0
-    if not rest:
-        raise GoJsonError(f'time: invalid duration "{text}"')
-    total, place = 0.0, 0
-    while place < len(rest):
-        term = _TERM.match(rest, place)
-        number, unit = term.groups() if term else ("", "")
-        total += _term_s(text, number, unit)
-        place += len(number) + len(unit)
-    return sign * total
-
-
-def _term_s(text: str, number: str, unit: str) -> float:
-    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-    if number in {"", "."}:
-        raise GoJsonError(f'time: invalid duration "{text}"')
-    if not unit:
-        raise GoJsonError(f'time: missing unit in duration "{text}"')
-    if unit not in units:
-        raise GoJsonError(f'time: unknown unit "{unit}" in duration "{text}"')
-    return float(number) * units[unit]
+    return FOREVER_S if asked_ns == MAX_INT else asked_ns / 1e9
 
 
 def timestamp(wall_s: float) -> str:

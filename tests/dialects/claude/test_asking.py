@@ -153,6 +153,19 @@ def test_images_are_carried_as_what_they_are_whatever_they_claim_to_be(path, dat
 
 
 @pytest.mark.parametrize("path", IMAGES)
+def test_an_image_in_lines_is_carried_in_one(path):
+    image, _ = accepted(asked(path, **IMAGES[path](f"{PNG[:4]}\n{PNG[4:]}\n")))["messages"][0]["content"]
+    assert image["source"]["data"] == PNG
+
+
+@pytest.mark.parametrize("path", [OAI, RESPONSES])
+def test_a_refusal_of_the_model_stays_what_it_said(path):
+    turns: list[tuple[str, Any]] = [("user", "x"), ("assistant", [{"type": "refusal", "refusal": "no"}]), ("user", "why?")]
+    fields: dict[str, Any] = {"input" if path == RESPONSES else "messages": [{"role": role, "content": said} for role, said in turns]}
+    assert accepted(asked(path, **fields))["messages"][1]["content"] == [{"type": "text", "text": "no"}]
+
+
+@pytest.mark.parametrize("path", IMAGES)
 def test_an_image_that_claude_does_not_read_is_refused(path):
     with pytest.raises(Untranslatable, match="PNG, JPEG, GIF and WebP"):
         asked(path, **IMAGES[path]("Qk0eAAAA"))
@@ -166,6 +179,12 @@ def test_tools_are_carried(path):
 def test_a_tool_without_parameters_gets_an_empty_schema():
     bare = [{"type": "function", "function": {"name": "now"}}]
     assert accepted(asked(OAI, tools=bare))["tools"] == [{"name": "now", "input_schema": {"type": "object", "properties": {}}}]
+
+
+def test_parameters_that_do_not_say_that_they_are_an_object_are_one():
+    untyped = [{"type": "function", "function": {"name": "now", "parameters": {"properties": {"at": {"type": "string"}}}}}]
+    schema = {"type": "object", "properties": {"at": {"type": "string"}}}
+    assert accepted(asked(OAI, tools=untyped))["tools"] == [{"name": "now", "input_schema": schema}]
 
 
 @pytest.mark.parametrize("path", [OAI, RESPONSES])
@@ -411,7 +430,11 @@ def test_a_messages_request_keeps_its_own_words():
             {"role": "assistant", "content": [thought, called]},
             {"role": "user", "content": [result]},
         ],
-        "tools": [{**CLAUDE_TOOL, "cache_control": {"type": "ephemeral"}}, {"type": "bash_20250124", "name": "bash"}],
+        "tools": [
+            {**CLAUDE_TOOL, "cache_control": {"type": "ephemeral"}},
+            {**CLAUDE_TOOL, "name": "own", "type": "custom"},
+            {"type": "bash_20250124", "name": "bash"},
+        ],
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
         "thinking": {"type": "enabled", "budget_tokens": 1024},
         "output_config": {"effort": "low"},

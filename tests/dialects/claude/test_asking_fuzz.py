@@ -51,7 +51,7 @@ def test_a_body_becomes_a_request_or_a_refusal(path: str, sound: bool, fields: d
 @settings(max_examples=60 * EXAMPLES)
 @given(
     st.sampled_from([*ROUTES, "/api/embed", "/v1/embeddings", "/nowhere"]),
-    st.binary(max_size=60) | _VALUES.map(lambda v: json.dumps(v).encode()),
+    st.binary(max_size=60) | _VALUES.filter(lambda v: not isinstance(v, dict) or "input" not in v).map(lambda v: json.dumps(v).encode()),
 )
 def test_bytes_that_are_no_request_are_refused(path: str, body: bytes) -> None:
     with pytest.raises((BadRequest, Untranslatable)):

@@ -22,7 +22,7 @@ class WebhookSettings:
     allowed_hosts: tuple[str, ...] = ()
     """Hosts that a job's `webhook` may name, without port; none at all means that no job may have one. hot"""
     secret: str = field(default="", repr=False)
-    """What every message is signed with (HMAC-SHA256); `${NAME}` takes it from the environment. hot"""
+    """What every message is signed with (HMAC-SHA256), 16 characters or more; `${NAME}` takes it from the environment. hot"""
     max_attempts: int = 8
     """Attempts for one message, further and further apart, before it is given up. hot"""
     timeout_s: float = 10.0

@@ -119,9 +119,9 @@ class SchedulingSettings:
     policy: PolicyName = PolicyName.ADAPTIVE
     """Which model a band serves next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md). hot"""
     max_swap_wait_s: float = 120.0
-    """Seconds after which a waiting item may force a swap away from a busy model; `adaptive` waits longer for a long queue. hot"""
+    """Seconds after which a waiting item may force a swap away from a busy model (`affinity`; `adaptive`, later for a long queue). hot"""
     residency_factor: float = 3.0
-    """A forced swap comes only after the resident model has served this many times the measured cost of a swap. hot"""
+    """A forced swap comes only after the resident model has served this many times the measured cost of a swap; not under `fifo`. hot"""
     cost_aware: CostAwareSettings = CostAwareSettings()
     time_slice: TimeSliceSettings = TimeSliceSettings()
     preempt_min_remaining_s: float = 2.0
@@ -149,6 +149,6 @@ class QueueSettings:
     max_internal_depth: int = 1000
     """Internal items that may wait; one more is refused with 503. hot"""
     max_interrupt_count: int = 3
-    """Interruptions of one item after which it is protected and finishes. hot"""
+    """Interruptions of one item after which it is protected and finishes; 0 interrupts nobody. hot"""
     max_wait_s: float = 0.0
     """Seconds a request may wait before it is given up with 503; 0 is for ever. Jobs wait for as long as it takes. hot"""

@@ -1,0 +1,78 @@
+"""What a streaming caller is sent while nothing comes: between frames only, and once it has begun, errors are told in the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hearth.queue import NewItem
+from hearth.reply import Reply, ReplyHead
+from tests.api.house import NDJSON, FakeGateway, ask
+from tests.support.virtual_time import in_virtual_time
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 5}
+SIGN = b": waiting\n\n"
+
+
+@in_virtual_time
+async def test_a_frame_that_was_sent_in_part_goes_on_with_its_own_bytes():
+    async def halting(new: NewItem, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=()))
+        for piece in (b"data: a", b"\n", b"\n", b"data: b\n\n"):
+            reply.push(piece)
+            await asyncio.sleep(38.0)
+        reply.finish()
+
+    gateway = FakeGateway()
+    gateway.worker.serve = halting
+    got = await ask(gateway.app(), "POST", "/v1/chat/completions", CHAT)
+    assert got.chunks == (b"data: a", b"\n", b"\n", SIGN, b"data: b\n\n", SIGN, SIGN)
+    assert got.complete
+
+
+@in_virtual_time
+async def test_who_does_not_stream_is_sent_nothing_but_the_answer():
+    async def late(new: NewItem, reply: Reply) -> None:
+        await asyncio.sleep(600.0)
+        reply.start(ReplyHead(status=200, headers=NDJSON))
+        reply.push(b"{}")
+        reply.finish()
+
+    gateway = FakeGateway()
+    gateway.worker.serve = late
+    assert (await ask(gateway.app(), "POST", "/api/chat", {**CHAT, "stream": False})).chunks == (b"{}",)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/api/chat", lambda chunk: json.loads(chunk)["error"]),
+        ("/v1/chat/completions", lambda chunk: json.loads(chunk.removeprefix(b"data: "))["error"]["message"]),
+        ("/v1/messages", lambda chunk: json.loads(chunk.removeprefix(b"event: error\ndata: "))["error"]["message"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"error":"out of memory"}', "out of memory"),
+        (b'{"error":{"message":"%b"}}' % (b"x" * 300), "x" * 200),
+        (b"<html>", "no reason given"),
+    ],
+)
+@in_virtual_time
+async def test_an_error_answer_of_the_model_server_after_the_first_sign_is_told_in_the_stream(path, said, body, reason):
+    async def refused(new: NewItem, reply: Reply) -> None:
+        await asyncio.sleep(12.0)
+        reply.start(ReplyHead(status=500, headers=()))
+        reply.push(body)
+        reply.finish()
+
+    gateway = FakeGateway()
+    gateway.worker.serve = refused
+    got = await ask(gateway.app(), "POST", path, CHAT)
+    sign, error = got.chunks
+    assert said(error) == reason
+    assert b"error" not in sign
+    assert (got.status, got.complete) == (200, True)
