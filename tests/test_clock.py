@@ -12,3 +12,4 @@ def test_request_ids_look_alike_however_they_are_drawn_and_never_repeat():
     drawn = [ids.take() for _ in range(300)] + [new_request_id()]
     assert all(re.fullmatch(r"req_[0-9a-f]{32}", each) for each in drawn)
     assert len(set(drawn)) == len(drawn)
+    assert re.fullmatch(r"job_[0-9a-f]{32}", RequestIds("job").take())

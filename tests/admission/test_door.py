@@ -39,9 +39,11 @@ def test_any_other_host_is_misdirected(host):
         check_host(headers((b"host", host)), hosts())
 
 
-@pytest.mark.parametrize(("listening", "name"), [("0.0.0.0", b"0.0.0.0"), ("::", b"[::]"), ("::", b"::")])
-def test_listening_everywhere_does_not_allow_the_wildcard_address_as_a_name(listening, name):
-    with pytest.raises((HostNotAllowed, BadRequest)):
+@pytest.mark.parametrize(
+    ("listening", "name", "error"), [("0.0.0.0", b"0.0.0.0", HostNotAllowed), ("::", b"[::]", HostNotAllowed), ("::", b"::", BadRequest)]
+)
+def test_listening_everywhere_does_not_allow_the_wildcard_address_as_a_name(listening, name, error):
+    with pytest.raises(error):
         check_host(headers((b"host", name)), hosts(listening))
 
 
@@ -82,7 +84,18 @@ def test_a_length_said_in_two_ways_is_refused():
     with pytest.raises(BadRequest):
         check_framing(headers((b"content-length", b"3"), (b"content-length", b"4")))
     check_framing(headers((b"content-length", b"3")))
-    check_framing(headers((b"transfer-encoding", b"chunked")))
+    check_framing(headers((b"transfer-encoding", b" Chunked")))
+
+
+CHUNKED = (b"transfer-encoding", b"chunked")
+
+
+@pytest.mark.parametrize(
+    "fields", [(CHUNKED, CHUNKED), ((b"transfer-encoding", b"gzip, chunked"),), ((b"transfer-encoding", b"identity"),)]
+)
+def test_a_body_comes_in_chunks_or_with_its_length_and_in_no_other_way(fields):
+    with pytest.raises(BadRequest, match="Transfer-Encoding"):
+        check_framing(headers(*fields))
 
 
 HOST = (b"host", b"localhost:8411")

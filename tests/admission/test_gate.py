@@ -81,6 +81,11 @@ def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
         standing_of(INTERNAL, headers(), CONFIG, task_type=task_type)
 
 
+def test_a_task_type_has_64_characters_at_most():
+    longest = "aZ0_.:-" + "x" * 57
+    assert standing_of(INTERNAL, headers(), CONFIG, task_type=longest).task_type == longest
+
+
 def test_a_key_without_models_may_use_all_of_them():
     check_model(identity(), "anything")
     check_model(identity(), None)

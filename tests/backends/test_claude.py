@@ -73,6 +73,7 @@ async def test_every_event_comes_through_as_it_was_said(backend, claude):
         (refusal(402, "billing_error"), CloudUnavailable),
         (refusal(403, "permission_error"), CloudUnavailable),
         (refusal(404, "not_found_error"), ModelNotFound),
+        (refusal(408, "whatever"), BackendTimeout),
         (refusal(413, "request_too_large"), BodyTooLarge),
         (refusal(422, "whatever"), BadRequest),
         (refusal(429, "rate_limit_error"), BackendBusy),

@@ -17,7 +17,7 @@ from hearth.ports import ModelControl
 from hearth.types import LoadOptions
 from tests.backends.stub_server import Peer, StubServer, whole
 from tests.support import ollama_wire as wire
-from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault
+from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault, UnloadFault
 
 LOAD_S = 0.02
 LONG_S = 30.0
@@ -70,7 +70,7 @@ def world() -> FakeOllama:
 
 
 class Front:
-    """The control routes of Ollama, answered by a fake."""
+    """The control routes of Ollama, answered by a fake. As there, a load whose caller leaves is given up."""
 
     def __init__(self, fake: FakeOllama) -> None:
         self._fake = fake
@@ -80,9 +80,6 @@ class Front:
             answer = await self._answer(peer)
         except ModelNotFound as error:
             answer = wire.error(peer.path, 404, error.message)
-        except SwapTimedOut:
-            await peer.left()
-            return
         except HearthError as error:
             answer = wire.error(peer.path, 500, error.message)
         await peer.send(whole(answer))
@@ -98,8 +95,18 @@ class Front:
             await self._fake.unload(model)
         else:
             assert peer.json["keep_alive"] == -1
-            await self._fake.load(model, LoadOptions(num_ctx=peer.json.get("options", {}).get("num_ctx")), LONG_S)
+            await self._load(peer, LoadOptions(num_ctx=peer.json.get("options", {}).get("num_ctx")))
         return wire.Answer(status=200, headers=((b"content-length", b"2"),), chunks=(b"{}",))
+
+    async def _load(self, peer: Peer, options: LoadOptions) -> None:
+        loading = asyncio.ensure_future(self._fake.load(peer.json["model"], options, LONG_S))
+        leaving = asyncio.ensure_future(peer.left())
+        await asyncio.wait((loading, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            self._fake.go_down()
+            self._fake.come_up()
+        leaving.cancel()
+        await loading
 
 
 @pytest.fixture(params=["fake", "ollama"])
@@ -145,13 +152,15 @@ async def test_a_model_that_only_embeds_can_be_loaded_and_dropped(bench: Bench) 
     assert [resident.name for resident in await bench.control.resident()] == ["emb"]
     await bench.control.unload("emb")
     await bench.world.settled()
+    assert await bench.control.resident() == ()
 
 
 async def test_a_dropped_model_stays_listed_until_its_memory_is_free(bench: Bench) -> None:
     await bench.control.load("a", LoadOptions(), LONG_S)
+    bench.world.next_unloads(UnloadFault.STUCK)
     await bench.control.unload("a")
     assert [resident.name for resident in await bench.control.resident()] == ["a"]
-    await bench.world.settled()
+    bench.world.vanish("a")
     assert await bench.control.resident() == ()
 
 

@@ -209,12 +209,6 @@ async def test_a_call_that_is_given_up_before_anybody_waits_for_it_leaves_nothin
     assert words_in(await read(await bench.backend.open(call("second"))))[0] == "second-one"
 
 
-async def test_a_connection_that_ends_before_the_head_is_gone(bench: Bench) -> None:
-    bench.next_call(CallFault.GONE_BEFORE_HEAD)
-    with pytest.raises(BackendGone):
-        await bench.backend.open(call())
-
-
 async def test_a_body_that_ends_early_gives_what_came_and_then_is_gone(bench: Bench) -> None:
     bench.next_call(CallFault.GONE_MID_STREAM)
     exchange = await bench.backend.open(call("t"))
@@ -250,7 +244,7 @@ async def test_one_call_goes_on_when_another_is_closed(bench: Bench) -> None:
     going.close()
 
 
-async def test_a_broken_call_leaves_the_backend_usable(bench: Bench) -> None:
+async def test_a_connection_that_ends_before_the_head_is_gone_and_leaves_the_backend_usable(bench: Bench) -> None:
     bench.next_call(CallFault.GONE_BEFORE_HEAD)
     with pytest.raises(BackendGone):
         await bench.backend.open(call())

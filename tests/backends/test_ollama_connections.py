@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 
 import pytest
@@ -56,6 +57,36 @@ async def test_a_connection_that_may_not_be_trusted_carries_no_second_call(said:
 
 async def test_a_head_without_its_body_ends_the_connection() -> None:
     assert await connections_for(saying(OK + b"Content-Length: 2\r\n\r\n"), 3, "HEAD") == 3
+
+
+async def test_a_connection_on_which_the_server_speaks_unasked_is_ended() -> None:
+    idle = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(WHOLE)
+        await idle.wait()
+        await peer.send(WHOLE)
+        await peer.left()
+
+    async with StubServer(serve) as server, backend_at(server.url) as backend:
+        await ask(backend)
+        idle.set()
+        await server.all_left()
+        assert await ask(backend) == [b"hi"]
+
+
+async def test_a_connection_that_has_not_taken_the_whole_request_carries_no_second_call() -> None:
+    async def serve(peer: Peer) -> None:
+        peer.stop_reading()
+        await peer.send(WHOLE)
+        await asyncio.Event().wait()
+
+    async with StubServer(serve, reads_body=False) as server, backend_at(server.url) as backend:
+        exchange = await backend.open(BackendCall(method="POST", path="/api/generate", body=b"x" * 16 * 1024**2))
+        assert await read(exchange) == [b"hi"]
+        exchange.close()
+        await ask(backend)
+        assert server.connections == 2
 
 
 async def test_an_answer_that_was_not_read_to_the_end_ends_its_connection() -> None:

@@ -108,16 +108,6 @@ async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, 
     assert answer.usage.output_tokens == 2
 
 
-async def test_callers_of_several_models_are_all_served_by_a_card_that_holds_one(start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW))
-    async with home.claude() as claude:
-        asking = (claude.messages.create(model=model, messages=HELLO, max_tokens=2) for model in (CODER, LLAMA, CODER, LLAMA))
-        answers = await asyncio.gather(*asking)
-
-    assert [answer.model for answer in answers] == [CODER, LLAMA, CODER, LLAMA]
-    assert len(home.events.of(SwapCompleted)) == 2
-
-
 async def test_all_three_clients_share_one_queue_and_one_card(start_home: StartHome):
     home = await start_home(house_settings(gpu=NARROW))
     async with home.native() as native, home.gpt() as gpt, home.claude() as claude:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -22,7 +23,6 @@ from tests.clients.home import (
     SLOW,
     WITHIN_S,
     Events,
-    StartHome,
     house_settings,
     new_emulator,
 )
@@ -30,14 +30,27 @@ from tests.clients.home import (
 TASKS = {"chat_router": Priority.CRITICAL, "summary": Priority.BACKGROUND}
 
 
-@pytest.fixture
-async def program() -> AsyncIterator[tuple[Gateway, Events]]:
+@asynccontextmanager
+async def embedded() -> AsyncIterator[tuple[Gateway, Events]]:
     emulator, events = new_emulator(), Events()
     url = await emulator.start()
     config = hearth.GatewayConfig(settings=house_settings(tasks=TASKS, queue=QueueSettings(max_internal_depth=3)))
     async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(events,)) as gateway:
         yield gateway, events
     await emulator.stop()
+
+
+@pytest.fixture
+async def program() -> AsyncIterator[tuple[Gateway, Events]]:
+    async with embedded() as opened:
+        yield opened
+
+
+async def something_runs(gateway: Gateway) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        async for _ in gateway.worker.changes():
+            if gateway.worker.get_status()["running"]:
+                return
 
 
 async def test_an_internal_call_is_awaited_like_any_future(program):
@@ -83,10 +96,7 @@ async def test_internal_work_goes_by_task_type_and_before_external_work(program)
 async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_its_answer(program):
     gateway, events = program
     external = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=60, caller="friend")
-    async with asyncio.timeout(WITHIN_S):
-        async for _ in gateway.worker.changes():
-            if gateway.worker.get_status()["running"]:
-                break
+    await something_runs(gateway)
     await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1)
 
     assert not external.done()
@@ -97,10 +107,7 @@ async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_i
 async def test_cancelling_the_future_cancels_the_work(program):
     gateway, _ = program
     waiting = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=LONG_TOKENS, caller="friend")
-    async with asyncio.timeout(WITHIN_S):
-        async for _ in gateway.worker.changes():
-            if gateway.worker.get_status()["running"]:
-                break
+    await something_runs(gateway)
     waiting.cancel()
 
     answer = await asyncio.wait_for(gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"), WITHIN_S)
@@ -119,11 +126,10 @@ async def test_an_unknown_model_and_a_full_queue_are_said_at_once(program):
         one.cancel()
 
 
-async def test_leaving_the_block_ends_what_still_runs(start_home: StartHome):
-    home = await start_home()
-    waiting = home.gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS)
-    await home.running(SLOW)
-    await home.gateway.stop(0)
+async def test_leaving_the_block_ends_what_still_runs():
+    async with embedded() as (gateway, _):
+        waiting = gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS)
+        await something_runs(gateway)
 
     with pytest.raises(ShuttingDown):
         await waiting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -12,15 +13,19 @@ import ollama
 import openai
 import pytest
 
+from hearth.errors import ShuttingDown
 from hearth.events import BudgetExhausted, BudgetThresholdReached, CloudCameUp, CloudWentDown, InternalFault, ItemEnded, ItemResent
 from hearth.money import nano_usd, usd
-from hearth.types import Outcome
+from hearth.types import BackendCall, Outcome
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
 from tests.cloud.house import BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, WITHIN_S, CloudHome, ledger_rows, open_cloud_home
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
+from tests.worker.house import new_item
 
 DENSE = Script(words=("a", "b", "c", "d", "e", "f"))
 """Every token is one byte: then the bound of a broken stream is what it costs."""
+PATIENCE_S = 1.5
+"""What a head needs on a loaded machine, and no more than a test may wait for what never comes."""
 BODY = {"model": ELSEWHERE, "messages": HELLO}
 
 
@@ -165,7 +170,7 @@ async def test_a_stream_that_breaks_off_is_an_error_in_every_client_and_is_paid_
 
 @pytest.mark.parametrize("pings", [0, 1])
 async def test_a_stall_ends_even_where_signs_of_life_go_on(tmp_path, pings):
-    async with open_cloud_home(tmp_path, timeout_s=0.3) as home:
+    async with open_cloud_home(tmp_path, timeout_s=PATIENCE_S) as home:
         home.claude_api.default = Script(words=DENSE.words, stall_after=2, pings=pings)
         async with asyncio.timeout(WITHIN_S), home.native(RICH) as native:
             with pytest.raises(ollama.ResponseError, match="stopped answering"):
@@ -176,7 +181,7 @@ async def test_a_stall_ends_even_where_signs_of_life_go_on(tmp_path, pings):
 
 
 async def test_a_call_that_never_got_a_head_may_have_been_charged_for_its_prompt(tmp_path):
-    async with open_cloud_home(tmp_path, timeout_s=0.3) as home:
+    async with open_cloud_home(tmp_path, timeout_s=PATIENCE_S) as home:
         home.claude_api.default = Script(hold=True)
         assert (await post(home, BODY))[0] == 504
         ((_, state, reserved, settled),) = await home.books()
@@ -230,20 +235,43 @@ async def test_others_can_neither_see_nor_cancel_it(home: CloudHome):
     await home.ends(1)
 
 
-async def test_a_call_that_runs_gets_its_grace_and_then_an_error_worth_a_retry(tmp_path):
-    async with open_cloud_home(tmp_path, grace_s=0.3) as home:
-        home.claude_api.scripts = [Script(words=DENSE.words * 20), Script(words=DENSE.words, stall_after=2, pings=0)]
-        first = asyncio.ensure_future(post(home, BODY))
-        await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
-        second = asyncio.ensure_future(post(home, BODY | {"stream": True}))
+async def test_a_call_that_runs_gets_its_grace_until_a_hurry_and_then_an_error_worth_a_retry(tmp_path):
+    async with open_cloud_home(tmp_path, grace_s=WITHIN_S) as home:
+        home.claude_api.scripts = [Script(words=DENSE.words, stall_after=2, pings=0), Script(words=DENSE.words * 20)]
+        endless = asyncio.ensure_future(post(home, BODY | {"stream": True}))
         await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
-        await home.gateway.stop()
-        assert (await first)[0] == 200
-        assert b"shutting down" in (await second)[1]
-        assert {event.outcome for event in home.ended} == {Outcome.COMPLETED, Outcome.CANCELLED}
+        home.claude_api.asked.clear()
+        ending = asyncio.ensure_future(post(home, BODY | {"stream": False}))
+        await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
+        hurry = asyncio.Event()
+        stopping = asyncio.ensure_future(home.gateway.stop(hurry=hurry))
+        assert (await ending)[0] == 200
+        hurry.set()
+        await stopping
+        assert b"shutting down" in (await endless)[1]
+        assert [event.outcome for event in home.ended] == [Outcome.COMPLETED, Outcome.CANCELLED]
         rows = ledger_rows(home.database)
         assert [state for _, state, _, _ in rows] == ["settled", "settled"]
         assert sum(nano_usd(settled or 0) for *_, settled in rows) == home.claude_api.billed_nano_usd
+
+
+async def test_a_grace_that_is_over_cuts_the_call_off(tmp_path):
+    async with open_cloud_home(tmp_path, grace_s=0.1) as home:
+        home.claude_api.default = Script(words=DENSE.words, stall_after=2, pings=0)
+        asking = asyncio.ensure_future(post(home, BODY | {"stream": False}))
+        await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
+        await asyncio.wait_for(home.gateway.stop(), WITHIN_S)
+        assert (await asking)[0] == 503
+
+
+async def test_a_call_that_is_still_being_read_when_the_house_stops_is_refused(home: CloudHome):
+    large = json.dumps(BODY | {"messages": [{"role": "user", "content": "x" * 1_200_000}]}).encode()
+    new = replace(new_item(), model=HAIKU, call=BackendCall(method="POST", path="/api/chat", body=large))
+    taking = asyncio.ensure_future(home.cloud.take(new))
+    await asyncio.sleep(0)
+    await home.cloud.stop(0.0)
+    with pytest.raises(ShuttingDown):
+        await taking
 
 
 async def test_two_hundred_at_the_edge_never_overspend(tmp_path):

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from hearth.admission.budget import Totals
 from hearth.cloud.purse import Purse
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BudgetSettings, CloudSettings, SchedulingSettings, Settings
@@ -170,6 +171,8 @@ async def test_nothing_is_spent_that_cannot_be_written_down_first():
     money.ledger.broken = True
     with pytest.raises(StorageUnavailable):
         await money.purse.record(reservation)
+    money.purse.close(reservation, 0)
+    assert money.purse.totals() == Totals()
 
 
 @in_virtual_time

@@ -35,13 +35,13 @@ class Listener:
         self._frames = frames
         self.state: Any = None
         self.now = 0.0
-        self.sizes: list[int] = []
+        self.said: list[bytes] = []
         self.kinds: list[str] = []
         self._task = asyncio.ensure_future(self._read())
 
     async def _read(self) -> None:
         async for frame in self._frames:
-            self.sizes.append(len(frame))
+            self.said.append(frame)
             self._take(frame.decode())
 
     def _take(self, frame: str) -> None:
@@ -54,6 +54,10 @@ class Listener:
         self.now = message["now"]
         self.kinds.append(kind.removeprefix("event: "))
         self.state = message["state"] if "state" in message else applied(self.state, message["patch"])
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(frame) for frame in self.said]
 
     @property
     def ended(self) -> bool:

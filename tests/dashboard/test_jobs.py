@@ -10,6 +10,7 @@ import pytest
 from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.jobs import FAILURES_SHOWN, ROWS_SHOWN
 from hearth.config.settings import SchedulingSettings, Window
+from hearth.jobs.requests import body_of
 from tests.dashboard.listening import Listener, someone
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time
@@ -134,18 +135,21 @@ async def test_a_store_that_does_not_answer_takes_nothing_else_from_the_page():
 
 
 @pytest.mark.parametrize("caller", ["owner", "n8n"])
-def test_no_prompt_and_no_result_of_a_job_is_in_the_picture(caller):
+def test_no_prompt_and_no_result_of_a_job_is_ever_told(caller):
     @in_virtual_time
     async def scenario() -> None:
         async with JobHouse("a") as house:
             page = listening(house, caller, admin=caller == "owner")
-            await house.accept(job("job_canary", caller="n8n"))
-            await house.ended("job_canary")
+            request = body_of("/api/generate", {"model": "a:latest", "prompt": "the canary", "fake": {"service_s": 2.0}})
+            for number in range(2):
+                await house.accept(job(f"job_{number}", caller="n8n", request=request))
+            await house.accept(job("job_2", model="gone", caller="n8n", request=request))
+            await house.ended("job_0", "job_1", "job_2")
             await asyncio.sleep(5)
-            said = str({key: value for key, value in page.state.items() if key != "recent"})
-            assert "alpha beta" not in said
-            assert "job_canary" not in said
-            assert "'prompt'" not in said
+            said = b"".join(page.said)
+            assert all(f'"job_{number}"'.encode() in said for number in range(3))
+            assert b"alpha beta" not in said
+            assert b"canary" not in said
             await page.leave()
 
     scenario()

@@ -49,7 +49,6 @@ def curl(arguments: list[str]) -> int:
     parser.add_argument("-X", dest="method")
     parser.add_argument("-H", dest="headers", action="append", default=[])
     parser.add_argument("-d", dest="data")
-    parser.add_argument("-F", dest="form", action="append")
     parser.add_argument("-s", "-N", "-f", dest="_", action="store_true")
     asked = parser.parse_args(arguments)
     address = urlsplit(asked.url if "://" in asked.url else f"http://{asked.url}")

@@ -23,7 +23,7 @@ from hearth.config.loading import load_gateway_config, parse_config
 from hearth.emulator import Emulator
 from hearth.service_model import default_profiles
 from tests.docs import stand_ins
-from tests.docs.pages import PAGES, ROOT, Block, blocks, inline_code
+from tests.docs.pages import PAGES, Block, blocks, inline_code
 
 WITHIN_S = 50.0
 """No block takes this long; it only ends one that waits for what never comes."""
@@ -32,6 +32,7 @@ OUTSIDE = re.compile(r"(^|[|;&(]) */|> */(?!tmp/)", re.MULTILINE)
 """A program by its whole path, or a file that is written anywhere but in /tmp."""
 SHELL = blocks("sh")
 SCRIPTS = [block for block in blocks("python") if block.place.startswith("docs/clients/")]
+NAMED = sorted({text for page in PAGES for text in inline_code(page) if text.startswith("hearth ")})
 OURS = [block for block in blocks("yaml") if block.title == "config/llm_gateway.yaml"]
 CONFIG = """
 ollama: {{url: "{url}"}}
@@ -121,16 +122,11 @@ def test_every_piece_of_our_configuration_that_is_shown_is_usable(block: Block) 
     parse_config(block.text, source=block.place, environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.text), "x" * 32))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_hearth_command_in_a_text_exists_with_its_options(page: Path) -> None:
-    for text in inline_code(page):
-        if text.startswith("hearth "):
-            command, rest = found(text.split()[1:])
-            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
-                "--help",
-                "--version",
-            }
-            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(rest))) <= known, text
+@pytest.mark.parametrize("text", NAMED)
+def test_every_hearth_command_in_a_text_exists_with_its_options(text: str) -> None:
+    command, rest = found(text.split()[1:])
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(rest))) <= known | {"--help", "--version"}
 
 
 def found(words: list[str]) -> tuple[click.Command, list[str]]:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
@@ -25,12 +24,12 @@ from hearth.config.settings import (
     Settings,
     Window,
 )
-from hearth.events import Event
 from hearth.gateway import Gateway
 from tests.engine.front import MODEL, Front, open_front
 from tests.engine.gguf import write_model
+from tests.worker.house import Recorder
 
-STOP_WITHIN_S = 10.0
+STOP_WITHIN_S = 30.0
 SETTINGS = Settings(
     scheduling=SchedulingSettings(active_hours=Window(start_minute=0, end_minute=0), preempt_min_remaining_s=0),
     rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),
@@ -40,26 +39,13 @@ SETTINGS = Settings(
 """The house's work always interrupts, and nothing is refused."""
 
 
-class Events:
-    """Everything that happened, in order."""
-
-    def __init__(self) -> None:
-        self.seen: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.seen.append(event)
-
-    def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.seen if type(event) is kind]
-
-
 @dataclass
 class Bench:
     """Engine, front and gateway; `client` is the official OpenAI client on the gateway."""
 
     front: Front
     gateway: Gateway
-    events: Events
+    events: Recorder
     client: openai.AsyncOpenAI
 
 
@@ -94,7 +80,7 @@ async def bench(engine_url: str) -> AsyncIterator[Bench]:
 
 @asynccontextmanager
 async def open_bench(engine_url: str) -> AsyncIterator[Bench]:
-    events = Events()
+    events = Recorder()
     config = GatewayConfig(settings=SETTINGS)
     async with (
         open_front(engine_url) as (front, front_url),

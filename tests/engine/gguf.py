@@ -58,10 +58,10 @@ class _Tensor:
     values: list[float]
 
 
-def write_model(path: Path, *, seed: int = 1) -> None:
-    """Write the model (about 3 MB); another `seed` is another model."""
+def write_model(path: Path) -> None:
+    """Write the model (about 3 MB)."""
     metadata = _metadata()
-    tensors = list(_tensors(random.Random(seed)))
+    tensors = list(_tensors(random.Random(1)))
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata)
     bodies = [_padded(struct.pack(f"<{len(tensor.values)}f", *tensor.values)) for tensor in tensors]
     path.write_bytes(_padded(head + b"".join(_descriptions(tensors, bodies))) + b"".join(bodies))

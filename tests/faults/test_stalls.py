@@ -6,13 +6,12 @@ A stopped process, a suspended machine and a blocked loop look alike from inside
 from __future__ import annotations
 
 import asyncio
-import math
 
 from hearth.errors import BackendTimeout
 from hearth.events import ItemResent, SwapStarted
 from hearth.intake import Ticket
 from tests.support.fake_ollama import CallFault
-from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time, sleep_until
+from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with, settle, text_of
 
 TIMEOUT_S = 2.0
@@ -21,14 +20,6 @@ IMPATIENT = settings_with(
     server={"write_deadline_s": TIMEOUT_S},
     scheduling={"preempt_min_remaining_s": 0.0},
 )
-
-
-def hold_up(seconds: float) -> None:
-    """Nothing runs for so long."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop._now += seconds
-    loop._clock_resolution = math.ulp(loop._now)
 
 
 @in_virtual_time

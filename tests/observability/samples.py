@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hearth import events
-from hearth.events import Event, ItemEnded, ItemEvent, ItemInterrupted, JobEvent, RequestRejected
+from hearth.events import BackendWentDown, Event, ItemEnded, ItemEvent, ItemInterrupted, JobEvent, RequestRejected
 from hearth.types import Lane, Outcome, RequestId, Sequence
 
 
@@ -17,11 +17,11 @@ def all_kinds() -> list[type[Event]]:
     return sorted((kind for kind in found if kind not in (Event, ItemEvent, JobEvent)), key=lambda kind: kind.__name__)
 
 
-def sample(kind: type[Event], *, text: str = "word", at: float = 5.0) -> Event:
-    """An event of `kind` with `text` in every text field."""
+def sample(kind: type[Event], /, *, text: str = "word", at: float = 5.0, **chosen: Any) -> Event:
+    """An event of `kind` with `text` in every text field that is not chosen."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {field.name: _value(hints[field.name], text) for field in fields(kind)}
-    return kind(**{**values, "at": at})
+    return kind(**{**values, "at": at, **chosen})
 
 
 def _value(hint: object, text: str) -> object:
@@ -33,6 +33,21 @@ def _value(hint: object, text: str) -> object:
         return _value(options[0], text)
     known = {str: text, int: 3, float: 1.25, bool: True, Lane: Lane.EXTERNAL, Outcome: Outcome.COMPLETED}
     return known[typing.cast("type", hint)]
+
+
+class Instants:
+    """An event sink that keeps when each event happened."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event.at)
+
+
+def fact(at: float) -> Event:
+    """An event that is known by its instant."""
+    return BackendWentDown(at=at, reason="test")
 
 
 def ended(outcome: Outcome = Outcome.COMPLETED, *, lane: Lane = Lane.EXTERNAL, at: float = 0.0) -> ItemEnded:

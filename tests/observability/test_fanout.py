@@ -12,30 +12,18 @@ from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics.tallies import MetricTallies
 from hearth.observability.timeline import Timeline
 from hearth.observability.windows import Stats24h
-from tests.observability.samples import all_kinds, sample
+from tests.observability.samples import Instants, all_kinds, fact, sample
 
 SECRET = "the prompt that an error text quotes"
 
 
-def event(number: float) -> Event:
-    return BackendWentDown(at=number, reason="test")
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def emit(self, event: Event) -> None:
-        self.seen.append(event.at)
-
-
-class Broken(Recorder):
+class Broken(Instants):
     def emit(self, event: Event) -> None:
         super().emit(event)
         raise RuntimeError(SECRET)
 
 
-class Echo(Recorder):
+class Echo(Instants):
     """Answers the first event with another one, as an alert rule may."""
 
     def __init__(self, fanout: EventFanout) -> None:
@@ -45,53 +33,53 @@ class Echo(Recorder):
     def emit(self, event: Event) -> None:
         super().emit(event)
         if event.at == 1.0:
-            self.fanout.emit(BackendWentDown(at=2.0, reason="echo"))
+            self.fanout.emit(fact(2.0))
 
 
 def test_every_sink_gets_every_event_in_order():
-    first, second = Recorder(), Recorder()
+    first, second = Instants(), Instants()
     fanout = EventFanout([first])
     fanout.subscribe(second)
     for number in (1.0, 2.0, 3.0):
-        fanout.emit(event(number))
+        fanout.emit(fact(number))
     assert first.seen == second.seen == [1.0, 2.0, 3.0]
 
 
 def test_a_sink_that_subscribes_twice_gets_each_event_once():
-    sink = Recorder()
+    sink = Instants()
     fanout = EventFanout([sink])
     fanout.subscribe(sink)
-    fanout.emit(event(1.0))
+    fanout.emit(fact(1.0))
     assert sink.seen == [1.0]
 
 
 def test_an_event_emitted_while_another_is_delivered_comes_after_it_for_everyone():
-    fanout, last = EventFanout(), Recorder()
+    fanout, last = EventFanout(), Instants()
     echo = Echo(fanout)
     fanout.subscribe(echo)
     fanout.subscribe(last)
-    fanout.emit(event(1.0))
+    fanout.emit(fact(1.0))
     assert echo.seen == last.seen == [1.0, 2.0]
 
 
 def test_a_sink_that_comes_during_a_delivery_gets_the_next_event():
-    class Host(Recorder):
+    class Host(Instants):
         def emit(self, event: Event) -> None:
             super().emit(event)
             fanout.subscribe(guest)
 
-    host, guest = Host(), Recorder()
+    host, guest = Host(), Instants()
     fanout = EventFanout([host])
-    fanout.emit(event(1.0))
-    fanout.emit(event(2.0))
+    fanout.emit(fact(1.0))
+    fanout.emit(fact(2.0))
     assert (host.seen, guest.seen) == ([1.0, 2.0], [2.0])
 
 
 def test_a_sink_that_raises_disturbs_nobody_and_keeps_getting_events():
-    before, broken, after = Recorder(), Broken(), Recorder()
+    before, broken, after = Instants(), Broken(), Instants()
     fanout = EventFanout([before, broken, after])
-    fanout.emit(event(1.0))
-    fanout.emit(event(2.0))
+    fanout.emit(fact(1.0))
+    fanout.emit(fact(2.0))
     assert before.seen == broken.seen == after.seen == [1.0, 2.0]
 
 
@@ -99,7 +87,7 @@ def test_a_broken_sink_is_reported_once_by_type_and_place(caplog: pytest.LogCapt
     fanout = EventFanout([Broken(), Broken()])
     with caplog.at_level(logging.ERROR):
         for number in (1.0, 2.0, 3.0):
-            fanout.emit(event(number))
+            fanout.emit(fact(number))
     assert len(caplog.messages) == 2
     assert "event sink Broken raised RuntimeError at" in caplog.messages[0]
     assert "backend_went_down" in caplog.messages[0]
@@ -107,7 +95,7 @@ def test_a_broken_sink_is_reported_once_by_type_and_place(caplog: pytest.LogCapt
 
 
 def test_a_cancellation_inside_a_sink_passes_through_and_loses_no_later_event():
-    class Interrupted(Recorder):
+    class Interrupted(Instants):
         def emit(self, event: Event) -> None:
             if not self.seen:
                 super().emit(event)
@@ -117,12 +105,12 @@ def test_a_cancellation_inside_a_sink_passes_through_and_loses_no_later_event():
     sink = Interrupted()
     fanout = EventFanout([sink])
     with pytest.raises(KeyboardInterrupt):
-        fanout.emit(event(1.0))
-    fanout.emit(event(2.0))
+        fanout.emit(fact(1.0))
+    fanout.emit(fact(2.0))
     assert sink.seen == [1.0, 2.0]
 
 
-class Choosy(Recorder):
+class Choosy(Instants):
     """Wants one kind of events only."""
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
@@ -130,12 +118,12 @@ class Choosy(Recorder):
 
 
 def test_a_selective_sink_gets_what_it_wants_and_is_spared_the_rest():
-    choosy, late, every = Choosy(), Choosy(), Recorder()
+    choosy, late, every = Choosy(), Choosy(), Instants()
     fanout = EventFanout((choosy, every))
-    fanout.emit(event(1.0))
+    fanout.emit(fact(1.0))
     fanout.emit(BackendCameUp(at=2.0, version="", down_s=1.0))
     fanout.subscribe(late)
-    fanout.emit(event(3.0))
+    fanout.emit(fact(3.0))
     assert (choosy.seen, late.seen, every.seen) == ([1.0, 3.0], [3.0], [1.0, 2.0, 3.0])
 
 

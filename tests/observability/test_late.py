@@ -4,75 +4,63 @@ from __future__ import annotations
 
 import asyncio
 
-from hearth.events import BackendWentDown, Event
+from hearth.events import Event
 from hearth.observability.late import AT_ONCE, GATHER_S, LateFanout
 from hearth.observability.records import Records
 from hearth.types import Outcome
-from tests.observability.samples import ended
+from tests.observability.samples import Instants, ended, fact
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import timers
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def emit(self, event: Event) -> None:
-        self.seen.append(event.at)
-
-
-def event(number: float) -> Event:
-    return BackendWentDown(at=number, reason="test")
-
-
 @in_virtual_time
 async def test_events_come_together_a_moment_late_and_in_order():
-    sink, loop = Recorder(), asyncio.get_running_loop()
+    sink, loop = Instants(), asyncio.get_running_loop()
     late = LateFanout((sink,))
     began_at = loop.time()
     for number in (1.0, 2.0, 3.0):
-        late.emit(event(number))
+        late.emit(fact(number))
     await asyncio.sleep(GATHER_S / 2)
-    late.emit(event(4.0))
+    late.emit(fact(4.0))
     assert sink.seen == []
     await asyncio.sleep(GATHER_S / 2)
     assert (sink.seen, loop.time()) == ([1.0, 2.0, 3.0, 4.0], began_at + GATHER_S)
-    late.emit(event(5.0))
+    late.emit(fact(5.0))
     await asyncio.sleep(GATHER_S)
     assert sink.seen[4:] == [5.0]
 
 
 @in_virtual_time
 async def test_many_at_once_are_not_gathered_without_bound():
-    sink = Recorder()
+    sink = Instants()
     late = LateFanout((sink,))
     for number in range(AT_ONCE + 1):
-        late.emit(event(number))
+        late.emit(fact(number))
     assert len(sink.seen) == AT_ONCE
     late.flush()
     assert sink.seen == [*range(AT_ONCE + 1)]
 
 
 def test_without_a_loop_nothing_is_late():
-    sink = Recorder()
-    LateFanout((sink,)).emit(event(1.0))
+    sink = Instants()
+    LateFanout((sink,)).emit(fact(1.0))
     assert sink.seen == [1.0]
 
 
 @in_virtual_time
 async def test_what_a_sink_emits_or_flushes_meanwhile_keeps_its_place():
-    sink = Recorder()
+    sink = Instants()
 
-    class Meddler(Recorder):
+    class Meddler(Instants):
         def emit(self, event: Event) -> None:
             super().emit(event)
             if event.at == 1.0:
-                late.emit(BackendWentDown(at=9.0, reason="echo"))
+                late.emit(fact(9.0))
                 late.flush()
 
     late = LateFanout((Meddler(), sink))
     for number in (1.0, 2.0):
-        late.emit(event(number))
+        late.emit(fact(number))
     late.flush()
     assert sorted(sink.seen) == [1.0, 2.0, 9.0]
     assert sink.seen.index(2.0) < sink.seen.index(9.0)
@@ -80,8 +68,8 @@ async def test_what_a_sink_emits_or_flushes_meanwhile_keeps_its_place():
 
 @in_virtual_time
 async def test_a_flush_leaves_no_timer_behind():
-    late = LateFanout((Recorder(),))
-    late.emit(event(1.0))
+    late = LateFanout((Instants(),))
+    late.emit(fact(1.0))
     late.flush()
     late.flush()
     assert timers() == []

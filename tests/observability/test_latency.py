@@ -36,12 +36,8 @@ from tests.worker.house import House, Recorder, body_of
 MODEL = "home:32b"
 
 
-def made(kind: type[Event], at: float, **fields: Any) -> Event:
-    return replace(sample(kind, at=at), **fields)
-
-
 def of(kind: type[Event], at: float, sequence: int = 1, model: str = MODEL) -> Event:
-    return made(kind, at, sequence=Sequence(sequence), model=model)
+    return sample(kind, at=at, sequence=Sequence(sequence), model=model)
 
 
 def end(at: float = 0.0, sequence: int = 1, **more: Any) -> ItemEnded:
@@ -66,14 +62,14 @@ def row(tracker: LatencyTracker, now: float, lane: str = "external", model: str 
 
 LIFE = [
     (of(ItemQueued, 1.0), ("queue_wait", 1.0)),
-    (made(SwapStarted, 3.0, to_model=MODEL), ("swap_wait", 3.0)),
+    (sample(SwapStarted, at=3.0, to_model=MODEL), ("swap_wait", 3.0)),
     (sample(SwapCompleted, at=5.0), ("queue_wait", 1.0)),
     (of(ItemDispatched, 5.5), ("first_byte", 5.5)),
     (of(ItemStreaming, 6.0), ("backend", 6.0)),
     (of(ItemInterrupted, 7.0), ("queue_wait", 7.0)),
     (of(ItemDispatched, 8.0), ("first_byte", 8.0)),
     (of(ItemResent, 9.0), ("queue_wait", 9.0)),
-    (made(SwapStarted, 9.5, to_model=MODEL), ("swap_wait", 9.5)),
+    (sample(SwapStarted, at=9.5, to_model=MODEL), ("swap_wait", 9.5)),
     (sample(SwapFailed, at=9.7), ("queue_wait", 9.0)),
 ]
 
@@ -88,10 +84,15 @@ def test_a_request_is_followed_from_phase_to_phase_and_forgotten_at_its_end():
 
 
 def test_only_who_waits_for_the_model_that_is_loaded_waits_for_the_swap_and_not_longer_than_it_waits_at_all():
-    swap = made(SwapStarted, 2.0, to_model=MODEL)
+    swap = sample(SwapStarted, at=2.0, to_model=MODEL)
     other = of(ItemQueued, 1.0, 2, "other:7b")
     tracker = fed(of(ItemQueued, 1.0), other, swap, of(ItemQueued, 3.0, 3), of(ItemDispatched, 3.5, 4))
     assert places(tracker) == {1: ("swap_wait", 2.0), 2: ("queue_wait", 1.0), 3: ("swap_wait", 3.0)}
+
+
+def test_a_model_that_would_not_leave_says_nothing_of_the_one_that_is_being_loaded():
+    stuck = sample(SwapFailed, at=3.0, from_models=("old:7b",), to_model="")
+    assert places(fed(of(ItemQueued, 1.0), sample(SwapStarted, at=2.0, to_model=MODEL), stuck)) == {1: ("swap_wait", 2.0)}
 
 
 def test_the_status_counts_what_is_under_way_by_phase_with_the_oldest_of_each():

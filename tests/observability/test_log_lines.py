@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hearth.events import Event, ItemEnded, SwapCompleted, name_of
+from hearth.events import BatchEnded, Event, JobEnded, SwapCompleted, name_of
 from hearth.observability.log_lines import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, rejected, sample
@@ -115,6 +115,8 @@ def test_ordinary_text_is_left_as_it_is(text: str):
 def test_levels_follow_what_an_owner_should_look_at():
     warnings = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.WARNING}
     errors = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.ERROR}
+    steps = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.DEBUG}
+    assert steps == {"embeddings_flushed", "item_dispatched", "item_promoted", "item_queued", "item_streaming", "job_queued", "job_started"}
     assert errors == {"internal_fault"}
     assert warnings == {
         "alert_failed",
@@ -160,6 +162,15 @@ def test_an_ending_warns_only_where_the_answer_is_missing(outcome: Outcome, leve
     assert level_of(ended(outcome)) == level
 
 
+@pytest.mark.parametrize(
+    ("kind", "warning", "quiet"),
+    [(JobEnded, {"failed"}, {"completed", "cancelled"}), (BatchEnded, {"failed", "expired"}, {"completed", "cancelled"})],
+)
+def test_a_job_and_a_batch_warn_only_where_answers_are_missing(kind: type[Event], warning: set[str], quiet: set[str]):
+    levels = {state: level_of(sample(kind, state=state)) for state in warning | quiet}
+    assert levels == dict.fromkeys(warning, logging.WARNING) | dict.fromkeys(quiet, logging.INFO)
+
+
 def test_a_model_that_fits_the_gpu_is_no_warning():
     event = sample(SwapCompleted)
     assert isinstance(event, SwapCompleted)
@@ -189,7 +200,6 @@ def test_numbers_stay_numbers_and_non_finite_ones_stay_valid_json():
     loaded = parsed(event)
     assert (loaded["queue_s"], loaded["swap_s"], loaded["total_s"]) == ("inf", "nan", 1.0)
     assert (loaded["attempts"], loaded["task_type"], loaded["lane"]) == (1, None, "external")
-    assert isinstance(event, ItemEnded)
 
 
 def test_a_critical_record_of_a_library_has_a_glyph_too():

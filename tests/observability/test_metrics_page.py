@@ -10,7 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from hearth.api.app import HearthApp
 from hearth.bootstrap import running_gateway
 from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import parse_config
 from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
+from hearth.observability.metrics.families import Kind
 from tests.api.house import KEYS, LOW_KEY, FakeGateway, ask
 from tests.observability.test_metrics import ALL
 
@@ -26,9 +28,19 @@ async def test_any_key_opens_the_page_and_no_key_does_not():
     assert b"\nprocess_resident_memory_bytes " in got.body
 
 
-async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works():
-    config = GatewayConfig(settings=Settings(auth=AuthSettings(keys=())), source=None)
-    async with running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (_, url), aiohttp.ClientSession() as caller:
+EVERYTHING = """
+storage: {{path: "{folder}/hearth.db"}}
+cloud: {{api_key: "${{KEY}}", base_url: "http://127.0.0.1:9"}}
+alerts: {{webhook_url: "http://127.0.0.1:9/"}}
+"""
+EMPTY_AT_REST = {"hearth_alerts_active", "hearth_pinned", "hearth_queue_model_depth"}
+"""Gauges with a label for something that there is none of."""
+
+
+async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works_and_a_number_for_all_it_can_know(tmp_path):
+    config = parse_config(EVERYTHING.format(folder=tmp_path), source="f", environ={"KEY": "x"})
+    running = running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR, store=True)
+    async with running as (_, url), aiohttp.ClientSession() as caller:
         body = {"model": "llama3.1:8b", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
         asked = asyncio.ensure_future(caller.post(f"{url}/api/generate", json=body))
         pages = [await (await caller.get(f"{url}/metrics")).text() for _ in range(3)]
@@ -36,9 +48,13 @@ async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works():
         pages.append(await (await caller.get(f"{url}/metrics")).text())
     for page in pages:
         assert {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE hearth_")} == set(ALL)
-    found = {each.name: each for each in text_string_to_metric_families(pages[-1])}
-    assert [sample.value for sample in found["hearth_requests"].samples] == [1.0]
-    assert [sample.value for sample in found["hearth_backend_emulated"].samples] == [1.0]
+    found = {each.name: [sample.value for sample in each.samples] for each in text_string_to_metric_families(pages[-1])}
+    assert [found[f"hearth_{name}"] for name in ("requests", "backend_emulated", "ready")] == [[1.0]] * 3
+    assert found["hearth_connections"] >= [1.0]
+    assert [len(found[f"hearth_cloud_{name}"]) for name in ("spent_today_usd", "reserved_usd")] == [2, 2], "a number for each lane"
+    silent = {name for name in ALL if not found[name.removesuffix("_total")] and not name.startswith("hearth_gpu_")}
+    assert {name for name in silent if ALL[name].kind is Kind.GAUGE} == EMPTY_AT_REST
+    assert {name for name in silent if not ALL[name].labels} == set()
 
 
 async def test_nothing_that_a_caller_makes_up_is_a_label():

@@ -20,12 +20,11 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
 from hearth.observability.metrics.exposition import render
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
-from tests.observability.test_metrics import DOCS, counted, expressions
+from tests.observability.test_metrics import DOCS, RULES, counted, expressions
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import House
 
 HERE = Path(__file__).parent
-RULES = DOCS / "grafana" / "hearth.rules.yml"
 PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(PROMTOOL is None or PROMETHEUS is None, reason="needs Debian's package `prometheus`")
 KEY = "hearth_for_prometheus"

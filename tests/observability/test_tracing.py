@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hearth.config.settings import AgingSettings
 from hearth.errors import SwapFailed
-from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemQueued
+from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued, ItemResumed
 from hearth.observability.tracing.gathering import CHILDREN_KEPT, TraceGathering
 from hearth.observability.tracing.spans import Origin, Span, SpanKind, Trace
-from hearth.types import Lane, Outcome, Priority, RequestId, Sequence
-from tests.observability.samples import ended
+from hearth.types import Outcome, Priority, Sequence
+from tests.observability.samples import ended, sample
 from tests.support.fake_exchange import CallFault
 from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
@@ -181,6 +179,18 @@ async def test_a_promotion_is_marked_where_it_happened():
 
 
 @in_virtual_time
+async def test_what_happens_to_a_call_is_marked_on_it():
+    async with House("a") as house:
+        seen = Collected(house)
+        for at, kind in enumerate((ItemQueued, ItemDispatched, ItemProtected, ItemResumed, ItemDiverged)):
+            seen.gathering.emit(sample(kind, at=float(at), sequence=Sequence(1)))
+        seen.gathering.emit(ended(at=9.0))
+        (root,) = (trace.root for trace in seen.traces)
+        assert [(mark.name, mark.at) for mark in root.children[-1].marks] == [("protected", 2.0), ("resumed", 3.0), ("diverged", 4.0)]
+        assert root.marks == ()
+
+
+@in_virtual_time
 async def test_what_ends_without_having_begun_is_ignored():
     async with House("a") as house:
         seen = Collected(house)
@@ -193,17 +203,9 @@ async def test_what_ends_without_having_begun_is_ignored():
 async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
     async with House("a") as house:
         seen = Collected(house)
-        who: dict[str, Any] = {
-            "sequence": Sequence(1),
-            "request_id": RequestId("req_1"),
-            "lane": Lane.EXTERNAL,
-            "caller": "x",
-            "model": "a",
-            "task_type": None,
-        }
-        seen.gathering.emit(ItemQueued(at=0.0, position=0, **who))
-        for attempt in range(1, 300):
-            seen.gathering.emit(ItemDispatched(at=0.0, attempt=attempt, waited_s=0.0, **who))
-            seen.gathering.emit(ItemInterrupted(at=0.0, attempt=attempt, interrupt_count=attempt, ran_s=0.0, **who))
-        seen.gathering.emit(ended())
-        assert len(seen.traces[0].root.children) == CHILDREN_KEPT
+        for kind in (ItemQueued, *(ItemDispatched, ItemInterrupted) * 300):
+            seen.gathering.emit(sample(kind, at=0.0, sequence=Sequence(1)))
+        seen.gathering.emit(ended(at=9.0))
+        children = seen.traces[0].root.children
+        assert len(children) == CHILDREN_KEPT
+        assert children[-1].ended_at == 9.0, "the last one is worth more than those before it"

@@ -28,34 +28,14 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import parse_config
 from hearth.config.settings import BackendMode, GpuSettings, Settings, TelemetrySettings
 from hearth.errors import ConfigError
-from hearth.events import Event, TelemetryFailed, TelemetryRecovered
+from hearth.events import TelemetryFailed, TelemetryRecovered
 from hearth.observability.tracing.export import OtlpTraces, address_of
 from hearth.observability.tracing.spans import Mark, Origin, Span, SpanKind, Trace
+from tests.config.keeping import WITHIN_S, Heard
 
-WITHIN_S = 30.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-01", f"00-{TRACE_ID}-{PARENT_ID}-00"
 SECRET = "the cellar key is under the third flower pot"
-
-
-class Heard:
-    """An event sink that can be waited for."""
-
-    def __init__(self) -> None:
-        self.all: list[Event] = []
-        self._changed = asyncio.Event()
-
-    def emit(self, event: Event) -> None:
-        self.all.append(event)
-        self._changed.set()
-
-    async def first(self, kind: type[Event]) -> Any:
-        async with asyncio.timeout(WITHIN_S):
-            while not (found := [event for event in self.all if type(event) is kind]):
-                self._changed.clear()
-                await self._changed.wait()
-        return found[0]
 
 
 class Moody(SpanExporter):
@@ -184,7 +164,7 @@ async def test_a_collector_that_takes_nothing_is_told_of_once():
     heard, collector = Heard(), Moody()
     way = way_to(collector, heard)
     way.deliver(a_trace())
-    failed: TelemetryFailed = await heard.first(TelemetryFailed)
+    failed = await heard.first(TelemetryFailed)
     assert failed.endpoint == "http://c:4318/v1/traces"
     way.deliver(a_trace())
     await way.aclose()
@@ -200,7 +180,7 @@ async def test_a_collector_that_takes_traces_again_is_told_of_with_what_was_lost
     await heard.first(TelemetryFailed)
     collector.takes = True
     way.deliver(a_trace())
-    recovered: TelemetryRecovered = await heard.first(TelemetryRecovered)
+    recovered = await heard.first(TelemetryRecovered)
     assert recovered.lost_spans == 3
     await way.aclose()
     assert way.status() == {"endpoint": "http://c:4318/v1/traces", "failing": False, "sent_spans": 3, "lost_spans": 3}
@@ -220,8 +200,9 @@ async def test_nobody_listens_at_the_endpoint_and_the_log_gets_one_event_and_no_
     way = OtlpTraces(TelemetrySettings(otlp_endpoint="http://127.0.0.1:9"), clock=SystemClock(), events=heard)
     way.deliver(a_trace())
     await way.aclose()
-    failed: TelemetryFailed = await heard.first(TelemetryFailed)
+    failed = await heard.first(TelemetryFailed)
     assert failed.detail
+    assert heard.all == [failed]
     assert [record.name for record in caplog.records if record.name.startswith("opentelemetry.exporter")] == []
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
 from hearth.api.app import HearthApp
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
@@ -18,11 +20,14 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, KeySettings, ServerSettings, Settings, StorageSettings
 from hearth.gateway import Gateway
 from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway
+from tests.api.test_app import ADDRESSES
 from tests.clients.home import Events, house_settings, new_emulator
 
 WITHIN_S = 30.0
 """Nothing here takes so long; it only ends a test that waits for what never comes."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
+one_loop = pytest.mark.asyncio(loop_scope="module")
+"""For tests that share what their module opens once."""
 STREAMS = ("/llm/queue/stream", "/llm/dashboard/stream")
 
 
@@ -49,9 +54,14 @@ def is_of_the_registry(path: str, seen: Seen) -> bool:
     return path in {"/api/create", "/api/pull", "/api/push"} and b"/v2/" in seen.body
 
 
-def fort_settings(folder: Path, keys: tuple[KeySettings, ...] = KEYS) -> Settings:
-    base = house_settings(keys=keys)
-    return replace(base, storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
+def method_of(path: str) -> str:
+    """One that the address takes, and that has a body where there is one."""
+    methods = ADDRESSES[path][1]
+    return "POST" if "POST" in methods else methods[0]
+
+
+def fort_settings(folder: Path) -> Settings:
+    return replace(house_settings(keys=KEYS), storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
 
 
 @asynccontextmanager

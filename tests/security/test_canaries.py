@@ -242,10 +242,10 @@ async def work(url: str, places_url: str) -> list[bytes]:
     broken = b'{"model":"%b","prompt":"%b' % (MODEL.encode(), PROMPTS["refused"].encode())
     for path in ("/api/generate", "/v1/chat/completions", "/v1/messages", "/llm/jobs", "/llm/completions"):
         answers += [(await tell(url, request("POST", path, broken, key=OWNER))).body]
-    for script_model in ("nowhere:1b", "nowhere:2b"):
-        asked = {"model": script_model, "max_tokens": 5, "messages": [{"role": "user", "content": PROMPTS["cloud"]}]}
+    for model in ("nowhere:1b", "nowhere:2b"):
+        asked = {"model": model, "max_tokens": 5, "messages": [{"role": "user", "content": PROMPTS["cloud"]}]}
         seen = await tell(url, request("POST", "/v1/messages", json.dumps(asked).encode(), key=OWNER))
-        assert (CLAUDES_ANSWER.encode() in seen.body) is (script_model == "nowhere:1b")
+        assert (CLAUDES_ANSWER.encode() in seen.body) is (model == "nowhere:1b")
     await interrupted(url)
     await durable(url, places_url)
     leaving = await Caller.to(url)
@@ -386,7 +386,10 @@ def test_the_search_finds_a_word_in_every_disguise() -> None:
     disguises = [
         canary,
         canary.upper(),
+        canary.lower(),
+        canary[::-1],
         canary.encode().hex(),
+        "".join(f"%{byte:02x}" for byte in canary.encode()),
         *(base64.b64encode(b"k" * lead + canary.encode() + b"tail").decode() for lead in range(5)),
     ]
     for disguise in disguises:

@@ -7,18 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from hearth.admission.wrong_keys import WINDOW_S
 from hearth.events import RequestRejected
 from hearth.types import Lane, Priority
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY
 from tests.api.test_app import ADDRESSES, ADMIN, CHAT
-from tests.security.house import open_door, request, tell
+from tests.security.house import method_of, one_loop, open_door, request, tell
 
 Form = Callable[[str], dict[str, str]]
-one_loop = pytest.mark.asyncio(loop_scope="module")
-
 FORMS: dict[str, Form] = {
     "bearer": lambda key: {"authorization": f"Bearer {key}"},
     "bearer in capitals": lambda key: {"authorization": f"BEARER {key}"},
@@ -64,16 +61,6 @@ CLAIMS = {
     "via": "1.1 owner",
 }
 SAMPLE = ("/llm/health", "/llm/admin/config", "/api/chat", "/api/pull", "/v1/messages", "/v1/chat/completions", "/llm/requests/cancel")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def door():
-    async with open_door() as opened:
-        yield opened
-
-
-def method_of(path: str) -> str:
-    return "POST" if "POST" in ADDRESSES[path][1] else "GET"
 
 
 async def status(door, path: str, query: str = "", **headers: str) -> int:

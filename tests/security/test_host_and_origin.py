@@ -4,14 +4,11 @@ the door (`tests/admission/test_door.py`); here is what they do together."""
 from __future__ import annotations
 
 import pytest
-import pytest_asyncio
 
 from hearth.config.settings import ServerSettings
 from tests.api.house import ADMIN_KEY, FakeGateway
 from tests.api.test_app import ADDRESSES, CHAT
-from tests.security.house import STREAMS, open_door, request, tell
-
-one_loop = pytest.mark.asyncio(loop_scope="module")
+from tests.security.house import STREAMS, one_loop, open_door, request, tell
 
 PATHS = (*ADDRESSES, *STREAMS, "/nope")
 REBOUND = (
@@ -57,12 +54,6 @@ _WAYS = (
 FETCHES = tuple(
     {"sec_fetch_site": site, "sec_fetch_mode": mode, "sec_fetch_dest": dest} for site in ("cross-site", "same-site") for mode, dest in _WAYS
 )
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def door():
-    async with open_door() as opened:
-        yield opened
 
 
 @one_loop

@@ -6,23 +6,14 @@ from __future__ import annotations
 import re
 
 import pytest
-import pytest_asyncio
 
 from hearth.admission.wrong_keys import WINDOW_S
 from tests.api.house import ADMIN_KEY, LOW_KEY, FakeGateway
 from tests.api.test_app import ADDRESSES, ADMIN, ANY_KEY, ANYBODY, CHAT
-from tests.security.house import STREAMS, described_routes, open_door, request, tell
-
-one_loop = pytest.mark.asyncio(loop_scope="module")
+from tests.security.house import STREAMS, described_routes, one_loop, request, tell
 
 EXPECTED = ADDRESSES | dict.fromkeys(STREAMS, (ANY_KEY, ("GET",)))
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "SUBSCRIBE")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def door():
-    async with open_door() as opened:
-        yield opened
 
 
 def templates() -> set[str]:

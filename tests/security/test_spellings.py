@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import pytest_asyncio
 
 from hearth.api.protocol import Deadlines
 from tests.api.house import ADMIN_KEY, Caller, FakeGateway
 from tests.api.test_app import ADDRESSES, ANYBODY, CHAT
-from tests.security.house import WITHIN_S, Seen, open_door, request, tell
-
-one_loop = pytest.mark.asyncio(loop_scope="module")
+from tests.security.house import WITHIN_S, Seen, method_of, one_loop, open_door, request, tell
 
 SPELLINGS = (
     "//{path}",
@@ -92,16 +89,6 @@ def spelled(spelling: str, path: str) -> str:
         escaped_twice=escaped.replace("%", "%25"),
         wide=path.replace("/", "/\xef\xbc\x8f", 1),
     )
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def door():
-    async with open_door() as opened:
-        yield opened
-
-
-def method_of(path: str) -> str:
-    return "POST" if "POST" in ADDRESSES[path][1] else ADDRESSES[path][1][0]
 
 
 @one_loop

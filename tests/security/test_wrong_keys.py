@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.wrong_keys import MAX_PEERS, PER_WINDOW
+from hearth.admission.wrong_keys import PER_WINDOW
 from hearth.api.app import HearthApp
 from hearth.events import KeysTried, RequestRejected
 from tests.alerts.test_alerter import desk
@@ -114,7 +114,7 @@ async def test_the_house_hears_of_it_once_a_minute_with_the_address_and_without_
     assert [(event.peer, event.wrong) for event in tried] == [(LAN, 11), (LAN, 60), (LAN, 60)]
     assert not any(key in repr(event) for key in sent for event in house.events.seen)
     reasons = [event.reason for event in house.events.seen if isinstance(event, RequestRejected)]
-    assert {reasons.count("unauthenticated"), reasons.count("too_many_wrong_keys")} == {30, 150}
+    assert (reasons.count("unauthenticated"), reasons.count("too_many_wrong_keys")) == (30, 150)
 
 
 @in_virtual_time
@@ -130,13 +130,6 @@ async def test_the_owner_gets_one_message_with_the_address_and_the_number():
         assert f"11 requests with a wrong key came from {LAN}:" in said
         assert "Right keys are let in as ever." in said
         assert "hearth_" not in said
-
-
-async def test_many_addresses_take_bounded_memory(house):
-    app = house.app()
-    for number in range(MAX_PEERS + 500):
-        await knock(app, "wrong", f"10.{number // 250}.{number % 250}.1")
-    assert len(app._refusals._wrong_keys) == MAX_PEERS
 
 
 async def test_over_a_socket_every_further_wrong_key_costs_a_connection():

@@ -9,7 +9,6 @@ import asyncio
 import json
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -135,9 +134,6 @@ class Callers:
     async def answered(self) -> None:
         """Wait until nobody waits any more."""
         await asyncio.gather(*self._under_way)
-
-    def counts(self) -> Counter[tuple[str, str]]:
-        return Counter((ended.name, ended.end.value) for ended in self.ends)
 
     async def _one(self, request: Request) -> None:
         self.asked += 1

@@ -14,7 +14,6 @@ from hearth.errors import HearthError
 from tests.soak.wire import HOME, SECOND, ModelServer, Weather
 
 LASTS_S = 5.0
-REHEARSED_S = 0.5
 STEPS = 5
 
 
@@ -90,8 +89,8 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-async def rehearsal(house: House) -> None:
-    """Every fault once, in short: what the gateway needs for each of them only once is there afterwards."""
+async def rehearsal(house: House, lasts_s: float) -> None:
+    """Every fault once: what the gateway needs for each of them only once is there afterwards."""
     for fault in FAULTS.values():
-        await fault(replace(house, lasts_s=REHEARSED_S))
-        await asyncio.sleep(REHEARSED_S)
+        await fault(replace(house, lasts_s=lasts_s))
+        await asyncio.sleep(lasts_s)

@@ -102,12 +102,8 @@ class Gateway:
             return await answer.json()
 
 
+BUSY = ('hearth_requests_under_way{phase="total"}', "hearth_jobs_waiting", "hearth_jobs_running", "hearth_swap_in_progress")
+
+
 def _is_idle(numbers: dict[str, float]) -> bool:
-    busy = (
-        "hearth_requests_under_way{",
-        "hearth_requests_running{",
-        "hearth_jobs_waiting",
-        "hearth_jobs_running",
-        "hearth_swap_in_progress",
-    )
-    return not any(value for name, value in numbers.items() if name.startswith(busy))
+    return not any(numbers[name] for name in BUSY)

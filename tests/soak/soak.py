@@ -29,10 +29,11 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long, and how often something goes wrong; all in seconds. The warm-up comes before, so often a second, and knows every fault."""
+    """How long, and how often something goes wrong; all in seconds. The warm-up comes before, so often a second, with every fault once."""
 
     warm_up_s: float
     warm_up_per_s: float
+    rehearsed_s: float
     seconds: float
     fault_every_s: float
 
@@ -66,7 +67,7 @@ class Soak:
     async def run(self, plan: Plan) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.callers.call(plan.warm_up_per_s, plan.warm_up_s))
-            group.create_task(rehearsal(self._house))
+            group.create_task(rehearsal(self._house, plan.rehearsed_s))
         self.before = await self._rest()
         self._began_at = time.monotonic()
         async with _beside(self._watch()), asyncio.TaskGroup() as group:

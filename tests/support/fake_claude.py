@@ -1,6 +1,6 @@
 """Anthropic's Messages API as a real server on loopback: it streams, it bills, and it fails in every way that a test asks for.
 
-What it charges is on record call by call (`bills`), in nano-USD at the prices that the test gives it: the prompt from the moment it has
+What it charges is on record call by call (`bills`), in nano-USD at `RATES`: the prompt from the moment it has
 begun to answer, the output token by token as it sends them. Tests compare the house's own books with that. Used by tests only.
 """
 
@@ -70,8 +70,7 @@ class Bill:
 class FakeClaude:
     """`scripts` answer the calls in order, then `default` does."""
 
-    def __init__(self, *, rates: Rates = RATES) -> None:
-        self.rates = rates
+    def __init__(self) -> None:
         self.default = Script()
         self.scripts: list[Script] = []
         self.requests: list[dict[str, Any]] = []
@@ -86,7 +85,7 @@ class FakeClaude:
 
     @property
     def billed_nano_usd(self) -> int:
-        return sum(self.rates.cost_nano_usd(bill.tokens) for bill in self.bills)
+        return sum(RATES.cost_nano_usd(bill.tokens) for bill in self.bills)
 
     async def start(self) -> str:
         app = web.Application(client_max_size=64 << 20)

@@ -57,7 +57,6 @@ class CallRecord:
     first_byte_at: float | None = None
     ended_at: float | None = None
     ending: Ending | None = None
-    chunks_sent: int = 0
 
 
 class FakeExchange:
@@ -107,7 +106,6 @@ class FakeExchange:
             if self._breaks_at(index, last):
                 self.end(Ending.BROKEN)
                 raise BackendGone
-            self._record.chunks_sent += 1
             if index == last:
                 self.end(Ending.COMPLETED)
             yield chunk

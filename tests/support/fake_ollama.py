@@ -219,7 +219,7 @@ class FakeOllama:
 
     async def version(self) -> str:
         await self._reach()
-        return "0.33.0"
+        return wire.VERSION
 
     async def installed(self) -> tuple[InstalledModel, ...]:
         await self._reach()

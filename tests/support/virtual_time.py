@@ -98,6 +98,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._now > self._horizon_s:
             raise Stuck(f"virtual time ran past {self._horizon_s} s")
 
+    def stand_still(self, seconds: float) -> None:
+        """Time passes, whatever is due."""
+        self._now += seconds
+        self._clock_resolution = math.ulp(self._now)
+
     def _run_once(self) -> None:
         if self._order is not None and len(self._ready) > 1:
             self._order.shuffle(self._ready)
@@ -141,6 +146,13 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
         run_virtual(lambda: test(*args, **kwargs))
 
     return run
+
+
+def hold_up(seconds: float) -> None:
+    """The running loop stands still: time passes and nothing runs."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stand_still(seconds)
 
 
 async def sleep_until(instant: float) -> None:

@@ -166,6 +166,17 @@ class House:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
+    @property
+    def status(self) -> dict[str, Any]:
+        """What an owner sees."""
+        return self.worker.get_status()
+
+    @property
+    def gpu_status(self) -> dict[str, Any]:
+        """The part of it about the GPU."""
+        shown: dict[str, Any] = self.status["gpu"]
+        return shown
+
     async def __aenter__(self) -> Self:
         for model in self._resident:
             self.ollama.appear(model)

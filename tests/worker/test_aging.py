@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 
@@ -26,7 +25,7 @@ async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status():
         await sleep_until(25.0)
         (promoted,) = house.events.of(ItemPromoted)
         assert (promoted.sequence, promoted.band, promoted.waited_s, promoted.at) == (tickets[1].sequence, "normal", 20.0, 20.0)
-        shown = cast("dict[str, Any]", house.worker.get_status())
+        shown = house.status
         assert shown["promotions"] == 1
         assert shown["internal_queue"]["next_items"][0]["band"] == "normal"
         await asyncio.gather(*map(body_of, tickets))

@@ -66,36 +66,28 @@ async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent():
         assert len(house.ollama.calls) == 1
 
 
+@pytest.mark.parametrize("by", ["id", "caller"])
 @in_virtual_time
-async def test_what_is_cancelled_in_the_tick_in_which_a_place_comes_free_is_never_sent():
-    async with House("a", resident=("a",)) as house:
-        house.submit("a")
-        leaving = house.submit("a")
-        await sleep_until(1.0)
-        house.worker.cancel(leaving.sequence)
-        await asyncio.sleep(2)
-        assert len(house.ollama.calls) == 1
-
-
-@in_virtual_time
-async def test_a_load_that_others_wait_for_survives_the_one_that_caused_it():
+async def test_a_load_that_others_wait_for_survives_those_that_caused_it(by: str):
     async with House("a") as house:
-        causing = house.submit("a")
+        causing = [house.submit("a", caller="me") for _ in range(3)]
         await sleep_until(0.5)
-        waiting = house.submit("a")
+        waiting = house.submit("a", caller="them")
         await sleep_until(1.0)
-        assert house.worker.cancel(causing.sequence)
+        cancelled = [house.worker.cancel(ticket.sequence) for ticket in causing] if by == "id" else house.worker.cancel_caller("me")
+        assert len(cancelled) == 3
         assert text_of(await body_of(waiting)) == FULL_TEXT
         assert house.now == 3.0
         assert [record.kind for record in house.ollama.control] == ["load"]
 
 
+@pytest.mark.parametrize("by", ["id", "caller"])
 @in_virtual_time
-async def test_a_load_that_nobody_waits_for_any_more_ends_and_serves_the_next_comer():
+async def test_a_load_that_nobody_waits_for_any_more_ends_and_serves_the_next_comer(by: str):
     async with House("a", "b") as house:
-        leaving = house.submit("a")
+        leaving = house.submit("a", caller="me")
         await sleep_until(1.0)
-        house.worker.cancel(leaving.sequence)
+        assert house.worker.cancel(leaving.sequence) if by == "id" else house.worker.cancel_caller("me")
         await sleep_until(5.0)
         assert house.ollama.calls == []
         await body_of(house.submit("a"))
@@ -263,32 +255,6 @@ async def test_nothing_is_loaded_or_started_for_items_that_are_cancelled_togethe
         assert house.ollama.control == []
         assert len(house.ollama.calls) == 1
         assert [(await house.end_of(ticket)).outcome for ticket in tickets] == [Outcome.CANCELLED] * 4
-
-
-@in_virtual_time
-async def test_a_load_that_others_wait_for_survives_all_the_items_of_the_caller_who_caused_it():
-    async with House("a") as house:
-        for _ in range(3):
-            house.submit("a", caller="me")
-        await sleep_until(0.5)
-        waiting = house.submit("a", caller="them")
-        await sleep_until(1.0)
-        assert len(house.worker.cancel_caller("me")) == 3
-        assert text_of(await body_of(waiting)) == FULL_TEXT
-        assert house.now == 3.0
-        assert [record.kind for record in house.ollama.control] == ["load"]
-
-
-@in_virtual_time
-async def test_a_load_that_nobody_waits_for_any_more_does_no_harm():
-    async with House("a", "b") as house:
-        house.submit("a", caller="me")
-        await sleep_until(1.0)
-        house.worker.cancel_caller("me")
-        await sleep_until(5.0)
-        assert house.ollama.calls == []
-        await body_of(house.submit("a", caller="me"))
-        assert house.now == 6.0
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.2, 0.7])

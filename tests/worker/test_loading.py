@@ -84,8 +84,7 @@ async def test_a_load_that_does_not_end_in_time_is_a_failure_and_never_a_success
         (failed,) = house.events.of(SwapFailedEvent)
         assert (failed.reason, failed.swap_s) == ("swap_timeout", 10.0)
         assert house.events.of(SwapCompleted) == []
-        gpu = house.worker.get_status()["gpu"]
-        assert isinstance(gpu, dict)
+        gpu = house.gpu_status
         assert (gpu["loaded_model"], gpu["current_swap"], gpu["residents"]) == (None, None, [])
         await sleep_until(12.0)
 

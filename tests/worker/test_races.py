@@ -70,7 +70,6 @@ def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bo
         ticket = house.submit("a", stream=stream)
         await sleep_until(start + 1.0)
         said = house.worker.cancel(ticket.sequence)
-        assert said in {True, False}
         ended = await house.end_of(ticket)
         assert (ended.outcome is Outcome.CANCELLED) == said
         assert last_call(house).ended_at == start + 1.0
@@ -102,7 +101,7 @@ def test_completion_and_the_cancel_of_all_that_a_caller_has_in_one_tick_have_one
 @pytest.mark.parametrize("seed", SEEDS[:2])
 def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(seed: int, by: str, first: str):
     async def race(house: House, start: float) -> str:
-        external = house.submit("a", stream=True, caller="me", service_s=5.0)
+        external = house.submit("a", caller="me", service_s=5.0)
         cancel = (lambda: house.worker.cancel(external.sequence)) if by == "id" else (lambda: house.worker.cancel_caller("me"))
         urgent: list[Ticket] = []
         preempt = lambda: urgent.append(house.internal("a"))  # noqa: E731
@@ -121,8 +120,7 @@ def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(see
         return "interrupted" if interrupted else "not"
 
     winners = rounds_of(race, seed)
-    assert sum(winners.values()) == ROUNDS
-    assert first == "preempted" or set(winners) == {"not"}
+    assert set(winners) == ({"interrupted", "not"} if first == "preempted" else {"not"})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -141,15 +139,17 @@ def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_runnin
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_never_executed(seed: int):
+def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_not_sent_or_given_up_at_once(seed: int):
     async def race(house: House, start: float) -> str:
         house.worker.enqueue_internal("hello", "a").cancel()
         kept = house.worker.enqueue_internal("hello", "a")
         await kept
         assert house.now == start + 1.0
-        return str(sum(call.opened_at == start for call in house.ollama.calls))
+        *given_up, _ = (call for call in house.ollama.calls if call.opened_at == start)
+        assert all((call.ending, call.ended_at) == (Ending.CLOSED, start) for call in given_up)
+        return str(len(given_up))
 
-    assert sum(rounds_of(race, seed).values()) == ROUNDS
+    assert set(rounds_of(race, seed)) == {"0", "1"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -163,7 +163,7 @@ def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed
         assert sum(call.ending is Ending.COMPLETED for call in sent) == 2
         return str((await house.end_of(leaving)).attempts)
 
-    assert sum(rounds_of(race, seed).values()) == ROUNDS
+    assert set(rounds_of(race, seed)) == {"0", "1"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -87,10 +86,6 @@ async def test_a_generation_counts_changes_only_and_names_what_needs_a_restart()
         assert (second.changed, second.needs_restart) == ((), ("server.port",))
 
 
-def config_of(house: House) -> dict[str, Any]:
-    return cast("dict[str, Any]", house.worker.get_status()["config"])
-
-
 @in_virtual_time
 async def test_a_file_that_was_edited_badly_changes_nothing_and_one_that_was_mended_counts(tmp_path: Path):
     file = tmp_path / "hearth.yaml"
@@ -101,14 +96,14 @@ async def test_a_file_that_was_edited_badly_changes_nothing_and_one_that_was_men
         assert house.gateway.reload() is False
         (rejected,) = house.events.of(ConfigRejected)
         assert "max_external_depth" in rejected.problems[0]
-        assert config_of(house)["generation"] == 2
-        assert config_of(house)["problems"] == list(rejected.problems)
+        assert house.status["config"]["generation"] == 2
+        assert house.status["config"]["problems"] == list(rejected.problems)
         assert house.gateway.config.settings.queue.max_external_depth == 5
         file.write_text("queue:\n  max_external_depth: 6\n")
         assert house.gateway.reload() is True
-        assert config_of(house)["generation"] == 3
-        assert config_of(house)["problems"] == []
-        assert (config_of(house)["reload_count"], config_of(house)["rejected_count"]) == (2, 1)
+        assert house.status["config"]["generation"] == 3
+        assert house.status["config"]["problems"] == []
+        assert (house.status["config"]["reload_count"], house.status["config"]["rejected_count"]) == (2, 1)
         assert house.gateway.config.settings.queue.max_external_depth == 6
         assert house.gateway.config.source == file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
@@ -17,14 +16,10 @@ DONNA_KEYS = {"current_request", "internal_queue", "external_queue", "stats_24h"
 DONNA_GPU_KEYS = {"loaded_model", "is_home", "swaps_this_hour"}
 
 
-def status_of(house: House) -> dict[str, Any]:
-    return cast("dict[str, Any]", house.worker.get_status())
-
-
 @in_virtual_time
 async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happened():
     async with House("a") as house:
-        shown = status_of(house)
+        shown = house.status
         assert shown.keys() >= DONNA_KEYS
         assert shown["gpu"].keys() >= DONNA_GPU_KEYS
         assert (shown["current_request"], shown["mode"], shown["gpu"]["loaded_model"]) == (None, "active", None)
@@ -40,7 +35,7 @@ async def test_the_status_shows_what_runs_and_who_waits_in_order():
         background, critical = house.internal("a", priority=Priority.BACKGROUND), house.internal("a", priority=Priority.CRITICAL)
         await settle()
         await asyncio.sleep(0.25)
-        shown = status_of(house)
+        shown = house.status
         running = shown["current_request"]
         assert (running["caller"], running["type"], running["state"], running["model"]) == ("test", "internal", "running", "a:latest")
         assert (running["waited_s"], running["running_s"]) == (0.0, 0.25)
@@ -59,9 +54,9 @@ async def test_looking_a_thousand_times_changes_no_order_and_no_answer():
         tickets = [house.submit(model) for model in models]
         tickets.append(house.internal("a", priority=Priority.BACKGROUND))
         await settle()
-        before = status_of(house)
+        before = house.status
         for _ in range(1_000):
-            assert status_of(house) == before
+            assert house.status == before
             house.worker.get_item(3)
         await asyncio.gather(*map(body_of, tickets))
         assert [event.sequence for event in house.events.of(ItemDispatched)] == [1, 6, 1, 3, 5, 2, 4]
@@ -74,10 +69,10 @@ async def test_a_cancelled_call_that_is_still_stopping_is_shown_whole_and_never_
         ticket = house.submit("a", caller="gone")
         await sleep_until(1.5)
         house.worker.cancel(ticket.sequence)
-        shown = status_of(house)["current_request"]
+        shown = house.status["current_request"]
         assert (shown["caller"], shown["waited_s"], shown["running_s"], shown["model"]) == ("gone", 0.0, 0.5, "a:latest")
         await settle()
-        assert status_of(house)["current_request"] is None
+        assert house.status["current_request"] is None
 
 
 @in_virtual_time
@@ -100,7 +95,7 @@ async def test_no_prompt_shows_up_anywhere():
     async with House("a", resident=("a",)) as house:
         future = house.worker.enqueue_internal("the secret word", "a")
         await settle()
-        shown = repr(status_of(house)) + repr(house.worker.get_item(1))
+        shown = repr(house.status) + repr(house.worker.get_item(1))
         await future
         await settle()
         shown += repr(house.worker.get_item(1)) + repr(house.events.all)
@@ -125,10 +120,10 @@ async def test_the_last_day_is_counted_by_lane_and_ending():
         await body_of(house.submit("a"))
         house.worker.cancel(house.internal("a").sequence)
         await settle()
-        counted = status_of(house)["stats_24h"]
+        counted = house.status["stats_24h"]
         assert (counted["external_completed"], counted["internal_cancelled"], counted["external_failed"]) == (1, 1, 0)
         await asyncio.sleep(86_400)
-        assert set(status_of(house)["stats_24h"].values()) == {0}
+        assert set(house.status["stats_24h"].values()) == {0}
 
 
 @in_virtual_time
@@ -137,7 +132,7 @@ async def test_swap_overhead_is_swap_time_over_swap_and_execution_time():
         await body_of(house.submit("a", service_s=1.5))
         await body_of(house.submit("b", service_s=1.0))
         await settle()
-        gpu = status_of(house)["gpu"]
+        gpu = house.gpu_status
         # 0.5 s out and 2 s in, beside 1.5 s and 1 s of work
         assert (gpu["swap_overhead_pct_1h"], gpu["swaps_this_hour"], gpu["last_swap_ms"]) == (50.0, 1, 2500.0)
 

@@ -28,28 +28,26 @@ from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS
 from tests.storage.house import WALL, Fuse, StoppedClock
 from tests.storage.samples import ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
-from tests.worker.house import body_of, new_item
+from tests.worker.house import E, Recorder, body_of, new_item
 
 CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
-WITHIN_S = 5.0
+WITHIN_S = 30.0
 """No test takes this long; it only ends one that waits for what never comes."""
 
 
-class Events:
+class Events(Recorder):
     """Keeps everything, and lets a test wait for something."""
 
     def __init__(self) -> None:
-        self.seen: list[Event] = []
+        super().__init__()
         self._moved = asyncio.Event()
 
     def emit(self, event: Event) -> None:
-        self.seen.append(event)
+        super().emit(event)
         self._moved.set()
 
-    def of(self, *kinds: type[Event]) -> list[Any]:
-        return [event for event in self.seen if isinstance(event, kinds)]
-
-    async def one(self, kind: type[Event]) -> Any:
+    async def one(self, kind: type[E]) -> E:
+        """The last of its kind, as soon as there is one."""
         async with asyncio.timeout(WITHIN_S):
             while not (found := self.of(kind)):
                 self._moved.clear()
@@ -188,25 +186,6 @@ async def test_the_log_is_filtered_by_model_outcome_age_and_number(live, setting
         assert ages == {"1h": 3, "2d": 3, "0s": 0, "2100-01-01T00:00:00Z": 0}
 
 
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("since=yesterday", "since: write how long ago"),
-        ("since=2030-01-01T00:00:00", "since: write how long ago"),
-        ("since=9999999999d", "since: write how long ago"),
-        ("outcome=lost", "outcome: "),
-        ("limit=0", "limit: "),
-        ("limit=1001", "limit: "),
-        ("user=guest", "user: unknown field"),
-    ],
-)
-async def test_a_question_that_makes_no_sense_is_refused_by_name(live, settings, query, says):
-    async with live(settings) as life:
-        got = await ask(life.app, "GET", f"/llm/log?{query}")
-    assert got.status == 400
-    assert got.json["error"].startswith(says)
-
-
 async def test_a_store_that_is_switched_off_writes_no_file_and_keeps_no_log(live, settings, tmp_path):
     async with live(replace(settings, storage=replace(settings.storage, enabled=False))) as life:
         await life.chat()
@@ -296,7 +275,7 @@ async def test_requests_go_on_while_the_disk_fails_and_are_logged_when_it_is_wel
     async with Wired(settings).running() as gateway:
         assert gateway.history is not None
         assert len(await gateway.history.find(InvocationFilter())) == 4
-    assert len(wired.events.of(StorageFailed, StorageRecovered)) == 2
+    assert (len(wired.events.of(StorageFailed)), len(wired.events.of(StorageRecovered))) == (1, 1)
     assert wired.events.of(InternalFault) == []
 
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
+from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
 from hearth.types import Lane, Outcome, Priority
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, new_item, settings_with, settle, text_of
 
 
@@ -124,6 +124,19 @@ async def test_an_in_process_call_gives_the_text_and_the_counts():
 async def test_an_in_process_call_for_no_model_runs_on_what_is_resident():
     async with House("a", "b", resident=("b",)) as house:
         assert (await house.worker.enqueue_external("hello", caller="script")).model == "b:latest"
+
+
+@in_virtual_time
+async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more():
+    async with House("a", resident=("a",)) as house:
+        house.ollama.go_down()
+        await sleep_until(6.0)
+        ticket = house.submit(None)
+        house.ollama.come_up()
+        with pytest.raises(BadRequest, match="none is resident any more"):
+            await body_of(ticket)
+        with pytest.raises(BadRequest, match="none is resident, and"):
+            house.submit(None)
 
 
 @in_virtual_time

@@ -66,11 +66,11 @@ PART = Part(
             "a body that is slow, short, long, endless, or waits to be asked for",
             "a deadline, a refusal or an answer; never a second request",
             shown(
-                SERVER,
+                "api/test_deadlines",
                 "a_body_that_stops_coming_ends_the_connection_and_reaches_no_queue",
                 "headers_that_do_not_come_in_time_end_the_connection",
-                "a_broken_chunk_in_a_body_ends_the_connection",
             ),
+            shown(SERVER, "a_broken_chunk_in_a_body_ends_the_connection"),
             shown(
                 CONNECTIONS,
                 "who_waits_to_be_told_to_go_on_is_told",

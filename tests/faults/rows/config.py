@@ -18,7 +18,7 @@ PART = Part(
             shown(
                 DOCUMENT,
                 "an_alias_bomb_costs_nothing",
-                "a_large_text_is_refused_unread",
+                "the_largest_text_is_read_and_one_byte_more_is_refused_unread",
                 "a_damaged_file_is_either_read_or_refused_with_a_config_error",
                 "a_duplicate_key_is_told_with_the_line_of_the_first",
             ),

@@ -44,11 +44,7 @@ PART = Part(
             "F-98",
             "a caller leaves between its turn and its start",
             "never sent",
-            shown(
-                "worker/test_cancelling",
-                "what_is_cancelled_in_the_tick_in_which_a_place_comes_free_is_never_sent",
-                "what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent",
-            ),
+            shown("worker/test_cancelling", "what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent"),
             shown(RACES, "an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next"),
         ),
         row(

@@ -1,0 +1,32 @@
+"""How long Claude is left alone that refused the key or the account, and what the owner hears of it."""
+
+from __future__ import annotations
+
+from hearth.cloud.health import DOWN_S, CloudHealth
+from hearth.errors import BackendBusy, CloudUnavailable
+from hearth.events import CloudCameUp, CloudWentDown
+from tests.worker.house import Recorder
+
+
+def test_a_refusal_counts_for_a_while_and_is_told_again_where_it_lasts():
+    events = Recorder()
+    health = CloudHealth(events)
+    for at in (100.0, 101.0):
+        health.note(CloudUnavailable(), at)
+    assert [health.is_down(101.0 + DOWN_S - 0.1), health.is_down(101.0 + DOWN_S)] == [True, False]
+    health.note(CloudUnavailable(), 2000.0)
+    assert [event.at for event in events.of(CloudWentDown)] == [100.0, 2000.0]
+    health.note(BackendBusy(), 2001.0)
+    assert health.is_down(2001.0)
+    health.note(None, 2002.0)
+    assert not health.is_down(2002.0)
+    assert [event.down_s for event in events.of(CloudCameUp)] == [1902.0]
+
+
+def test_what_says_nothing_of_the_account_is_no_news():
+    events = Recorder()
+    health = CloudHealth(events)
+    for error in (BackendBusy(), None):
+        health.note(error, 1.0)
+    assert not health.is_down(1.0)
+    assert events.all == []
