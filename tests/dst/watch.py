@@ -212,7 +212,8 @@ class Watch:
         self._returned(item, event.at)
         if event.lane is Lane.INTERNAL:
             self._breaks(event.at, f"internal item {event.sequence} is interrupted")
-        if event.interrupt_count != item.interrupts or item.interrupts > self._settings().queue.max_interrupt_count:
+        protected = item.interrupts > self._settings().queue.max_interrupt_count and event.at != self._reloaded_at  # decided before that
+        if event.interrupt_count != item.interrupts or protected:
             self._breaks(event.at, f"item {event.sequence} is interrupted {item.interrupts} times, said {event.interrupt_count}")
 
     def _resent(self, event: ItemResent) -> None:
