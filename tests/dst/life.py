@@ -35,7 +35,7 @@ class Life:
 
     Attributes:
         watch: the judge of what it says; stamps: who was admitted, by brute force.
-        killed: it died at an instant instead of being stopped.
+        killed: it died at an instant, `killed_at`, instead of being stopped.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Life:
         self.tables = disk.tables(clock)
         self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members)
         self.stamps = AllStamps()
-        self.killed = False
+        self.killed, self.killed_at = False, -1.0
         self.closed = 0
         self._tasks_before: set[asyncio.Task[Any]] = set()
         self.gateway = Gateway(
@@ -199,7 +199,8 @@ class Life:
             the disk as it was at that instant.
         """
         left = self.disk.copy()
-        self.killed = self.watch.deaf = True
+        self.killed, self.killed_at = True, asyncio.get_running_loop().time()
+        self.watch.deaf = True
         await self.gateway.stop(0.0)
         return left
 
