@@ -14,7 +14,7 @@ from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
 from tests.api.house import FakeGateway, Serve, hello, never
-from tests.security.test_parser_fuzz import Line, Plug
+from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 HEADER_S, BODY_S, WRITE_S = 10.0, 30.0, 7.0

@@ -18,51 +18,11 @@ from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
 from hearth.errors import HearthError
 from tests.support.examples import EXAMPLES
+from tests.support.line import Line, Plug
 
 pytestmark = pytest.mark.timeout(600)
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
-
-
-class Line(asyncio.Transport):
-    """A connection without a network: what is written is kept, and nothing is ever full."""
-
-    def __init__(self, plug: Any) -> None:
-        super().__init__({"socket": plug, "sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
-        self.sent = bytearray()
-        self.ended = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent += data
-
-    def is_closing(self) -> bool:
-        return self.ended
-
-    def close(self) -> None:
-        self.ended = True
-
-    abort = close
-
-    def pause_reading(self) -> None:
-        """All is read at once here."""
-
-    resume_reading = pause_reading
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-class Plug:
-    """A socket that takes every option."""
-
-    def setsockopt(self, *_: object) -> None:
-        """Nothing to set."""
-
-    def getsockname(self) -> tuple[str, int]:
-        return ("127.0.0.1", 1)
-
-    def getpeername(self) -> tuple[str, int]:
-        return ("127.0.0.1", 2)
 
 
 class Echo:
