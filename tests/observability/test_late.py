@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from hearth.events import Event
 from hearth.observability.late import AT_ONCE, GATHER_S, LateFanout
 from hearth.observability.records import Records
@@ -64,6 +66,62 @@ async def test_what_a_sink_emits_or_flushes_meanwhile_keeps_its_place():
     late.flush()
     assert sorted(sink.seen) == [1.0, 2.0, 9.0]
     assert sink.seen.index(2.0) < sink.seen.index(9.0)
+
+
+@in_virtual_time
+async def test_one_sink_hears_of_everything_that_has_waited_before_the_next_one_does():
+    heard: list[tuple[str, float]] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def emit(self, event: Event) -> None:
+            heard.append((self.name, event.at))
+
+    late = LateFanout((Named("first"), Named("second")))
+    for number in (1.0, 2.0):
+        late.emit(fact(number))
+    late.flush()
+    assert heard == [("first", 1.0), ("first", 2.0), ("second", 1.0), ("second", 2.0)]
+
+
+@in_virtual_time
+async def test_more_than_is_gathered_from_within_a_sink_comes_after_what_the_others_have_not_heard_of_yet():
+    sink = Instants()
+
+    class Storm(Instants):
+        def emit(self, event: Event) -> None:
+            super().emit(event)
+            if event.at == 1.0:
+                for number in range(10, 10 + AT_ONCE):
+                    late.emit(fact(number))
+
+    storm = Storm()
+    late = LateFanout((storm, sink))
+    for number in (1.0, 2.0):
+        late.emit(fact(number))
+    late.flush()
+    assert storm.seen == sink.seen == [1.0, 2.0, *range(10, 10 + AT_ONCE)]
+
+
+@in_virtual_time
+async def test_a_sink_that_raises_misses_only_that_event_and_costs_the_others_nothing(caplog: pytest.LogCaptureFixture):
+    sink = Instants()
+
+    class Broken(Instants):
+        def emit(self, event: Event) -> None:
+            if event.at == 1.0:
+                raise ValueError("a prompt")
+            super().emit(event)
+
+    broken = Broken()
+    late = LateFanout((broken, sink))
+    for number in (1.0, 2.0):
+        late.emit(fact(number))
+    late.flush()
+    assert (broken.seen, sink.seen) == ([2.0], [1.0, 2.0])
+    assert [record.message.split(" at ")[0] for record in caplog.records] == ["event sink Broken raised ValueError"]
 
 
 @in_virtual_time

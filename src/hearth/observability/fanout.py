@@ -14,7 +14,22 @@ from typing import Any, TypeAlias
 from hearth.events import Event, name_of
 from hearth.ports import EventSink
 
-_Takers: TypeAlias = tuple[tuple[EventSink, Callable[[Any], None]], ...]
+_Handler: TypeAlias = Callable[[Any], None]
+_Takers: TypeAlias = tuple[tuple[EventSink, _Handler], ...]
+
+
+class Handlers(dict[type[Event], "_Handler | None"]):
+    """What takes each kind of event at one sink, asked for once; None where the sink ignores the kind, as a `SelectiveSink` may."""
+
+    def __init__(self, sink: EventSink) -> None:
+        super().__init__()
+        self._sink = sink
+
+    def __missing__(self, kind: type[Event]) -> _Handler | None:
+        sink = self._sink
+        handler: _Handler | None = sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit
+        self[kind] = handler
+        return handler
 
 
 class EventFanout:
@@ -25,7 +40,7 @@ class EventFanout:
     """
 
     def __init__(self, sinks: Iterable[EventSink] = ()) -> None:
-        self._sinks = tuple(sinks)
+        self._sinks = tuple((sink, Handlers(sink)) for sink in sinks)
         self._takers: dict[type[Event], _Takers] = {}
         self._reported: list[EventSink] = []
         self._pending: deque[Event] = deque()
@@ -34,8 +49,8 @@ class EventFanout:
 
     def subscribe(self, sink: EventSink) -> None:
         """Deliver to `sink` too, from the next event on; a second subscription of the same sink is ignored."""
-        if not _holds(self._sinks, sink):
-            self._sinks = (*self._sinks, sink)
+        if not _holds([known for known, _ in self._sinks], sink):
+            self._sinks = (*self._sinks, (sink, Handlers(sink)))
             self._takers.clear()
 
     def emit(self, event: Event) -> None:
@@ -54,7 +69,8 @@ class EventFanout:
         kind = type(event)
         takers = self._takers.get(kind)
         if takers is None:
-            takers = self._takers[kind] = _takers_of(kind, self._sinks)
+            known = ((sink, handlers[kind]) for sink, handlers in self._sinks)
+            takers = self._takers[kind] = tuple((sink, take) for sink, take in known if take is not None)
         for sink, take in takers:
             try:
                 take(event)
@@ -72,12 +88,6 @@ class EventFanout:
             _place(error),
             name_of(event),
         )
-
-
-def _takers_of(kind: type[Event], sinks: Iterable[EventSink]) -> _Takers:
-    """The sinks that want events of a kind, each with what takes them; a `SelectiveSink` may not."""
-    known = ((sink, sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit) for sink in sinks)
-    return tuple((sink, take) for sink, take in known if take is not None)
 
 
 def _holds(sinks: Sequence[EventSink], sink: EventSink) -> bool:
