@@ -6,7 +6,6 @@ waiting callers than that can only be measured without this limit.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hearth.admission.crowd import ConnectionLimits
 from hearth.api.app import HearthApp
 from hearth.api.connections import Connections
 from hearth.api.server import HearthServer
-from hearth.bootstrap import Signals, build_gateway
+from hearth.bootstrap import Signals, build_gateway, run
 from hearth.config.loading import load_gateway_config
 from hearth.housekeeping import housekeeping
 
@@ -41,4 +40,4 @@ async def serve(file: Path, connections: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))
+    run(serve(Path(sys.argv[1]), int(sys.argv[2])))

@@ -9,7 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from hearth.backends.ollama import OllamaBackend
 from hearth.errors import BackendError
@@ -98,8 +98,7 @@ class Peer:
 
     def stop_reading(self) -> None:
         """From now on the client's bytes pile up in the kernel."""
-        transport = self._writer.transport
-        assert isinstance(transport, asyncio.ReadTransport)
+        transport = cast("asyncio.Transport", self._writer.transport)
         if transport.is_reading():
             transport.pause_reading()
 

@@ -5,7 +5,6 @@ Called by `hearth.cli`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -44,7 +43,7 @@ def serve(context: click.Context, *, file: Path | None, host: str | None, port: 
     if emulator and ollama_url is not None:
         raise click.UsageError("--emulator and --ollama-url exclude each other")
     config, source = _configured(file)
-    code = asyncio.run(
+    code = bootstrap.run(
         bootstrap.serve(
             config,
             host=host,
