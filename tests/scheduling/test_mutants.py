@@ -41,6 +41,8 @@ MUTANTS = (
     Mutant(what="the short way forgets what was just loaded", module="starting", old=" and resident.settled and", new=" and"),
     Mutant(what="the short way knows no age", module="starting", old="if line is not own and", new="if False and"),
     Mutant(what="the short way overlooks announcements", module="starting", old=" or state.announced", new=""),
+    Mutant(what="who is alone does not heed announcements", module="starting", old="if state.announced or", new="if"),
+    Mutant(what="who is alone trusts a suspect", module="starting", old="if other.suspect:", new="if False:"),
     Mutant(what="the short way takes a second slot", module="starting", old="is_free = not resident.running and", new="is_free ="),
     Mutant(what="fifo ages", module="policies", old="choose=fifo, ages=False", new="choose=fifo, ages=True"),
     Mutant(

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
 
+from tests.scheduling import schedules
 from tests.scheduling.mutation import Mutant, broken_schedule, copies
 from tests.scheduling.schedules import Schedule, all_settings, first_broken
 from tests.support.examples import EXAMPLES
@@ -46,6 +49,8 @@ MUTANTS = (
     Mutant(what="nobody comes back to the pin", module="state", old="return self.orders.pinned or self.home", new="return self.home"),
     Mutant(what="an order to load is forgotten", module="placement", old="for model in orders.wanted:", new="for model in ():"),
     Mutant(what="the short way passes urgent work", module="starting", old=" or any(urgent)", new=""),
+    Mutant(what="who is alone does not heed a pause", module="starting", old=" or orders.paused or", new=" or"),
+    Mutant(what="who is alone needs no slot", module="starting", old="return not resident.running", new="return True"),
 )
 """Bugs that the schedules must notice; the sentences have more of their own."""
 
@@ -71,6 +76,33 @@ def test_the_schedules_contain_what_the_rules_are_about() -> None:
 def compiled() -> dict[Path, CodeType]:
     """What the mutants share is compiled once."""
     return {}
+
+
+SHORT_WAYS = (
+    Mutant(what="alone", module="core", old="(action := start_alone(state, now))", new="(action := None)"),
+    Mutant(what="next of line", module="core", old="(action := start_next_of_line(state, now))", new="(action := None)"),
+)
+
+
+def decided(module: Any, count: int) -> list[str]:
+    """All that was decided in the first schedules of a module, with its instant."""
+    said: list[str] = []
+
+    class Telling(module.Schedule):  # type: ignore[misc]  # the class of a copy
+        def note(self, action: object) -> None:
+            said.append(f"{self.now} {action}")
+            super().note(action)
+
+    pool = module.all_settings()
+    for number in range(count):
+        Telling(number, pool[number % len(pool)]).run()
+    return said
+
+
+@pytest.mark.parametrize("removed", SHORT_WAYS, ids=lambda mutant: mutant.what)
+def test_a_short_way_says_what_placement_says(removed: Mutant, compiled: dict[Path, CodeType]) -> None:
+    with copies(removed, compiled):
+        assert decided(importlib.import_module("mutant.tests.schedules"), 2000) == decided(schedules, 2000)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)

@@ -26,7 +26,7 @@ from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preload import preload
-from hearth.scheduling.starting import start_next_of_line
+from hearth.scheduling.starting import start_alone, start_next_of_line
 from hearth.scheduling.state import State
 from hearth.types import Band, Lane
 
@@ -73,6 +73,8 @@ class Scheduler:
         state, started = self.state, list[Action]()
         if not state.at_rest:
             state.idle_since = None
+            if (action := start_alone(state, now)) is not None:
+                return [action]
             if (action := start_next_of_line(state, now)) is not None:
                 started.append(action)
                 if not state.orders.wanted and state.residency.saturated(state.waiting.lines_of):

@@ -1,8 +1,13 @@
-"""Starting an item on a model; and the short way to it, by which most items of a busy day are started."""
+"""Starting an item on a model; and two short ways to it: that of a quiet day, and that of a busy one.
+
+`placement` would say the same, in two and three times the time: that is all there is to them. So whatever is out of the ordinary is left
+to it.
+"""
 
 from __future__ import annotations
 
 from hearth.scheduling.actions import Dispatch
+from hearth.scheduling.packing import budget_tokens
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.state import State
@@ -30,11 +35,37 @@ def start(state: State, entry: Entry, resident: Resident, now: float) -> Dispatc
     return Dispatch(sequence=item.sequence, attempt=entry.attempts, model=model)
 
 
+def start_alone(state: State, now: float) -> Dispatch | None:
+    """Start the only item that waits, where its model is in memory and has a free slot: then no policy has a choice.
+
+    None where it is not so plain: where an order, an announced task, a swap, a hold or a model that is unwell may have a say.
+    """
+    residency, orders = state.residency, state.orders
+    if len(state.waiting) != 1 or residency.swap is not None or state.cleared_for is not None or state.held_until is not None:
+        return None
+    if state.announced or orders.paused or orders.wanted or orders.unwanted:
+        return None
+    for other in residency.residents.values():
+        if other.suspect:
+            return None
+    (model,) = state.waiting.lines_of
+    resident = residency.residents.get(model) if model is not None else None
+    if resident is None or resident.phase is not _READY or not _takes_one(state, resident):
+        return None
+    return start(state, state.waiting.only(), resident, now)
+
+
+def _takes_one(state: State, resident: Resident) -> bool:
+    """A slot is free, and nothing is admitted in rounds."""
+    if resident.parallel == 1:
+        return not resident.running
+    return len(resident.running) < resident.parallel and budget_tokens(state.settings.scheduling.packing) is None
+
+
 def start_next_of_line(state: State, now: float) -> Dispatch | None:
     """Start the next item for the one model in memory, where a look at the heads of the lines is enough to know that it is next.
 
-    `placement` would say the same, at three times the cost: that is all there is to this. So whatever is out of the ordinary is left to
-    it (None): urgent work, work for any model, several models or slots, an announced task, a swap, an item that is old enough to force one.
+    None for urgent work, work for any model, several models or slots, an announced task, a swap, an item that is old enough to force one.
     While external work is paused, only urgent work brings a decision here.
     """
     resident = _only_model(state)
