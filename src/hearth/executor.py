@@ -140,12 +140,11 @@ class Executor:
         call = work.call_on(work.model or "") if sent is None else sent[0]
         exchange: Exchange | None = None
         try:
-            async with asyncio.timeout(None) as timeout:
-                with Limit(timeout, began_at + quiet_s if work.item.streaming else end_at) as limit:
-                    exchange = await (self._backend.open(call) if sent is None else sent[1])
-                    if work.item.streaming:
-                        limit.move(end_at)
-                    await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
+            with Limit(began_at + quiet_s if work.item.streaming else end_at) as limit:
+                exchange = await (self._backend.open(call) if sent is None else sent[1])
+                if work.item.streaming:
+                    limit.move(end_at)
+                await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
         except TimeoutError as error:
             raise (FirstByteTimeout if exchange is None else BackendTimeout) from error
         finally:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Self
+from types import TracebackType
+from typing import Self, cast
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
@@ -140,26 +141,33 @@ class Forwarding:
         """Hold the backend back for a reader that is far behind, but not for long."""
         deadline_at = asyncio.get_running_loop().time() + self._settings().server.write_deadline_s
         try:
-            async with asyncio.timeout(None) as timeout:
-                with Limit(timeout, deadline_at):
-                    await work.reply.writable()
+            with Limit(deadline_at):
+                await work.reply.writable()
         except TimeoutError as error:
             raise CallerGone("the caller stopped reading") from error
 
 
 class Limit:
-    """The end of an `asyncio.timeout(None)` at an instant that can be moved, or a moment later where the loop was held up at it."""
+    """An `asyncio.timeout` whose instant can be moved, and which comes a moment later where the loop was held up at it.
 
-    def __init__(self, timeout: asyncio.Timeout, at: float) -> None:
-        self._timeout = timeout
+    To be made and entered by the task that it cancels. The block ends with TimeoutError then.
+    """
+
+    def __init__(self, at: float) -> None:
         self._loop = asyncio.get_running_loop()
+        self._task = cast("asyncio.Task[object]", asyncio.current_task(self._loop))
+        self._cancelling = self._task.cancelling()
+        self._over = self._expired = False
         self._timer = self._loop.call_at(at, self._due)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._timer.cancel()
+        self._over = True
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
     def move(self, at: float) -> None:
         """End it then instead."""
@@ -167,10 +175,11 @@ class Limit:
         self._timer = self._loop.call_at(at, self._due)
 
     def end(self) -> None:
-        """End it now, if it has not ended yet."""
+        """End the block now, where it has not ended yet."""
         self._timer.cancel()
-        if not self._timeout.expired():
-            self._timeout.reschedule(self._loop.time())
+        if not self._over:
+            self._over = self._expired = True
+            self._task.cancel()
 
     def _due(self) -> None:
         if self._loop.time() - self._timer.when() > HELD_UP_S:

@@ -116,9 +116,9 @@ async def test_a_process_out_of_descriptors_serves_again_when_there_are_some(tmp
         await house.until(lambda: serving.descriptors() >= 64)
         for _, writer in crowd:
             writer.transport.abort()
+        await house.until(lambda: serving.descriptors() < 40)
         async with asyncio.timeout(60):
             assert (await house.ask(serving.url))[0] == 200
-        await house.until(lambda: serving.descriptors() < 40)
         assert await serving.end(signal.SIGTERM) == 0
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
             assert file.execute("SELECT outcome FROM invocation_log").fetchall() == [("completed",)]

@@ -204,9 +204,9 @@ class DeadlineProtocol(HttpToolsProtocol):
         special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
         if special or cycle.disconnected or self.flow.write_paused:
             return False
-        lines = [STATUS_LINE[status][:-2], *(b"%b: %b" % field for field in (*cycle.default_headers, *headers))]
-        head = b"\r\n".join(lines)
-        if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1 or b"\r\nconnection:" in head.lower():
+        fields = (*cycle.default_headers, *headers)
+        head = STATUS_LINE[status] + b"\r\n".join(map(b": ".join, fields))
+        if head.count(b"\n") != len(fields) or head.count(b"\r") != len(fields) or b"\r\nconnection:" in head.lower():
             return False
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False

@@ -1,12 +1,13 @@
 """Which header fields cross between a caller and a model server.
 
-Pure. Credentials of callers are for Hearth: they must never reach a model server. Used by the adapters of this package.
+Pure; all names are in lower case. Credentials of callers are for Hearth: they must never reach a model server. Used by the adapters of
+this package.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from hearth.errors import BadRequest
 from hearth.types import Headers
@@ -28,7 +29,7 @@ CREDENTIALS = frozenset({b"api-key", b"authorization", b"cookie", b"x-api-key"})
 WRITTEN_BY_THE_ADAPTER = frozenset({b"accept-encoding", b"content-length", b"expect", b"host"})
 REFUSED_BY_OLLAMA = frozenset({b"origin"})
 """An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
-NOT_SENT = CREDENTIALS | WRITTEN_BY_THE_ADAPTER | REFUSED_BY_OLLAMA
+NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_BY_THE_ADAPTER | REFUSED_BY_OLLAMA
 LINE_BREAK = re.compile(rb"[\r\n\0]")
 
 
@@ -38,19 +39,20 @@ def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
     Raises:
         BadRequest: a field carries a line break.
     """
-    kept = [field for field in _end_to_end(headers) if field[0] not in NOT_SENT]
+    kept = _without(NOT_SENT, headers)
     if LINE_BREAK.search(b"".join([part for field in kept for part in field])):
         raise BadRequest("A header contains a line break.")
     return kept
 
 
-def to_return(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """End-to-end fields of an answer in wire order, names in lower case (RFC 9110, section 7.6.1)."""
-    return tuple(_end_to_end([(name.lower(), value) for name, value in raw]))
+def to_return(fields: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """End-to-end fields of an answer in wire order."""
+    return tuple(_without(HOP_BY_HOP, fields))
 
 
-def _end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    known = list(fields)
-    listed = [value for name, value in known if name == b"connection"]
-    dropped = HOP_BY_HOP if not listed else HOP_BY_HOP.union(option.strip().lower() for value in listed for option in value.split(b","))
-    return [field for field in known if field[0] not in dropped]
+def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """All fields but those of these names, and those that belong to the connection because it says so (RFC 9110, section 7.6.1)."""
+    for name, value in fields:
+        if name == b"connection":
+            names = names.union(option.strip().lower() for option in value.split(b","))
+    return [field for field in fields if field[0] not in names]

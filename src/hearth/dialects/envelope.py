@@ -27,7 +27,7 @@ from hearth.dialects.gojson import (
     without,
 )
 from hearth.dialects.prompt_size import prompt_tokens
-from hearth.dialects.quirks import BackgroundTask, background_task, without_attribution
+from hearth.dialects.quirks import BACKGROUND_MARK, BackgroundTask, background_task, without_attribution
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import BadRequest
 from hearth.types import Dialect, LoadOptions, WorkKind, value
@@ -93,7 +93,7 @@ def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadO
         max_tokens=_max_tokens(route, fields, options),
         body=final,
         rewritten=rewritten,
-        background=background_task(route, fields),
+        background=background_task(route, fields) if BACKGROUND_MARK in body else None,
     )
 
 

@@ -17,6 +17,8 @@ from hearth.dialects.routes import Endpoint, Route
 _ATTRIBUTION = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 """Claude Code's line of version, entry point and a checksum that differs with every request (ggml-org/llama.cpp pull request 20623)."""
 
+BACKGROUND_MARK = b"### Task:"
+"""In the body of every background task: most bodies need no closer look."""
 _TASK = "### Task:\n"
 _HISTORY = "<chat_history>"
 
