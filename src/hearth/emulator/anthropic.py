@@ -19,6 +19,7 @@ from hearth.dialects.gojson import (
 )
 from hearth.emulator.errors import OllamaError, RunnerDied
 from hearth.emulator.exchange import EVENTS, Call, Server, Sink, read_struct, send_v1
+from hearth.emulator.options import temperature_option
 from hearth.emulator.prompts import Message
 from hearth.emulator.session import Ask, Finished, Session, check_capabilities, open_session
 from hearth.emulator.text import Piece, ToolCall
@@ -65,7 +66,7 @@ def _ask(fields: JsonObject, shown: str) -> Ask:
 
 def _options(fields: JsonObject, limit_tokens: int) -> JsonObject:
     stops = array_field(fields, "stop_sequences", _STRUCT, "[]string")
-    options: JsonObject = {"num_predict": limit_tokens}
+    options = {"num_predict": limit_tokens, **temperature_option(fields, _STRUCT)}
     return options | {"stop": stops} if stops else options
 
 

@@ -20,6 +20,7 @@ from hearth.dialects.gojson import (
     struct_of,
 )
 from hearth.emulator.errors import OllamaError
+from hearth.emulator.options import temperature_option
 from hearth.emulator.prompts import Message
 from hearth.emulator.session import Ask
 
@@ -54,6 +55,7 @@ def sampling(fields: Mapping[str, JsonValue], struct: str, *, limit_key: str) ->
         options["num_predict"] = limit
     if seed is not None:
         options["seed"] = seed
+    options |= temperature_option(fields, struct)
     stop = lookup(fields, "stop")
     if stop is not None:
         options["stop"] = stop if isinstance(stop, list) else [stop]

@@ -1,6 +1,6 @@
 """The `options` of a native request: types checked as Ollama checks them, load-time options told apart from the rest.
 
-Pure. Unknown options are ignored, as in Ollama. Called by `session`.
+Pure. Unknown options are ignored, as in Ollama. Called by `session`, and where the other APIs' bodies are read.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hearth.dialects.gojson import JsonValue
+from hearth.dialects.gojson import JsonObject, JsonValue, lookup, mismatch
 from hearth.emulator.errors import OllamaError
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.runners import LoadKey
@@ -44,6 +44,7 @@ _LOAD_TIME = (
     "draft_num_predict",
 )
 _MIN_CONTEXT_TOKENS = 4
+GREEDY_SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Options:
     """The options that the emulated runner heeds.
 
     Attributes:
-        seed: None draws a fresh one.
+        seed: None draws a fresh one. At temperature 0 it is always the same: the likeliest token follows, whatever the seed.
         limit_tokens: None where the reply may end by itself.
     """
 
@@ -69,6 +70,8 @@ def read_options(model: EmulatedModel, given: Mapping[str, JsonValue], *, defaul
         _check(name, value)
     num_ctx = max(_MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.profile.context_tokens))
     seed, num_predict = _integer(merged, "seed", -1), _integer(merged, "num_predict", -1)
+    if _is_greedy(merged.get("temperature")):
+        seed = GREEDY_SEED
     return Options(
         load=LoadKey(num_ctx=num_ctx, others=_load_options(merged, shift=shift)),
         seed=None if seed == -1 else seed,
@@ -81,6 +84,20 @@ def read_options(model: EmulatedModel, given: Mapping[str, JsonValue], *, defaul
 def _load_options(merged: Mapping[str, JsonValue], *, shift: bool) -> tuple[tuple[str, JsonValue], ...]:
     chosen = [(name, merged[name]) for name in sorted(_LOAD_TIME) if merged.get(name) is not None]
     return tuple(chosen) if shift else (*chosen, ("shift", False))
+
+
+def temperature_option(fields: Mapping[str, JsonValue], struct: str) -> JsonObject:
+    """The temperature of an OpenAI or Anthropic body, in Ollama's options. Raises GoJsonError for another type."""
+    given = lookup(fields, "temperature")
+    if given is None:
+        return {}
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise mismatch(given, "temperature", struct, "float64")
+    return {"temperature": given}
+
+
+def _is_greedy(temperature: JsonValue) -> bool:
+    return isinstance(temperature, int | float) and temperature <= 0
 
 
 def _integer(merged: Mapping[str, JsonValue], name: str, default: int) -> int:
