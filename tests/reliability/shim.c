@@ -13,12 +13,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 enum { ID_LENGTH = 36, LINE = 1 << 16 };
 struct control { volatile int fail_at, error, seen, fired; };
+
+#define REAL(name, type) static type real; if (real == NULL) real = (type)dlsym(RTLD_NEXT, name)
+
+typedef ssize_t (*writer)(int, const void *, size_t, off_t);
+typedef int (*syncer)(int);
+typedef int (*cutter)(int, off_t);
+typedef ssize_t (*sender)(int, const void *, size_t);
 
 static struct control *control;
 static int log_fd = -1;
@@ -63,17 +69,9 @@ static void note(const char *what, const char *data, size_t size) {
         used += ID_LENGTH;
     }
     line[used++] = '\n';
-    static ssize_t (*real)(int, const void *, size_t);
-    if (real == NULL) real = dlsym(RTLD_NEXT, "write");
+    REAL("write", sender);
     if (real(log_fd, line, used) < 0) abort();
 }
-
-#define REAL(name, type) static type real; if (real == NULL) real = (type)dlsym(RTLD_NEXT, name)
-
-typedef ssize_t (*writer)(int, const void *, size_t, off_t);
-typedef int (*syncer)(int);
-typedef int (*cutter)(int, off_t);
-typedef ssize_t (*sender)(int, const void *, size_t, int);
 
 static ssize_t wrote(writer real, int fd, const void *data, size_t size, off_t at) {
     if (fails(fd)) return -1;
@@ -96,8 +94,8 @@ int fsync(int fd) { REAL("fsync", syncer); return synced(real, fd); }
 int ftruncate(int fd, off_t size) { REAL("ftruncate", cutter); return fails(fd) ? -1 : real(fd, size); }
 int ftruncate64(int fd, off_t size) { REAL("ftruncate64", cutter); return fails(fd) ? -1 : real(fd, size); }
 
-ssize_t send(int fd, const void *data, size_t size, int flags) {
-    REAL("send", sender);
+ssize_t write(int fd, const void *data, size_t size) {
+    REAL("write", sender);
     if (log_fd >= 0 && size > 12 && memcmp(data, "HTTP/1.1 202", 12) == 0) note("ack", data, size);
-    return real(fd, data, size, flags);
+    return real(fd, data, size);
 }
