@@ -59,10 +59,7 @@ class LateFanout(EventFanout):
             for event in events:
                 take = handlers[type(event)]
                 if take is not None:
-                    try:
-                        take(event)
-                    except Exception as error:  # noqa: BLE001 - supervision point: as in `EventFanout`
-                        self._report(sink, event, error)
+                    self._hand(sink, take, event)
 
     def _flush_soon(self) -> None:
         try:
