@@ -20,14 +20,20 @@ settings.load_profile("hearth")
 HERE = Path(__file__).parent
 ON_BOTH_LOOPS = ("api", "backends", "security", "wire")
 """What touches sockets is tried on Python's own event loop and on the one that `hearth serve` runs on."""
+DIES_IN_TRAFFIC = "soak"
+"""Its model server closes while callers connect. Python 3.11's own loop forgets a connection that it accepts in the very turn in which the
+server is closed (cpython issue 109564): nobody ever closes it. uvloop accepts and hands over in one step.
+"""
 
 LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> LoopFactories:
     """As pytest-asyncio says."""
-    python: LoopFactories = {"asyncio": asyncio.new_event_loop}
-    return {**python, "uvloop": uvloop.new_event_loop} if item.path.relative_to(HERE).parts[0] in ON_BOTH_LOOPS else python
+    folder = item.path.relative_to(HERE).parts[0]
+    python: LoopFactories = {} if folder == DIES_IN_TRAFFIC else {"asyncio": asyncio.new_event_loop}
+    served: LoopFactories = {"uvloop": uvloop.new_event_loop} if folder in (*ON_BOTH_LOOPS, DIES_IN_TRAFFIC) else {}
+    return {**python, **served}
 
 
 def pytest_collection_finish() -> None:
