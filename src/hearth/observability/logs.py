@@ -16,9 +16,10 @@ from typing import TextIO
 
 from hearth.clock import Clock
 from hearth.errors import ConfigError
-from hearth.events import Event
+from hearth.events import Event, RequestRejected
 from hearth.observability.log_lines import LogLine, level_of, line_of, may_reach, to_json, to_text
 from hearth.observability.log_writer import LineWriter, target_of
+from hearth.observability.repeats import Repeats
 
 QUEUED_LINES = 10_000
 CLOSE_TIMEOUT_S = 2.0
@@ -30,17 +31,25 @@ _MAX_FRAMES = 20
 class LogSink:
     """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which takes longer than all else about a line.
 
-    The time stamp is the wall time at which the event happened (its `at`), by the given clock.
+    The time stamp is the wall time at which the event happened (its `at`), by the given clock. Refusals that repeat
+    themselves are summed up (`repeats`), with the first event after their minute.
     """
 
     def __init__(self, clock: Clock, output: LogOutput) -> None:
         self._clock = clock
         self._output = output
+        self._repeats = Repeats()
 
     def emit(self, event: Event) -> None:
         """Log the event; never blocks."""
-        if level_of(event) >= self._output.level:
-            self._output.put(line_of(event, _wall_at(event, self._clock)))
+        if level_of(event) < self._output.level:
+            return
+        wall_at = _wall_at(event, self._clock)
+        for kind, count in self._repeats.left_out(event.at):
+            fields = {"caller": kind.caller, "status": kind.status, "reason": kind.reason, "count": count}
+            self._output.put(LogLine(wall_at=wall_at, level=logging.WARNING, event="more_requests_rejected", fields=fields))
+        if not isinstance(event, RequestRejected) or self._repeats.admits(event):
+            self._output.put(line_of(event, wall_at))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
         """As `SelectiveSink` says."""
