@@ -16,7 +16,7 @@ from typing import Protocol, TextIO
 
 from hearth.observability.log_lines import LogLine
 
-GATHER_S = 0.02
+GATHER_S = 0.1
 """A pause before the thread looks for more lines: waking it for each one costs the event loop more than the lines themselves."""
 AT_ONCE = 16
 """Lines that are written together at most."""
