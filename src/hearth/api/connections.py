@@ -79,6 +79,8 @@ class CountingConfig(DeadlineConfig):
 class CountedProtocol(DeadlineProtocol):
     """One connection that was counted."""
 
+    __slots__ = ("_among", "_peer", "_place")
+
     def __init__(
         self,
         config: CountingConfig,
