@@ -7,7 +7,6 @@ waits while less than `limit_bytes` are unread, so a model's slot is not held by
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from hearth.errors import CallerGone, HearthError
@@ -28,7 +27,7 @@ class Reply:
     def __init__(self, *, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._head: ReplyHead | None = None
-        self._chunks: deque[bytes] = deque()
+        self._chunks: list[bytes] = []
         self._unread_bytes = 0
         self._error: HearthError | None = None
         self._ended = False
@@ -148,9 +147,9 @@ class Reply:
             raise self._error or CallerGone
         return self._head, b"".join(self._chunks)
 
-    async def _news(self) -> None:
+    def _news(self) -> asyncio.Future[None]:
         self._reader = asyncio.get_running_loop().create_future()
-        await self._reader
+        return self._reader
 
 
 class WatchedReply(Reply):
