@@ -25,7 +25,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hearth.api.asgi import AT_ONCE, Departure, whole_answers
+from hearth.api.asgi import AT_ONCE, App, Departure, whole_answers
 from hearth.api.gathering import GatheringTransport
 from hearth.types import Headers
 
@@ -76,6 +76,14 @@ class _Parser(httptools.HttpRequestParser):
             self._owner.read_on(bytes(data)[wish.args[0] :])
 
 
+class _Pipeline(list[tuple[RequestResponseCycle, App]]):
+    """Requests that came before the answer to the one before them. In a list: a deque has 760 bytes while it is empty, as nearly always."""
+
+    def appendleft(self, request: tuple[RequestResponseCycle, App]) -> None:
+        """The latest one."""
+        self.insert(0, request)
+
+
 class DeadlineConfig(uvicorn.Config):
     """uvicorn's configuration, carrying the deadlines to each connection."""
 
@@ -113,6 +121,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.parser = _Parser(self)
+        self.pipeline = _Pipeline()  # type: ignore[assignment]  # all that uvicorn does with it
         self._wishes_another = False
         self._deadlines = config.deadlines
         self._phase = Reading.HEADERS
@@ -131,6 +140,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         """A connection that says nothing is as slow as one that says it slowly."""
         self._outgoing = GatheringTransport(transport, self.loop)
         super().connection_made(self._outgoing)
+        _slim(self.flow._is_writable_event)  # noqa: SLF001 - as below
         _send_at_once(transport)
         self._expect()
 
@@ -186,6 +196,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._phase = Reading.BODY
         self.app = self._served if self.parser.get_http_version() != "1.0" else whole_answers(self._served)
         super().on_headers_complete()
+        _slim(self.cycle.message_event)
         self.scope["extensions"][AT_ONCE] = partial(self._send_at_once, self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
 
     def on_body(self, body: bytes) -> None:
@@ -290,6 +301,11 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._start_writing_deadline()
         else:
             self.transport.abort()
+
+
+def _slim(event: asyncio.Event) -> None:
+    """Have the waiters of an event in a list: asyncio's deque has 760 bytes while there are none, and a connection has two events."""
+    event._waiters = []  # type: ignore[assignment]  # noqa: SLF001 - no other way is as short, and `append` and `remove` are all it needs
 
 
 def _send_at_once(transport: asyncio.Transport) -> None:
