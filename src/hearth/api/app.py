@@ -7,6 +7,8 @@ for a model itself. Built by `bootstrap`, served by `api.server`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.door import HostList, check_framing, check_host, check_link, check_media, check_origin
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
@@ -63,14 +65,13 @@ class HearthApp:
             Inference(gateway), Passthrough(gateway), FileTransfer(gateway), self._control.handle, DashboardPages()
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            await self._serve(visit_of(scope, receive, answer_to(scope, send), self._new_id))
-        elif scope["type"] == "lifespan":
-            await _live(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
+            return self._serve(visit_of(scope, receive, answer_to(scope, send), self._new_id))
+        if scope["type"] == "lifespan":
+            return _live(receive, send)
+        return send({"type": "websocket.close", "code": 1008})
 
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""
@@ -103,7 +104,7 @@ class HearthApp:
             self._doorkeeper = Doorkeeper(config)
         return self._doorkeeper
 
-    async def _enter(self, visit: Visit, identity: Identity, address: Address | None) -> None:
+    def _enter(self, visit: Visit, identity: Identity, address: Address | None) -> Awaitable[None]:
         if address is None:
             raise NotFound(PAGE_NOT_FOUND)
         _check_access(identity, address)
@@ -112,10 +113,9 @@ class HearthApp:
         handler = address.handler(visit.method)
         if handler is None:
             allow = ", ".join(sorted(address.handlers)).encode("ascii")
-            await self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
-            return
+            return self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
         check_media(visit.method, visit.headers, binary=address.binary, form=address.form)
-        await handler(visit, identity)
+        return handler(visit, identity)
 
     def _report(self, visit: Visit, fault: Exception) -> None:
         where = f"{visit.method} {visit.path[:PATH_SHOWN]}"
