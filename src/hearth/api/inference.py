@@ -14,7 +14,7 @@ from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
 from hearth.api.relay import Relay, Relayed, wire_time
 from hearth.api.stand_ins import StandIns
-from hearth.api.submission import Wanted, forwarded_headers, submit, told_of
+from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Visit
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, StartedStreams, load_options
@@ -24,8 +24,7 @@ from hearth.dialects.quirks import on_model
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.gateway import Gateway
-from hearth.queue import Ticket
-from hearth.types import BackendCall, Headers, WorkKind
+from hearth.types import BackendCall, WorkKind
 
 _THREAD_FROM_BYTES = 1024 * 1024
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
@@ -44,21 +43,26 @@ class Inference:
         Raises:
             HearthError: it was refused before anything was submitted or sent.
         """
+        relay = await self._submitted(visit, identity)
+        if relay is not None:
+            await relay.run()
+
+    async def _submitted(self, visit: Visit, identity: Identity) -> Relay | None:
+        """Take the request in; None where it is answered already. Apart from `handle`, so that nothing of this stays while it waits."""
         route = INFERENCE_ROUTES[visit.path]
         settings = self._gateway.config.settings
         envelope, replayable = await self._read(route, await visit.body(settings.server), identity, settings)
         if envelope.kind is WorkKind.UNLOAD:
             check_model(identity, envelope.model)
             await self._answer_unload(visit, route, envelope)
-            return
+            return None
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
         ticket = await submit(
             self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call, replayable=replayable)
         )
         self._stand_ins.note(envelope)
-        headers = _answer_headers(ticket, envelope)
-        relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, headers=headers)
-        await Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed).run()
+        relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
+        return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed)
 
     async def _read(self, route: Route, body: bytes, identity: Identity, settings: Settings) -> tuple[Envelope, bool]:
         envelope, replayable = await _parse(route, body, settings)
@@ -90,11 +94,3 @@ def _read(route: Route, body: bytes, settings: Settings) -> tuple[Envelope, bool
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
     return envelope, known.repeatable
-
-
-def _answer_headers(ticket: Ticket, envelope: Envelope) -> Headers:
-    """What is added to the backend's own headers; the request id comes first."""
-    headers: Headers = ((b"x-request-id", ticket.request_id.encode("ascii")), *told_of(ticket))
-    if ticket.served_by or not envelope.rewritten:
-        return headers
-    return (*headers, (b"x-hearth-rewrote", ",".join(envelope.rewritten).encode("ascii", "replace")))

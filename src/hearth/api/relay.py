@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from hearth.api.asgi import wait_gone
 from hearth.api.refusals import rendered
+from hearth.api.submission import told_of
 from hearth.api.visit import Visit
 from hearth.clock import Clock
 from hearth.config.settings import KeepaliveSettings
@@ -29,16 +30,30 @@ from hearth.types import Headers, value
 
 @value
 class Relayed:
-    """What a relay is about: the route, the model as the caller wrote it, whether it streams, and the headers that Hearth adds."""
+    """What a relay is about: the route, the model as the caller wrote it, whether it streams, and what was changed in its body."""
 
     route: Route
     model: str
     streaming: bool
-    headers: Headers
+    rewritten: tuple[str, ...]
 
 
 class Relay:
     """One caller waiting for one reply."""
+
+    __slots__ = (
+        "_clock",
+        "_complete",
+        "_frame_end",
+        "_gone",
+        "_left",
+        "_of",
+        "_settings",
+        "_tail",
+        "_ticket",
+        "_visit",
+        "_worker",
+    )
 
     def __init__(
         self, worker: LLMQueueWorker, clock: Clock, settings: KeepaliveSettings, visit: Visit, ticket: Ticket, of: Relayed
@@ -93,7 +108,7 @@ class Relay:
         try:
             head = await self._head()
             if not self._visit.answer.started:
-                headers = (*head.headers, *self._of.headers)
+                headers = (*head.headers, *self._headers())
                 if self._ticket.reply.complete and _has_length(head):
                     self._complete = True
                     await self._visit.answer.measured(head.status, headers, self._ticket.reply.whole()[1])
@@ -116,6 +131,14 @@ class Relay:
             except TimeoutError:
                 await self._sign_of_life()
                 wait_s = self._settings.every_s
+
+    def _headers(self) -> Headers:
+        """What is added to the backend's own headers; the request id comes first."""
+        ticket, rewritten = self._ticket, self._of.rewritten
+        headers: Headers = ((b"x-request-id", ticket.request_id.encode("ascii")), *told_of(ticket))
+        if ticket.served_by or not rewritten:
+            return headers
+        return (*headers, (b"x-hearth-rewrote", ",".join(rewritten).encode("ascii", "replace")))
 
     async def _pass_chunks(self) -> None:
         reply, answer = self._ticket.reply, self._visit.answer
@@ -143,7 +166,7 @@ class Relay:
         if self._gone or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
-            await answer.head(200, (*stream_headers(self._of.route), *self._of.headers))
+            await answer.head(200, (*stream_headers(self._of.route), *self._headers()))
         await answer.chunk(keep_alive(self._of.route, self._of.model, wire_time(self._clock)))
 
     async def _fail(self, error: HearthError, head: ReplyHead | None) -> None:
@@ -156,7 +179,7 @@ class Relay:
             return
         answer = self._visit.answer
         if not answer.started:
-            reply = rendered(self._visit, error, self._of.headers[1:])
+            reply = rendered(self._visit, error, self._headers()[1:])
             await answer.whole(reply.status, reply.headers, reply.body)
         elif self._of.streaming and not _has_length(head):
             lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
