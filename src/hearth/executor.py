@@ -20,7 +20,7 @@ from hearth.forwarding import Forwarding, Limit, Pace
 from hearth.ports import Exchange, GenerationBackend, Opening
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped
 from hearth.types import BackendCall, Sequence
-from hearth.work import Work
+from hearth.work import Work, call_on
 
 _Sent: TypeAlias = "tuple[BackendCall, Opening]"
 MIN_TIMEOUT_S = 30.0
@@ -73,7 +73,7 @@ class Executor:
     def _send(self, work: Work) -> _Sent | None:
         """What cannot be sent is tried again by its task, which tells of what is wrong with it."""
         try:
-            call = work.call_on(work.model or "")
+            call = call_on(work.call, work.model or "")
             return call, self._backend.open(call)
         except Exception:  # noqa: BLE001 - whatever it is
             return None
@@ -137,7 +137,7 @@ class Executor:
         end_at = began_at + max(MIN_TIMEOUT_S, 2 * limit_s)
         quiet_s = self._settings().ollama.first_byte_timeout_s + 2 * prompt_s
         self._check_ground(work)
-        call = work.call_on(work.model or "") if sent is None else sent[0]
+        call = call_on(work.call, work.model or "") if sent is None else sent[0]
         exchange: Exchange | None = None
         try:
             with Limit(began_at + quiet_s if work.item.streaming else end_at) as limit:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from hearth.errors import Draining, ShuttingDown
 from hearth.events import Event
 from hearth.reply import Reply
-from hearth.types import BackendCall, Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind, value
+from hearth.types import Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind, value
+from hearth.work import Call
 
 DRAIN_RETRY_S = 30.0
 """Nobody can tell when a drain ends."""
@@ -31,7 +32,7 @@ class NewItem:
     caller: str
     model: str | None
     request_id: RequestId
-    call: BackendCall | Callable[[str], BackendCall]
+    call: Call
     task_type: str | None = None
     kind: WorkKind = WorkKind.GENERATE
     dialect: Dialect = Dialect.OLLAMA
@@ -43,10 +44,6 @@ class NewItem:
     told: Callable[[Event], None] | None = None
     durable: bool = False
     accepted: bool = False
-
-    def call_on(self, model: str) -> BackendCall:
-        """The backend call for the model that was chosen."""
-        return self.call if isinstance(self.call, BackendCall) else self.call(model)
 
 
 @value

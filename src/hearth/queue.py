@@ -133,7 +133,7 @@ class LLMQueueWorker:
             raise BadRequest("name a model: none is resident, and there is no gpu.home_model")
         item = item_of(new, self.sequences.take(), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
-        work = Work(item=item, call_on=new.call_on, reply=reply, told=new.told)
+        work = Work(item=item, call=new.call, reply=reply, told=new.told)
         band = item.band
         arriving = self._arriving.up_to(band)
         position, wait_s = state.waiting.ahead_of(band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)

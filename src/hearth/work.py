@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from hearth.dialects.replay import Sent
 from hearth.errors import HearthError
 from hearth.events import Event
 from hearth.reply import Reply
 from hearth.types import NO_USAGE, BackendCall, Lane, Outcome, QueueItem, RequestId, Sequence, Usage
+
+Call: TypeAlias = BackendCall | Callable[[str], BackendCall]
+"""A backend call, or what makes it on the model that was chosen."""
 
 
 class Identity(TypedDict):
@@ -42,7 +45,7 @@ class Work:
     """An accepted request.
 
     Attributes:
-        call_on: the backend call for the model that was chosen; most requests name their model and ignore it.
+        call: the backend call, or what makes it for the model that was chosen.
         told: hears the events of the item in place of the house.
         attempt: the current or last attempt, 0 before the first.
         reported: the last attempt whose end has been reported.
@@ -58,7 +61,7 @@ class Work:
     """
 
     item: QueueItem
-    call_on: Callable[[str], BackendCall]
+    call: Call
     reply: Reply
     told: Callable[[Event], None] | None = None
     attempt: int = 0
@@ -124,3 +127,8 @@ class Work:
     def ended(self) -> Ended:
         """What to remember of it."""
         return Ended(self.item, self.model or self.item.model, self.attempt, self.interrupts, self.outcome or Outcome.FAILED)
+
+
+def call_on(call: Call, model: str) -> BackendCall:
+    """The backend call for the model that was chosen."""
+    return call if isinstance(call, BackendCall) else call(model)

@@ -73,7 +73,7 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
     new = new_item("a", stream=True)
     assert isinstance(new.call, BackendCall)
     call = new.call
-    work = Work(item=item_of(new, Sequence(1), 0.0, 0.0), call_on=lambda _: call, reply=Reply(limit_bytes=1000))
+    work = Work(item=item_of(new, Sequence(1), 0.0, 0.0), call=call, reply=Reply(limit_bytes=1000))
     work.begin_attempt(1, "a", 0.0)
     executor.start(work, prompt_s=1.0, limit_s=1.0)
     if kind is None:

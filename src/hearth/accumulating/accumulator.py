@@ -135,7 +135,7 @@ class Accumulator:
         item = item_of(new, self._worker.sequences.take(), now, 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence))
-        return Member(work=Work(item=item, call_on=new.call_on, reply=reply), new=new, one=one)
+        return Member(work=Work(item=item, call=new.call, reply=reply), new=new, one=one)
 
     def _sit(self, member: Member, batch: Batch) -> None:
         batch.members.append(member)

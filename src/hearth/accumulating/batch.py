@@ -17,6 +17,7 @@ from hearth.events import Event, ItemDispatched
 from hearth.intake import NewItem
 from hearth.reply import Reply
 from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence, WorkKind
+from hearth.work import call_on
 
 SEVERAL = "several"
 """The caller of a call whose members have different ones."""
@@ -84,7 +85,7 @@ class Batch:
         if len(self.asked) > 1:
             body = joined_body([member.one for member in self.asked])
             return BackendCall(method="POST", path=self.key.path, headers=_JSON_BODY, body=body)
-        return self.asked[0].new.call_on(model)
+        return call_on(self.asked[0].new.call, model)
 
     def parts(self, body: bytes, prompt_tokens: int | None) -> list[Part] | None:
         """The answer to each of `asked` from the one to all of them; None where it cannot be told whose is what."""

@@ -35,7 +35,7 @@ from hearth.register import Register
 from hearth.reply import Reply, WatchedReply
 from hearth.scheduling.state import State
 from hearth.types import MIB, BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
-from hearth.work import Work
+from hearth.work import Work, call_on
 
 SERVED_BY = "claude"
 _THREAD_FROM_BYTES = 1024 * 1024
@@ -132,7 +132,7 @@ class Cloud:
     async def _accept(self, new: NewItem, why: Why) -> Ticket:
         self._check_open()
         cloud = self._settings()
-        call = new.call_on(new.model or "")  # as it would go to Ollama, from which it is translated
+        call = call_on(new.call, new.model or "")  # as it would go to Ollama, from which it is translated
         model = claude_model(new.model, cloud)
         price = await self._price(model)
         request, body = await _translated(call, model, cloud.default_max_tokens)
@@ -172,7 +172,7 @@ class Cloud:
         item = item_of(new, self._sequences.take(), self._clock.monotonic(), 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         reply: Reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
-        return Work(item=item, call_on=new.call_on, reply=reply, model=model)
+        return Work(item=item, call=new.call, reply=reply, model=model)
 
     def _begin(self, call: Call) -> Ticket:
         work = call.work
