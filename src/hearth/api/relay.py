@@ -72,9 +72,12 @@ class Relay:
 
     async def run(self) -> None:
         """Return when the reply has been sent, has failed visibly, or nobody wants it any more; the item has ended for us in each case."""
-        stop_watching = self._watch_caller()
+        stop_watching, head = self._watch_caller(), None
         try:
-            await self._pump()
+            head = await self._head()
+            await self._answer(head)
+        except HearthError as error:
+            await self._fail(error, head)
         finally:
             stop_watching()
             if not self._complete:
@@ -96,29 +99,24 @@ class Relay:
         self._leave()
 
     def _leave(self) -> None:
-        """Abandoning wakes the pump up, wherever it waits for the reply."""
+        """Abandoning wakes `run` up, wherever it waits for the reply."""
         if self._left:
             return
         self._left = True
         self._ticket.reply.abandon()
         self._worker.cancel(self._ticket.sequence)
 
-    async def _pump(self) -> None:
-        head: ReplyHead | None = None
-        try:
-            head = await self._head()
-            if not self._visit.answer.started:
-                headers = (*head.headers, *self._headers())
-                if self._ticket.reply.complete and _has_length(head):
-                    self._complete = True
-                    await self._visit.answer.measured(head.status, headers, self._ticket.reply.whole()[1])
-                    return
-                await self._visit.answer.head(head.status, headers)
-            elif head.status >= 400:
-                raise BackendError(error_text(await self._ticket.reply.body()))
-            await self._pass_chunks()
-        except HearthError as error:
-            await self._fail(error, head)
+    async def _answer(self, head: ReplyHead) -> None:
+        if not self._visit.answer.started:
+            headers = (*head.headers, *self._headers())
+            if self._ticket.reply.complete and _has_length(head):
+                self._complete = True
+                await self._visit.answer.measured(head.status, headers, self._ticket.reply.whole()[1])
+                return
+            await self._visit.answer.head(head.status, headers)
+        elif head.status >= 400:
+            raise BackendError(error_text(await self._ticket.reply.body()))
+        await self._pass_chunks()
 
     async def _head(self) -> ReplyHead:
         if not self._of.streaming:
