@@ -17,8 +17,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import httptools
 import uvicorn
@@ -141,7 +141,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._outgoing = GatheringTransport(transport, self.loop)
         super().connection_made(self._outgoing)
         _slim(self.flow._is_writable_event)  # noqa: SLF001 - as below
-        _send_at_once(transport)
+        _send_without_delay(transport)
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -197,7 +197,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self.app = self._served if self.parser.get_http_version() != "1.0" else whole_answers(self._served)
         super().on_headers_complete()
         _slim(self.cycle.message_event)
-        self.scope["extensions"][AT_ONCE] = partial(self._send_at_once, self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
+        self.scope["extensions"][AT_ONCE] = MethodType(_send_at_once, self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -230,22 +230,6 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._outgoing.flush()
         if not self.transport.is_closing():
             self._expect()
-
-    def _send_at_once(self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
-        """What uvicorn does for both messages of a complete answer; False where it is to do that, to close, or to object to the headers."""
-        special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
-        if special or cycle.disconnected or self.flow.write_paused:
-            return False
-        fields = (*cycle.default_headers, *headers)
-        head = STATUS_LINE[status] + b"\r\n".join(map(b": ".join, fields))
-        if head.count(b"\n") != len(fields) or head.count(b"\r") != len(fields) or b"\r\nconnection:" in head.lower():
-            return False
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        self._outgoing.write_at_once(b"%b\r\n\r\n%b" % (head, body))
-        cycle.message_event.set()
-        cycle.on_response()
-        return True
 
     def send_400_response(self, msg: str) -> None:
         """Say in JSON that this is not HTTP, if nothing was said yet; then close. A body that breaks off is the end of the connection."""
@@ -303,12 +287,29 @@ class DeadlineProtocol(HttpToolsProtocol):
             self.transport.abort()
 
 
+def _send_at_once(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
+    """What uvicorn does for both messages of a complete answer; False where it is to do that, to close, or to object to the headers."""
+    special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
+    if special or cycle.disconnected or cycle.flow.write_paused:
+        return False
+    fields = (*cycle.default_headers, *headers)
+    head = STATUS_LINE[status] + b"\r\n".join(map(b": ".join, fields))
+    if head.count(b"\n") != len(fields) or head.count(b"\r") != len(fields) or b"\r\nconnection:" in head.lower():
+        return False
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cast("GatheringTransport", cycle.transport).write_at_once(b"%b\r\n\r\n%b" % (head, body))
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
+
+
 def _slim(event: asyncio.Event) -> None:
     """Have the waiters of an event in a list: asyncio's deque has 760 bytes while there are none, and a connection has two events."""
     event._waiters = []  # type: ignore[assignment]  # noqa: SLF001 - no other way is as short, and `append` and `remove` are all it needs
 
 
-def _send_at_once(transport: asyncio.Transport) -> None:
+def _send_without_delay(transport: asyncio.Transport) -> None:
     """Turn Nagle's algorithm off: it holds each small chunk back until the last one is acknowledged, up to 40 ms.
 
     asyncio does so only for sockets that were made with the protocol number of TCP, and `socket.create_server` makes them without.
