@@ -6,8 +6,9 @@ Must never decide anything and never keep a credential longer than the request. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field
+from types import MappingProxyType
 
 from hearth.types import value
 
@@ -38,6 +39,8 @@ _READ = frozenset(
         b"tracestate",
     }
 )
+LOWER: Mapping[bytes, bytes] = MappingProxyType({spelled: name for name in _READ for spelled in (name, name.title())})
+"""Those names as they come, in lower case: one object for all requests."""
 _NONE = frozenset[bytes]()
 """One for all: an empty frozenset has 216 bytes."""
 

@@ -25,6 +25,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from hearth.admission.headers import LOWER
 from hearth.api.asgi import AT_ONCE, App, Departure, whole_answers
 from hearth.api.gathering import GatheringTransport
 from hearth.types import Headers
@@ -179,7 +180,7 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._header_bytes += len(name) + len(value)
             if self._header_bytes > HEADER_LIMIT_BYTES:
                 raise httptools.HttpParserError("the headers are too large")
-            name = name.lower()
+            name = LOWER.get(name) or name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
             self.headers.append((name, value))
