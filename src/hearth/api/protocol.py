@@ -197,6 +197,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._phase = Reading.BODY
         self.app = self._served if self.parser.get_http_version() != "1.0" else whole_answers(self._served)
         super().on_headers_complete()
+        self.headers = []
         _slim(self.cycle.message_event)
         self.scope["extensions"][AT_ONCE] = MethodType(_send_at_once, self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
 

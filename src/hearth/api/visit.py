@@ -48,8 +48,11 @@ Handler = Callable[[Visit, Identity], Awaitable[None]]
 
 
 def visit_of(scope: Scope, receive: Receive, answer: Answer, new_id: Callable[[], str]) -> Visit:
-    """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not."""
-    headers = RequestHeaders.of(scope["headers"])
+    """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not.
+
+    The fields are taken out of the scope, which lives as long as the request.
+    """
+    headers = RequestHeaders.of(scope.pop("headers"))
     client = scope.get("client")
     return Visit(
         method=scope["method"],
