@@ -141,6 +141,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         """A connection that says nothing is as slow as one that says it slowly."""
         self._outgoing = GatheringTransport(transport, self.loop)
         super().connection_made(self._outgoing)
+        self.server = None  # an address for each connection, and nobody asks
         _slim(self.flow._is_writable_event)  # noqa: SLF001 - as below
         _send_without_delay(transport)
         self._expect()
