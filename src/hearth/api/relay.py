@@ -190,17 +190,21 @@ class _Quiet:
 
     def __init__(self, every_s: float, say: Callable[[], Coroutine[None, None, None]]) -> None:
         self.heard = True
-        self._task = asyncio.ensure_future(self._run(every_s, say))
+        self._every_s = every_s
+        self._say = say
+        self._saying: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(every_s, self._look)
 
-    async def _run(self, every_s: float, say: Callable[[], Coroutine[None, None, None]]) -> None:
-        while True:
-            await asyncio.sleep(every_s)
-            if not self.heard:
-                await say()
-            self.heard = False
+    def _look(self) -> None:
+        if not self.heard and (self._saying is None or self._saying.done()):
+            self._saying = asyncio.ensure_future(self._say())
+        self.heard = False
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._look)
 
     def stop(self) -> None:
-        self._task.cancel()
+        self._timer.cancel()
+        if self._saying is not None:
+            self._saying.cancel()
 
 
 def wire_time(clock: Clock) -> str:
