@@ -210,9 +210,9 @@ class Answer:
                 return value.strip().lower()
         return b""
 
-    async def _news(self) -> None:
+    def _news(self) -> asyncio.Future[None]:
         self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
+        return self._waiter
 
     def _tell(self) -> None:
         if self._waiter is not None and not self._waiter.done():
