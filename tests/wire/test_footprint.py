@@ -1,0 +1,58 @@
+"""How much memory a waiting caller takes: the most that ever waited at once decides how large the process stays."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
+
+from tests.emulator.waiting import until
+from tests.wire.front import Front
+from tests.wire.test_leaving import chat, opened, waiting
+
+HELD = 250
+HEAP_BYTES = 14_000
+"""Of Python's heap for each: 12,300 as this is written. The empty deques that asyncio and uvicorn would keep alone are 2,300 more."""
+
+
+async def test_a_waiting_caller_takes_little_memory() -> None:
+    async with opened(queue={"max_external_depth": 2 * HELD}) as front:
+        front.gateway.orders.pause()
+        with ExitStack() as callers:
+            await _hold(front, callers, HELD)  # tables that grow in steps, and what is made once
+            with _traced():
+                await _hold(front, callers, HELD)
+                gc.collect()
+                heap_bytes, _ = tracemalloc.get_traced_memory()
+        assert heap_bytes / HELD <= HEAP_BYTES
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+async def _hold(front: Front, callers: ExitStack, count: int) -> None:
+    """That many more streaming callers, each a bare socket: what asyncio would keep for them is not asked about."""
+    loop, url, held = asyncio.get_running_loop(), urlsplit(front.url), waiting(front) + count
+    path, body = chat("slow", stream=True)
+    raw = json.dumps(body).encode()
+    request = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
+    )
+    for _ in range(count):
+        caller = callers.enter_context(socket.socket())
+        caller.setblocking(False)
+        await loop.sock_connect(caller, (url.hostname, url.port))
+        await loop.sock_sendall(caller, request)
+    await until(lambda: waiting(front) == held)
