@@ -26,7 +26,9 @@ from hearth.events import (
     ItemProtected,
     ItemQueued,
     RequestRejected,
+    ResidencyDrifted,
     SwapCompleted,
+    SwapFailed,
 )
 from hearth.gpu_tracker import GpuTracker
 from hearth.observability.fanout import EventFanout
@@ -259,6 +261,63 @@ async def test_a_muted_type_is_not_sent_but_is_still_known():
         (text,) = await it.said()
         assert "Queue full" in text
         assert it.alerter.status()["active"] == [{"type": "backend_down", "subject": ""}]
+
+
+@in_virtual_time
+async def test_the_end_of_what_was_muted_when_it_began_is_not_told():
+    async with desk(replace(ONE, mute=(AlertType.BACKEND_DOWN,))) as it:
+        it.emit(BackendWentDown(at=0.0, reason="x"))
+        assert await it.said() == []
+        it.alerter.update(ONE)
+        it.emit(BackendCameUp(at=0.0, version="0.33.0", down_s=3.0))
+        assert await it.said() == []
+
+
+@pytest.mark.parametrize("deaf", [AlertSettings(), replace(ONE, mute=(AlertType.BACKEND_DOWN,))], ids=["no target", "muted"])
+@in_virtual_time
+async def test_what_goes_on_is_told_as_soon_as_somebody_hears_of_it(deaf):
+    async with desk(deaf) as it:
+        it.emit(BackendWentDown(at=0.0, reason="x"))
+        await asyncio.sleep(7200)
+        assert await it.said() == []
+        it.alerter.update(ONE)
+        (text,) = await it.said()
+        assert "Model server down" in text
+        await asyncio.sleep(7200)
+        assert await it.said() == []
+
+
+@in_virtual_time
+async def test_what_nobody_heard_does_not_keep_the_next_one_back():
+    async with desk(AlertSettings()) as it:
+        it.emit(rejected("queue_full"))
+        it.alerter.update(ONE)
+        it.emit(rejected("queue_full"))
+        assert len(await it.said()) == 1
+
+
+@in_virtual_time
+async def test_a_model_that_did_not_load_is_over_when_it_loads_whatever_it_did_between():
+    async with desk() as it:
+        failed = SwapFailed(at=0.0, from_models=(), to_model="b", swap_s=1.0, reason="swap_timed_out", detail="x")
+        it.emit(failed)
+        assert len(await it.said()) == 1
+        it.emit(replace(failed, from_models=("b",), to_model=""))
+        assert await it.said() == []
+        it.emit(swap(()))
+        (text,) = await it.said()
+        assert "b is loaded" in text
+        assert it.alerter.status()["active"] == []
+
+
+@in_virtual_time
+async def test_a_model_that_did_not_load_is_over_when_somebody_else_loads_it():
+    async with desk() as it:
+        it.emit(SwapFailed(at=0.0, from_models=(), to_model="b", swap_s=1.0, reason="swap_timed_out", detail="x"))
+        assert len(await it.said()) == 1
+        it.emit(ResidencyDrifted(at=0.0, appeared=("b",), vanished=()))
+        assert any("b is loaded" in text for text in await it.said())
+        assert it.alerter.status()["active"] == []
 
 
 @in_virtual_time

@@ -73,7 +73,8 @@ OF_SEVERAL_EVENTS = {
 
 
 def only(event: Event) -> Alert:
-    (alert,) = alerts_of(event)
+    alert, *others = alerts_of(event)
+    assert all(each.resolved for each in others)
     return alert
 
 
