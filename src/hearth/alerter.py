@@ -86,7 +86,7 @@ class GatewayAlerter:
         self._targets = tuple(
             Target(name, compose=compose, poster=self._poster, clock=clock, events=events) for name, compose in COMPOSERS.items()
         )
-        self._debouncer = Debouncer(settings.debounce_minutes * 60)
+        self._debouncer = Debouncer(settings.debounce_minutes * 60, self._heard)
         self._refusals = Refusals()
         self._waiting = WaitingItems()
         self._breaches: BreachCheck = _no_breaches
@@ -200,12 +200,15 @@ class GatewayAlerter:
         await self._poster.aclose()
 
     def _deliver(self, alert: Alert) -> bool:
-        targets = [target for target in self._targets if target.configured]
-        if alert.type in self._settings.mute:
+        if not self._heard(alert.type):
             return False
-        for target in targets:
-            target.put(alert)
-        return bool(targets)
+        for target in self._targets:
+            if target.configured:
+                target.put(alert)
+        return True
+
+    def _heard(self, kind: AlertType) -> bool:
+        return kind not in self._settings.mute and any(target.configured for target in self._targets)
 
     async def _keep_watch(self) -> None:
         """Tell of conditions whose window has ended, and look whether swapping is back within its limits."""

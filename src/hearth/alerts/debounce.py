@@ -6,9 +6,11 @@ when the window ends, is told then; the owner never believes for longer than a w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hearth.alerts.alert import Alert, AlertKey
+from hearth.config.settings import AlertType
 
 MAX_KEYS = 1000
 """Types times callers that are remembered; beyond it, what was quiet for longest is forgotten."""
@@ -29,11 +31,13 @@ class Debouncer:
 
     Args:
         window_s: between two messages with one key; may be changed at any time.
+        heard: whether messages of a type go anywhere now. What nobody hears is not told: where it goes on, it is told once somebody does.
     """
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float, heard: Callable[[AlertType], bool] = lambda _: True) -> None:
         self.window_s = window_s
         self.suppressed = 0
+        self._heard = heard
         self._records: dict[AlertKey, _Record] = {}
 
     @property
@@ -51,7 +55,9 @@ class Debouncer:
         if alert.resolved:
             return self._ended(alert)
         record = self._record(alert.key)
-        record.standing = alert if alert.lasting else None
+        record.standing = alert if alert.lasting else record.standing
+        if not self._heard(alert.type):
+            return None
         if alert.at < record.sent_at + self.window_s:
             record.suppressed += 1
             self.suppressed += 1
@@ -60,18 +66,21 @@ class Debouncer:
 
     def due(self, now: float) -> list[Alert]:
         """Conditions whose return was left out, and whose window has ended while they still go on."""
-        late = [record for record in self._records.values() if record.standing and not record.told]
         return [
             # It is the message now and no longer one of those left out.
-            self._send(record, record.standing, now, told_late=1)
-            for record in late
-            if record.standing and now >= record.sent_at + self.window_s
+            self._send(record, standing, now, told_late=1)
+            for record, standing in self._untold()
+            if now >= record.sent_at + self.window_s
         ]
 
     def next_due_at(self) -> float | None:
         """When `due` has something next."""
-        late = (record.sent_at + self.window_s for record in self._records.values() if record.standing and not record.told)
-        return min(late, default=None)
+        return min((record.sent_at + self.window_s for record, _ in self._untold()), default=None)
+
+    def _untold(self) -> list[tuple[_Record, Alert]]:
+        """Conditions that go on, and of which the owner could know but does not."""
+        known = ((record, record.standing) for record in self._records.values() if not record.told)
+        return [(record, standing) for record, standing in known if standing is not None and self._heard(standing.type)]
 
     def _ended(self, alert: Alert) -> Alert | None:
         record = self._records.get(alert.key)
@@ -82,7 +91,7 @@ class Debouncer:
 
     def _send(self, record: _Record, alert: Alert, at: float, told_late: int = 0) -> Alert:
         left_out = max(0, record.suppressed - told_late)
-        record.sent_at, record.suppressed, record.told = at, 0, alert.lasting
+        record.sent_at, record.suppressed, record.told = at, 0, record.told or alert.lasting
         return replace(alert, suppressed=alert.suppressed + left_out)
 
     def _record(self, key: AlertKey) -> _Record:

@@ -90,8 +90,11 @@ def _diverged(event: ItemDiverged) -> tuple[Alert, ...]:
 
 
 def _swap_completed(event: SwapCompleted) -> tuple[Alert, ...]:
-    over = Alert(type=AlertType.SWAP_FAILED, subject=event.to_model, at=event.at, resolved=True, text=f"{shown(event.to_model)} is loaded.")
-    return over, _fit(event.to_model, event.at, offloaded=event.offloaded)
+    return _is_loaded(event.to_model, event.at), _fit(event.to_model, event.at, offloaded=event.offloaded)
+
+
+def _is_loaded(model: str, at: float) -> Alert:
+    return Alert(type=AlertType.SWAP_FAILED, subject=model, at=at, resolved=True, text=f"{shown(model)} is loaded.")
 
 
 def _fit(model: str, at: float, *, offloaded: bool) -> Alert:
@@ -116,7 +119,8 @@ def _drifted(event: ResidencyDrifted) -> tuple[Alert, ...]:
     changes = [("loaded", event.appeared), ("unloaded", event.vanished)]
     said = " and ".join(f"{word} {shown(', '.join(models))}" for word, models in changes if models)
     text = f"Somebody else {said}. Let every program go through Hearth, or it cannot plan."
-    return (Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text),)
+    drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
+    return drift, *(_is_loaded(model, event.at) for model in event.appeared)
 
 
 def _gpu_lost(event: GpuLost) -> tuple[Alert, ...]:
