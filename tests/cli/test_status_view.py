@@ -24,7 +24,10 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=8,
 )
-SECTIONS = ("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config", "latency")
+SECTIONS = (
+    *("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config", "latency"),
+    "orders",
+)
 
 
 def drawn(answer: dict[str, object]) -> str:
@@ -50,6 +53,14 @@ def test_an_idle_gateway_says_so():
     text = drawn(busy(current_request=None, running=[], internal_queue={"pending": 0, "next_items": []}))
     assert "idle" in text
     assert "internal)" not in text
+
+
+def test_the_owners_orders_in_force_are_shown():
+    orders = {"draining": True, "paused": ["external"], "pinned": "llama3.1:8b", "loads": ["a:1b"], "unloads": ["b:1b"], "since": {}}
+    text = drawn(busy(orders=orders))
+    for said in ("draining: new requests", "paused: requests of other", "pinned: llama3.1:8b", "to load: a:1b", "to unload: b:1b"):
+        assert said in text
+    assert "order" not in drawn(busy(orders={"draining": False, "paused": [], "pinned": None, "loads": [], "unloads": [], "since": {}}))
 
 
 def test_the_one_current_request_of_a_gateway_without_a_list_is_shown():

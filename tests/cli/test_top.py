@@ -55,6 +55,12 @@ def test_expected_starts_interruptions_claude_and_alerts_are_shown_where_there_a
     assert "caller-8" not in " ".join(lines)
 
 
+def test_a_drain_that_the_owner_ordered_and_a_pause_are_shown():
+    lines = drawn(recorded("status_busy") | {"orders": {"draining": True, "paused": ["external"]}})
+    assert lines[0].endswith("DRAINING")
+    assert "order paused: requests of other programs wait" in lines
+
+
 def test_a_low_terminal_shows_fewer_requests_and_says_how_many_are_missing():
     lines = drawn(recorded("status_busy"), rows=3)
     assert "... and 4 more" in lines
