@@ -8,10 +8,10 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.answers import texts
 from hearth.cli.console import printable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
+from hearth.cli.status_page import orders_in_words
 
 _TIMEOUT_S = 10.0
 _PLAIN = {
@@ -56,15 +56,7 @@ def _give(client: GatewayClient, order: str, body: Mapping[str, object], *, as_j
 
 def in_words(orders: Mapping[str, object]) -> str:
     """The orders in force, a line for each."""
-    paused, pinned = orders.get("paused"), orders.get("pinned")
-    said = [
-        "draining: new requests are refused" if orders.get("draining") is True else "",
-        "paused: requests of other programs wait" if paused else "",
-        f"pinned: {pinned}" if pinned else "",
-        *(f"to load: {model}" for model in texts(orders, "loads")),
-        *(f"to unload: {model}" for model in texts(orders, "unloads")),
-    ]
-    return "\n".join(printable(line) for line in said if line) or "no orders in force"
+    return "\n".join(map(printable, orders_in_words(orders))) or "no orders in force"
 
 
 ORDERS = (*(_plain(order, text) for order, text in _PLAIN.items()), *(_about_model(order, text) for order, text in _ABOUT_MODEL.items()))

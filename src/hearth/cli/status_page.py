@@ -82,9 +82,13 @@ class LaneLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusPage:
-    """The whole answer; `config_problems` are those of an edit that was refused, so that the configuration before it is in force."""
+    """The whole answer; `config_problems` are those of an edit that was refused, so that the configuration before it is in force.
+
+    `orders`: the owner's that are in force, a sentence each.
+    """
 
     mode: str
+    orders: tuple[str, ...]
     running: tuple[ItemRow, ...]
     lanes: tuple[Lane, Lane]
     interrupted_24h: int
@@ -100,6 +104,7 @@ def read_status(answer: Mapping[str, object]) -> StatusPage:
     stats = part(answer, "stats_24h")
     return StatusPage(
         mode=text(answer, "mode"),
+        orders=orders_in_words(part(answer, "orders")),
         running=_running(answer),
         lanes=(_lane("internal", answer, stats), _lane("external", answer, stats)),
         interrupted_24h=int(number(stats, "external_interrupted") or 0),
@@ -109,6 +114,19 @@ def read_status(answer: Mapping[str, object]) -> StatusPage:
         restart_pending=texts(part(answer, "config"), "restart_pending"),
         latency=_latency(part(answer, "latency")),
     )
+
+
+def orders_in_words(orders: Mapping[str, object]) -> tuple[str, ...]:
+    """The orders in force, a sentence each; not yet fit to print."""
+    pinned = text(orders, "pinned")
+    said = [
+        "draining: new requests are refused" if orders.get("draining") is True else "",
+        "paused: requests of other programs wait" if orders.get("paused") else "",
+        f"pinned: {pinned}" if pinned else "",
+        *(f"to load: {model}" for model in texts(orders, "loads")),
+        *(f"to unload: {model}" for model in texts(orders, "unloads")),
+    ]
+    return tuple(line for line in said if line)
 
 
 def _running(answer: Mapping[str, object]) -> tuple[ItemRow, ...]:

@@ -79,7 +79,7 @@ def _cells(item: ItemRow) -> tuple[str, ...]:
 
 
 def facts(page: StatusPage) -> Table:
-    """The GPU, the backend, the day and the configuration, a line each."""
+    """The GPU, the backend, the owner's orders, the day and the configuration, a line each."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text("GPU", style="bold"), _gpu_line(page.gpu))
     table.add_row("", _swap_line(page.gpu))
@@ -91,6 +91,8 @@ def facts(page: StatusPage) -> Table:
     if page.backend is not None:
         table.add_row(Text("backend", style="bold"), _backend_line(page.backend))
     table.add_row(Text("mode", style="bold"), printable(page.mode) or "unknown")
+    for order in page.orders:
+        table.add_row(Text("order", style="bold"), Text(printable(order), style="yellow"))
     table.add_row(Text("24 hours", style="bold"), _day_line(page))
     for latency in page.latency:
         table.add_row(Text("last hour", style="bold"), _latency_line(latency))

@@ -50,7 +50,8 @@ def _counts(answer: Mapping[str, object]) -> Text:
     failed = sum(number(day, f"{lane}_{how}") or 0 for lane in waiting for how in ("failed", "expired"))
     words = f"{running} running   {waiting['internal']:.0f} internal and {waiting['external']:.0f} external waiting"
     line = Text(f"{words}   24 h: {failed:.0f} failed, {number(day, 'rejected') or 0:.0f} refused", style="bold")
-    return line.append("   DRAINING", style="bold yellow") if answer.get("draining") is True else line
+    draining = answer.get("draining") is True or part(answer, "orders").get("draining") is True
+    return line.append("   DRAINING", style="bold yellow") if draining else line
 
 
 def _requests(answer: Mapping[str, object], rows: int) -> RenderableType:
