@@ -121,6 +121,19 @@ async def test_what_the_manager_waits_for_is_told_until_it_is_taken():
     assert [told for told in queue.told if told.startswith("READY")] == ["READY=1\nSTATUS=0 running, 0 waiting"]
 
 
+@in_virtual_time
+async def test_what_was_not_taken_at_once_is_told_in_its_order():
+    queue = Queue()
+    manager = queue.manager(watchdog=None)
+    queue.listens = False
+    manager.reloading()
+    queue.listens = True
+    manager.emit(RELOADED)
+    await beating(manager, until=15.0)
+    told = [message.partition("\n")[0] for message in queue.told if not message.startswith("STATUS")]
+    assert told == ["RELOADING=1", "READY=1"]
+
+
 @pytest.mark.parametrize("end", [RELOADED, REJECTED, FAULT])
 @in_virtual_time
 async def test_a_reload_that_was_asked_for_ends_however_it_ends(end: Event):
