@@ -113,12 +113,16 @@ class ServiceManager(HandlingSink):
             await asyncio.sleep(self._beat_s)
 
     def _tell(self, message: str) -> None:
-        """What the manager waits for; tried again with each beat until it is taken."""
-        if not self._notify(message):
-            self._untaken.append(message)
+        """What the manager waits for; tried again with each beat until it is taken, in order: the last word counts."""
+        self._untaken.append(message)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._untaken and self._notify(self._untaken[0]):
+            del self._untaken[0]
 
     def _beat(self) -> None:
-        self._untaken = [message for message in self._untaken if not self._notify(message)]
+        self._pass_on()
         before = self._decided()
         self._nudge()
         if self._watched and self._decided() != before:
