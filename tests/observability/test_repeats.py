@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.events import RequestRejected
+from hearth.events import GatewayStopped, RequestRejected
 from hearth.observability.logs import LogSink
 from hearth.observability.repeats import KINDS, OTHERS, TOLD, WINDOW_S, Repeats
 from hearth.types import RequestId
@@ -77,3 +77,13 @@ def test_the_log_sums_them_up_with_the_first_event_after_their_minute() -> None:
         "reason": "rate_limited",
         "count": 990,
     }
+
+
+def test_a_stop_within_the_minute_keeps_nothing_back() -> None:
+    stream = io.StringIO()
+    with logging_to(stream) as output:
+        sink = LogSink(StoppedClock(), output)
+        for event in (*(refusal(1) for _ in range(TOLD + 7)), GatewayStopped(at=2, uptime_s=2)):
+            sink.emit(event)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line.get("count")) for line in lines[TOLD:]] == [("more_requests_rejected", 7), ("gateway_stopped", None)]
