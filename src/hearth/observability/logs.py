@@ -9,6 +9,7 @@ Colour follows https://no-color.org and https://force-color.org: NO_COLOR wins, 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +17,7 @@ from typing import TextIO
 
 from hearth.clock import Clock
 from hearth.errors import ConfigError
-from hearth.events import Event, RequestRejected
+from hearth.events import Event, GatewayStopped, RequestRejected
 from hearth.observability.log_lines import LogLine, level_of, line_of, may_reach, to_json, to_text
 from hearth.observability.log_writer import LineWriter, target_of
 from hearth.observability.repeats import Repeats
@@ -32,7 +33,7 @@ class LogSink:
     """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which takes longer than all else about a line.
 
     The time stamp is the wall time at which the event happened (its `at`), by the given clock. Refusals that repeat
-    themselves are summed up (`repeats`), with the first event after their minute.
+    themselves are summed up (`repeats`), with the first event after their minute, and with the last of all.
     """
 
     def __init__(self, clock: Clock, output: LogOutput) -> None:
@@ -45,7 +46,7 @@ class LogSink:
         if level_of(event) < self._output.level:
             return
         wall_at = _wall_at(event, self._clock)
-        for kind, count in self._repeats.left_out(event.at):
+        for kind, count in self._repeats.left_out(math.inf if isinstance(event, GatewayStopped) else event.at):
             fields = {"caller": kind.caller, "status": kind.status, "reason": kind.reason, "count": count}
             self._output.put(LogLine(wall_at=wall_at, level=logging.WARNING, event="more_requests_rejected", fields=fields))
         if not isinstance(event, RequestRejected) or self._repeats.admits(event):
