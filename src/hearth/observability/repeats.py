@@ -14,7 +14,7 @@ TOLD = 10
 """Alike: the same caller, status and reason."""
 WINDOW_S = 60.0
 KINDS = 1000
-"""Told apart in a minute; the rest share a count. Who has no key is named by an address, and may have many."""
+"""Told apart in a minute; the rest share a count. All who have shown no key are one caller, without a name."""
 OTHERS = "others"
 
 
