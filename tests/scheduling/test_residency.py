@@ -11,7 +11,7 @@ from hearth.config.settings import GpuSettings, ModelSettings, SchedulerSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Fault
 from hearth.scheduling.residency import Residency
-from hearth.types import WorkKind
+from hearth.types import Usage, WorkKind
 from tests.support.shell import Shell, house_settings
 
 SIZES = {"a": 10.0, "b": 10.0, "c": 6.0, "d": 20.0, "h": 4.0}
@@ -397,6 +397,25 @@ def test_work_for_any_model_does_not_go_to_one_that_only_embeds():
     house.arrive(None)
     assert house.said == ["load h"]
     assert house.loaded() == ["start 2 on h"]
+
+
+@pytest.mark.parametrize("kind", [WorkKind.GENERATE, WorkKind.LOAD])
+def test_what_an_embedding_model_was_asked_for_in_vain_does_not_make_it_write(kind):
+    house = Shell(
+        house_settings(home="h", vram_gb=24, models={"e": ModelSettings(vram_gb=1), "h": ModelSettings(vram_gb=20)}), resident=("e",)
+    )
+    house.finish(house.arrive("e", kind=WorkKind.EMBED))
+    house.finish(house.arrive("e", kind=kind))
+    house.arrive(None)
+    assert house.said == ["load h"]
+
+
+def test_a_model_that_embeds_and_has_written_serves_work_for_any_model():
+    house = Shell(house_settings(home="h"), resident=("e",))
+    house.finish(house.arrive("e", kind=WorkKind.EMBED))
+    house.finish(house.arrive("e"), Usage(output_tokens=3))
+    house.arrive(None)
+    assert house.said == ["start 3 on e"]
 
 
 def test_work_for_any_model_takes_what_there_is_where_there_is_no_home():
