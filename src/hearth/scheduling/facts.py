@@ -24,7 +24,7 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, resumable
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
-from hearth.types import Band, Lane, QueueItem, Sequence
+from hearth.types import Band, Lane, QueueItem, Sequence, WorkKind
 
 RESENDS = 1
 """Attempts that a backend fault may undo before the item is given up."""
@@ -122,6 +122,9 @@ def _finished(state: State, fact: inputs.Finished, now: float) -> list[Action]:
     entry = _attempt(state, fact.sequence, fact.attempt)
     if entry is not None and entry.model is not None:
         state.estimates.learn_item(entry.item, entry.model, fact.usage, now - entry.dispatched_at)
+        resident = state.residency.residents.get(entry.model)
+        if resident is not None and resident.embeds and entry.item.kind is WorkKind.GENERATE and fact.usage.output_tokens:
+            resident.embeds = False
         state.release(entry, now)
         state.leave(entry)
         if state.arrivals.learns:

@@ -38,7 +38,7 @@ class Resident:
         loaded_at: when it became ready; what it has served since then is measured from here.
         settled: a waiter has been dispatched since the load (nothing may swap it away before that).
         task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
-        embeds: it was last asked for embeddings, so it may not be able to answer a prompt that any model would do for.
+        embeds: it was asked for embeddings and has written nothing since, so it may be unable to answer a prompt for any model.
         suspect: it stopped answering; nothing more is sent to it, and it is unloaded once idle.
     """
 

@@ -29,8 +29,8 @@ def start(state: State, entry: Entry, resident: Resident, now: float) -> Dispatc
     entry.expected_end_at = now + state.estimates.service_s(item, model)
     resident.running[item.sequence] = entry
     resident.settled = True
-    if item.model is not None:
-        resident.embeds = item.kind is _EMBED
+    if item.kind is _EMBED:
+        resident.embeds = True
     resident.last_used_at = now
     return Dispatch(sequence=item.sequence, attempt=entry.attempts, model=model)
 
