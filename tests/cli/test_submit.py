@@ -199,6 +199,7 @@ WORDS = [
     (status("x", "me"), "1 ahead, starts in about 2 min"),
     (status("x", "me", ahead=3), "4 ahead, starts in about 2 min"),
     (status("me", gpu={"current_swap": {"to_model": "m\x1b"}}), "next in line, starts in about 75 s; m\ufffd is loading"),
+    (status("me", gpu={"residents": [{"model": "m", "phase": "loading"}]}), "next in line, starts in about 75 s; m is loading"),
     (status("x", "y"), "waiting, 2 in the queue"),
     (status(running=[{"request_id": "me"}]), "the model reads the prompt"),
     ({"external_queue": {"next_items": [{"request_id": "me"}]}}, "next in line"),
