@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 
 import hearth
@@ -18,6 +19,7 @@ from hearth.gateway import Gateway
 from hearth.types import Completion, Lane, Priority
 from tests.clients.home import (
     CODER,
+    EMBEDDER,
     LLAMA,
     LONG_TOKENS,
     SLOW,
@@ -133,3 +135,19 @@ async def test_leaving_the_block_ends_what_still_runs():
 
     with pytest.raises(ShuttingDown):
         await waiting
+
+
+@pytest.mark.xfail(strict=True, reason="nothing says yet that a model which is merely in memory only embeds")
+async def test_a_prompt_for_any_model_does_not_go_to_an_embedding_model_that_was_there_before():
+    emulator = new_emulator()
+    url = await emulator.start()
+    try:
+        async with aiohttp.ClientSession() as session, session.post(f"{url}/api/embed", json={"model": EMBEDDER, "input": "x"}):
+            pass
+        config = hearth.GatewayConfig(settings=house_settings())
+        async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url) as gateway:
+            answer = await gateway.worker.enqueue_internal(prompt="hi", max_tokens=4)
+    finally:
+        await emulator.stop()
+    assert isinstance(answer, Completion)
+    assert answer.model == LLAMA
