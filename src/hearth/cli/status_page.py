@@ -167,7 +167,7 @@ def _gpu(gpu: Mapping[str, object]) -> GpuState:
         swaps_this_hour=int(number(gpu, "swaps_this_hour") or 0),
         last_swap_s=None if last_ms is None else last_ms / 1000.0,
         overhead_pct=number(gpu, "swap_overhead_pct_1h") or 0.0,
-        swapping_to=_loading(gpu),
+        swapping_to=loading_model(gpu),
         offloaded=texts(gpu, "offloaded_models"),
         card=_card(gpu),
     )
@@ -191,7 +191,7 @@ def _card(gpu: Mapping[str, object]) -> CardState | None:
     )
 
 
-def _loading(gpu: Mapping[str, object]) -> str | None:
+def loading_model(gpu: Mapping[str, object]) -> str | None:
     """The model of a swap, or of a load into free memory, that is under way."""
     loading = (text(one, "model") for one in parts(gpu, "residents") if one.get("phase") == "loading")
     return text(part(gpu, "current_swap"), "to_model") or next(loading, None)

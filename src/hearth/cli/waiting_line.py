@@ -12,9 +12,10 @@ from types import TracebackType
 import click
 from rich.console import Console
 
-from hearth.cli.answers import number, part, parts, text
+from hearth.cli.answers import number, part, parts
 from hearth.cli.console import printable
 from hearth.cli.gateway_client import GatewayClient
+from hearth.cli.status_page import loading_model
 from hearth.cli.status_view import duration
 
 EVERY_S = 1.0
@@ -41,7 +42,7 @@ def _place(ahead: int, start_s: float | None) -> str:
 
 
 def _loading(answer: Mapping[str, object]) -> str:
-    model = text(part(part(answer, "gpu"), "current_swap"), "to_model")
+    model = loading_model(part(answer, "gpu"))
     return f"; {printable(model)} is loading" if model else ""
 
 
