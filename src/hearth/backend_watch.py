@@ -178,7 +178,7 @@ class BackendWatch:
         vanished = tuple(name for name, resident in residents.items() if name not in seen and not resident.running)
         if not (appeared or vanished):
             return
-        loaded = tuple(Loaded(model=name, vram_mib=seen[name].vram_mib or None) for name in appeared)
+        loaded = tuple(Loaded(model=name, vram_mib=seen[name].vram_mib or None, embeds=seen[name].embeds) for name in appeared)
         self._post(Drifted(appeared=loaded, vanished=tuple(Unloaded(model=name) for name in vanished)))
         if self._up:
             self._tracker.record_drift()

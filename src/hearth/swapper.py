@@ -87,7 +87,7 @@ class Swapper:
             return
         self._errors.pop(model, None)
         self._offloaded[model] = 0 < resident.vram_mib < resident.size_mib
-        self._post(Loaded(model=model, vram_mib=resident.vram_mib or None))
+        self._post(Loaded(model=model, vram_mib=resident.vram_mib or None, embeds=resident.embeds))
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:
         self._errors[model] = error

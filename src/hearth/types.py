@@ -198,12 +198,14 @@ class ResidentModel:
 
     Attributes:
         size_mib: whole footprint; vram_mib: the part on the GPU (smaller means a split with the CPU).
+        embeds: it seems to be made for embeddings alone.
     """
 
     name: str
     size_mib: float
     vram_mib: float
     context_tokens: int | None = None
+    embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,6 @@ async def test_leaving_the_block_ends_what_still_runs():
         await waiting
 
 
-@pytest.mark.xfail(strict=True, reason="nothing says yet that a model which is merely in memory only embeds")
 async def test_a_prompt_for_any_model_does_not_go_to_an_embedding_model_that_was_there_before():
     emulator = new_emulator()
     url = await emulator.start()

@@ -161,9 +161,12 @@ def _connection_failure(error: httpx.TransportError | OSError) -> BackendError:
 
 
 def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
+    """Ollama lists no capabilities here: an embedding model is known by its architecture (`nomic-bert`), or by its name."""
+    name, family = model.model or model.name or "", (model.details and model.details.family) or ""
     return ResidentModel(
-        name=model.model or model.name or "",
+        name=name,
         size_mib=(model.size or 0) / MIB,
         vram_mib=(model.size_vram or 0) / MIB,
         context_tokens=model.context_length,
+        embeds="bert" in family.lower() or "embed" in name.lower(),
     )

@@ -190,7 +190,7 @@ def _drop(state: State, sequence: Sequence) -> list[Action]:
 
 def _loaded(state: State, fact: inputs.Loaded, now: float) -> list[Action]:
     model = fact.model
-    swap = state.residency.loaded(model, now, fact.vram_mib)
+    swap = state.residency.loaded(model, now, fact.vram_mib, embeds=fact.embeds)
     if swap is not None:
         origin = swap.replaced[0] if swap.replaced else ""
         state.estimates.learn_swap(origin, model, now - swap.started_at + swap.cleared_s)

@@ -99,10 +99,16 @@ class CancelledTogether:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The model is verified resident: by our load, or found so. `vram_mib` is what it occupies, None where unknown."""
+    """The model is verified resident: by our load, or found so.
+
+    Attributes:
+        vram_mib: what it occupies, None where unknown.
+        embeds: it seems to be made for embeddings alone.
+    """
 
     model: str
     vram_mib: float | None = None
+    embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

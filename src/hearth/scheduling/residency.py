@@ -38,7 +38,8 @@ class Resident:
         loaded_at: when it became ready; what it has served since then is measured from here.
         settled: a waiter has been dispatched since the load (nothing may swap it away before that).
         task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
-        embeds: it was asked for embeddings and has written nothing since, so it may be unable to answer a prompt for any model.
+        embeds: it was asked for embeddings or seems to be made for them, and has written nothing since: it may be unable to answer a
+            prompt for any model.
         suspect: it stopped answering; nothing more is sent to it, and it is unloaded once idle.
     """
 
@@ -219,7 +220,7 @@ class Residency:
         for model in models:
             self.residents[model].phase = Phase.UNLOADING
 
-    def loaded(self, model: str, now: float, vram_mib: float | None) -> Swap | None:
+    def loaded(self, model: str, now: float, vram_mib: float | None, *, embeds: bool = False) -> Swap | None:
         """The model is ready. Returns the swap that this completes, None where nobody asked for it."""
         if vram_mib:
             self._learned_mib[model] = vram_mib
@@ -239,6 +240,7 @@ class Residency:
             loaded_at=now,
             last_used_at=now,
             settled=swap is None,
+            embeds=embeds,
         )
         if swap is not None:
             self.swap = None
