@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
-from tests.api.house import NDJSON, FakeGateway, ask
+from tests.api.house import NDJSON, FakeGateway, ask, http_scope
 from tests.support.virtual_time import in_virtual_time
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 5}
@@ -30,6 +31,40 @@ async def test_a_frame_that_was_sent_in_part_goes_on_with_its_own_bytes():
     got = await ask(gateway.app(), "POST", "/v1/chat/completions", CHAT)
     assert got.chunks == (b"data: a", b"\n", b"\n", SIGN, b"data: b\n\n", SIGN, SIGN)
     assert got.complete
+
+
+@in_virtual_time
+async def test_a_caller_who_reads_on_after_a_while_gets_no_sign_within_a_frame():
+    async def long_lines(new: NewItem, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=NDJSON))
+        for piece in (b"data: a\n\n", b"data: b", b"b\n\n"):
+            reply.push(piece)
+        await asyncio.sleep(100.0)
+        reply.finish()
+
+    async def take(message: Any) -> None:
+        """As the server does it: what comes while the other end takes nothing waits in the order in which it came."""
+        await room.wait()
+        taken.append(message.get("body", b""))
+        if message["type"] == "http.response.start" or message["body"] == b"data: b":
+            room.clear()
+
+    async def stay() -> dict[str, Any]:
+        if incoming:
+            return {"type": "http.request", "body": incoming.pop(), "more_body": False}
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    gateway, room, taken, incoming = FakeGateway(), asyncio.Event(), list[bytes](), [json.dumps(CHAT).encode()]
+    gateway.worker.serve = long_lines
+    scope = http_scope("POST", "/v1/chat/completions", ((b"host", b"localhost"),), "127.0.0.1")
+    answering = asyncio.ensure_future(gateway.app()(scope, stay, take))
+    room.set()
+    for _ in range(2):
+        await asyncio.sleep(45.0)
+        room.set()
+    await answering
+    assert b"".join(taken).startswith(b"data: a\n\ndata: bb\n\n")
 
 
 @in_virtual_time
