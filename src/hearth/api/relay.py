@@ -48,6 +48,7 @@ class Relay:
         "_gone",
         "_left",
         "_of",
+        "_sending",
         "_settings",
         "_tail",
         "_ticket",
@@ -66,6 +67,7 @@ class Relay:
         self._of = of
         self._gone = False
         self._left = False
+        self._sending = False
         self._complete = False
         self._frame_end = frame_end(of.route)
         self._tail = self._frame_end
@@ -143,6 +145,7 @@ class Relay:
         quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
         try:
             while chunks := await reply.take():
+                self._sending = True
                 for chunk in chunks[:-1] if reply.complete else chunks:
                     self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
                     await answer.chunk(chunk)
@@ -150,6 +153,7 @@ class Relay:
                     self._complete = True
                     await answer.end(chunks[-1])
                     return
+                self._sending = False
                 if quiet is not None:
                     quiet.heard = True
             self._complete = True
@@ -159,9 +163,12 @@ class Relay:
                 quiet.stop()
 
     async def _sign_of_life(self) -> None:
-        """Only between frames: one that has been sent in part must go on with its own bytes."""
+        """Only between frames: one that has been sent in part must go on with its own bytes.
+
+        Nor while bytes of the answer wait for room: a sign would wait behind them, and nobody knows where in a frame it would come out.
+        """
         answer = self._visit.answer
-        if self._gone or not self._tail.endswith(self._frame_end):
+        if self._gone or self._sending or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._of.route), *self._headers()))
