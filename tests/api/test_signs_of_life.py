@@ -100,7 +100,7 @@ async def test_who_does_not_stream_is_sent_nothing_but_the_answer():
 async def test_an_error_answer_of_the_model_server_after_the_first_sign_is_told_in_the_stream(path, said, body, reason):
     async def refused(new: NewItem, reply: Reply) -> None:
         await asyncio.sleep(12.0)
-        reply.start(ReplyHead(status=500, headers=()))
+        reply.start(ReplyHead(status=500, headers=((b"content-length", b"%d" % len(body)),)))
         reply.push(body)
         reply.finish()
 
