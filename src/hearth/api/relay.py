@@ -74,12 +74,13 @@ class Relay:
 
     async def run(self) -> None:
         """Return when the reply has been sent, has failed visibly, or nobody wants it any more; the item has ended for us in each case."""
-        stop_watching, head = self._watch_caller(), None
+        stop_watching, sent = self._watch_caller(), None
         try:
             head = await self._head()
+            sent = None if self._visit.answer.started else head
             await self._answer(head)
         except HearthError as error:
-            await self._fail(error, head)
+            await self._fail(error, sent)
         finally:
             stop_watching()
             if not self._complete:
@@ -174,8 +175,8 @@ class Relay:
             await answer.head(200, (*stream_headers(self._of.route), *self._headers()))
         await answer.chunk(keep_alive(self._of.route, self._of.model, wire_time(self._clock)))
 
-    async def _fail(self, error: HearthError, head: ReplyHead | None) -> None:
-        """Refuse with a status code while there still is one to choose.
+    async def _fail(self, error: HearthError, sent: ReplyHead | None) -> None:
+        """Refuse with a status code while there still is one to choose. `sent`: the head of the answer; None for Hearth's own, or for none.
 
         Afterwards say so in the stream where the dialect has a way; else leave the body unfinished, which closes the connection: one with
         a declared length, or a single JSON document, has no room for a second one.
@@ -186,7 +187,7 @@ class Relay:
         if not answer.started:
             reply = rendered(self._visit, error, self._headers()[1:])
             await answer.whole(reply.status, reply.headers, reply.body)
-        elif self._of.streaming and not _has_length(head):
+        elif self._of.streaming and not _has_length(sent):
             lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
             await answer.chunk(lead + stream_error(self._of.route, error, self._visit.request_id))
             await answer.end()
