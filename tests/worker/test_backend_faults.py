@@ -122,8 +122,11 @@ async def test_a_whole_answer_without_a_body_is_no_answer_and_is_asked_for_again
 async def test_an_error_line_at_the_end_of_a_stream_goes_to_the_caller_as_it_is():
     async with House("a", resident=("a",)) as house:
         house.ollama.next_calls(CallFault.ERROR_LINE)
-        body = await body_of(house.submit("a", stream=True))
+        ticket = house.submit("a", stream=True)
+        body = await body_of(ticket)
         assert b'{"error":' in body.splitlines()[-1]
+        ended = await house.end_of(ticket)
+        assert (ended.outcome, ended.reason, ended.attempts) == (Outcome.FAILED, "backend_error", 1)
 
 
 @in_virtual_time
