@@ -153,9 +153,7 @@ class Dispatching:
             return
         if work.status is not None and work.status >= 400:
             work.error = _error_of_status(work.status)
-            self.end(work, Outcome.FAILED, now)
-        else:
-            self.end(work, Outcome.COMPLETED, now)
+        self.end(work, Outcome.COMPLETED if work.error is None else Outcome.FAILED, now)
 
     def _back_in_line(self, fact: Input, sequence: Sequence, now: float) -> None:
         """The attempt is over; where the item waits again, say why."""

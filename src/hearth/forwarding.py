@@ -129,6 +129,8 @@ class Forwarding:
         work.usage = tail.usage()
         if not tail.complete and not tail.reported_error:
             raise BackendGone
+        if tail.reported_error:  # its caller has the model server's own words
+            work.error = BackendError()
         work.reply.finish()
 
     def _first_byte(self, work: Work, *, forwarded: bool) -> None:

@@ -56,7 +56,7 @@ class Work:
         fingerprint: what the first attempt ran on; a replay on anything else would prove nothing.
         swap_s: seconds of its wait spent bringing in its model.
         status: HTTP status of the backend's answer.
-        error: why the last attempt failed.
+        error: why the last attempt failed, or what its answer, which its caller has, says of itself.
         outcome: set once, by whoever ends it first.
     """
 
