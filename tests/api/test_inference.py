@@ -188,6 +188,14 @@ async def test_a_model_that_is_not_installed_is_404_in_the_words_of_ollama_and_r
     assert gateway.worker.submitted == []
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+async def test_an_unload_of_a_model_that_is_not_installed_is_404_as_at_ollama(path, gateway, app):
+    gateway.missing = {"m"}
+    got = await ask(app, "POST", path, {"model": "m", "keep_alive": 0})
+    assert got.status == 404
+    assert got.json == {"error": "model 'm' not found"}
+
+
 async def test_a_load_goes_through_the_queue(gateway, app):
     await ask(app, "POST", "/api/generate", {"model": "m"})
     assert gateway.worker.submitted[0].kind is WorkKind.LOAD
