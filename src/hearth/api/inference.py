@@ -54,6 +54,7 @@ class Inference:
         envelope, replayable = await self._read(route, await visit.body(settings.server), identity, settings)
         if envelope.kind is WorkKind.UNLOAD:
             check_model(identity, envelope.model)
+            await self._gateway.resolve(envelope.model)
             await self._answer_unload(visit, route, envelope)
             return None
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
