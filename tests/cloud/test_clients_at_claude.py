@@ -150,8 +150,12 @@ async def test_completions_go_there_only_where_they_say_so_themselves(home: Clou
         body = {"prompt": "hello", "model": ELSEWHERE}
         refused = await client._client.post("/llm/completions", json=body)
         answered = await client._client.post("/llm/completions", json=body | {"allow_cloud": True})
+        await home.emulator.stop()
+        await home.backend_is(up=False)
+        unnamed = await client._client.post("/llm/completions", json={"prompt": "hello", "allow_cloud": True})
     assert refused.status_code == 404
     assert (answered.json()["output"], answered.headers["x-hearth-served-by"]) == (TEXT, "claude")
+    assert (answered.json()["model"], unnamed.json()["model"]) == (ELSEWHERE, HAIKU)
 
 
 async def test_an_anthropic_error_has_anthropics_shape(home: CloudHome):
