@@ -23,7 +23,7 @@ from hearth.dialects.gojson import MAX_INT
 from hearth.errors import BadRequest
 from hearth.gateway import Gateway
 from hearth.in_process import Asked, complete
-from hearth.queue import LLMQueueWorker, Ticket
+from hearth.queue import Ticket
 from hearth.types import Completion, Dialect, WorkKind
 
 
@@ -68,7 +68,7 @@ class Completions:
         )
         return await submit(self._gateway, visit, identity, wanted)
 
-    async def finish(self, visit: Visit, ticket: Ticket) -> Completion:
+    async def finish(self, visit: Visit, ticket: Ticket, asked: CompletionBody) -> Completion:
         """Wait for the answer; when the caller leaves, abandoning the reply ends the wait.
 
         Raises:
@@ -79,15 +79,19 @@ class Completions:
         watching = asyncio.ensure_future(wait_gone(visit.receive))
         watching.add_done_callback(lambda _: ticket.reply.abandon())
         try:
-            return await complete(ticket.reply, self._gateway.clock.monotonic, lambda: _model_of(worker, ticket))
+            return await complete(ticket.reply, self._gateway.clock.monotonic, lambda: _model_of(self._gateway, ticket, asked))
         finally:
             watching.cancel()
             worker.cancel(ticket.sequence)
 
 
-def _model_of(worker: LLMQueueWorker, ticket: Ticket) -> str | None:
-    item = worker.get_item(ticket.sequence) or {}
-    model = item.get("model")
+def _model_of(gateway: Gateway, ticket: Ticket, asked: CompletionBody) -> str | None:
+    """What ran; where Claude answers, the name that was asked for, as in every other dialect."""
+    desk = gateway.cloud if ticket.served_by else gateway.worker
+    item = None if desk is None else desk.get_item(ticket.sequence)
+    model = None if item is None else item.get("model")
+    if ticket.served_by and asked.model is not None:
+        return asked.model
     return model if isinstance(model, str) else None
 
 

@@ -179,7 +179,7 @@ class Pages:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         ticket = await self._completions.accept(visit, caller, asked)
         try:
-            completion = await self._completions.finish(visit, ticket)
+            completion = await self._completions.finish(visit, ticket, asked)
         except HearthError as error:
             return _response(visit, error)
         headers = {name.decode("ascii"): text.decode("ascii") for name, text in told_of(ticket)}
