@@ -297,6 +297,20 @@ async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
         assert (await house.ended(client, batch.id)).request_counts.completed == 5
 
 
+async def test_a_batch_and_a_job_count_once_after_a_restart_too(live):
+    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=20, requests_per_hour=20))
+    async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *[EMBED] * 30)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        await house.ended(client, (await client.batches.create(**wanted)).id)
+        job = (await house.ask("POST", "/llm/jobs", {"request": EMBED}, FRIEND_KEY)).json
+        await shown_once(house.moves, lambda: house.ask("GET", f"/llm/jobs/{job['id']}", key=FRIEND_KEY), lambda got: "result" in got.json)
+        await client.embeddings.create(**EMBED)
+        assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 3
+    async with live(keys=True, rate_limits=limits) as house:
+        assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 3
+
+
 async def test_without_a_store_there_are_no_files_and_batches(live):
     async with live(store=False) as house:
         for method, path in (("GET", "/v1/files"), ("POST", "/v1/files"), ("GET", "/v1/batches"), ("GET", "/v1/files/x/content")):
