@@ -217,7 +217,7 @@ class InvocationHistory(Protocol):
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
-        """`(caller, accepted_wall_s)` of the external items accepted at or after `wall_s`, oldest first: what the rate limits count."""
+        """`(caller, accepted_wall_s)` of external requests, jobs and batches since `wall_s`, oldest first: what the rate limits count."""
 
 
 class JobQueue(Protocol):

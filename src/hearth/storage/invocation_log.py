@@ -39,6 +39,13 @@ _COUNT = (
     "SELECT MIN(ended_wall_s) AS first_wall_s, lane, outcome, COUNT(*) AS items, SUM(interrupt_count) AS interruptions "
     "FROM invocation_log WHERE ended_wall_s >= ? GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome ORDER BY first_wall_s"
 )
+_ADMISSIONS = (
+    "SELECT caller, accepted_wall_s FROM invocation_log WHERE accepted_wall_s >= :since AND lane = :lane "
+    "AND request_id NOT GLOB 'job_*' AND request_id NOT GLOB 'batch_req_*' "
+    "UNION ALL SELECT caller, accepted_wall_s FROM jobs WHERE accepted_wall_s >= :since AND lane = :lane AND id NOT GLOB 'batch_req_*' "
+    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE created_wall_s >= :since AND lane = :lane ORDER BY 2"
+)
+"""A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once."""
 
 
 class InvocationLog:
@@ -116,15 +123,13 @@ class InvocationLog:
         return await self._reader.read(lambda connection: tuple(_count(row) for row in connection.execute(_COUNT, (wall_s,))))
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
-        """`(caller, accepted_wall_s)` of the external items accepted at or after `wall_s`, oldest first: what the rate limits count.
+        """`(caller, accepted_wall_s)` of external requests, jobs and batches since `wall_s`, oldest first: what the rate limits count.
 
         Raises:
             StorageUnavailable: the file cannot be read.
         """
-        question = "SELECT caller, accepted_wall_s FROM invocation_log WHERE accepted_wall_s >= ? AND lane = ? ORDER BY accepted_wall_s"
-        return await self._reader.read(
-            lambda connection: tuple((row[0], row[1]) for row in connection.execute(question, (wall_s, Lane.EXTERNAL)))
-        )
+        values = {"since": wall_s, "lane": Lane.EXTERNAL}
+        return await self._reader.read(lambda connection: tuple((row[0], row[1]) for row in connection.execute(_ADMISSIONS, values)))
 
 
 def _count(row: sqlite3.Row) -> EndedCount:
