@@ -130,6 +130,23 @@ def test_an_announcement_never_holds_internal_work_back():
     assert house.said == ["start 1 on a"]
 
 
+def test_of_two_announcements_of_one_task_each_holds_back_what_would_overrun_it():
+    house = Shell(resident=("a",))
+    house.tell(inputs.Scheduled(task_type="digest", due_at=10.0))
+    house.tell(inputs.Scheduled(task_type="digest", due_at=500.0))
+    house.at(8.0).arrive("a")
+    house.at(10.0)
+    assert house.log[-1] == (10.0, "start 1 on a")
+
+
+def test_a_task_that_is_announced_again_and_again_is_one():
+    house = Shell(resident=("a",))
+    for moment in range(100):
+        house.at(moment * 0.5)
+        house.tell(inputs.Scheduled(task_type="digest", due_at=1000.0 + moment % 2 * 1e-6))
+    assert len(house.state.announced) == 1
+
+
 def test_announcements_that_are_past_are_forgotten():
     house = Shell(resident=("a",))
     for day in range(100):

@@ -96,6 +96,28 @@ async def test_all_that_is_due_soon_is_announced_at_one_look():
         assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["task 1", "task 2"]
 
 
+@in_virtual_time
+async def test_a_cron_entry_that_is_due_again_soon_holds_external_work_each_time():
+    settings = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron="*/2 * * * *"),)})
+    async with House("a", resident=("a",), settings=settings) as house:
+        await sleep_until(238.0)
+        await body_of(house.submit("a"))
+        (dispatched,) = house.events.of(ItemDispatched)
+        assert dispatched.at == pytest.approx(240.0)
+
+
+@in_virtual_time
+async def test_an_entry_that_a_reload_brings_is_announced_though_a_later_one_was_before():
+    earlier = Announcement(task_type="early", cron="4 * * * *")
+    async with House("a", resident=("a",), settings=FIVE_PAST) as house:
+        await sleep_until(150.0)
+        assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["briefing"]
+        both = (*FIVE_PAST.scheduling.announcements, earlier)
+        house.gateway.reload(GatewayConfig(settings=settings_with(scheduling={"announcements": both})))
+        await sleep_until(290.0)
+        assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["briefing", "early"]
+
+
 class JumpyClock(LoopClock):
     """Its wall clock is set by somebody else."""
 
