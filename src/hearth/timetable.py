@@ -30,7 +30,7 @@ class Timetable:
         self._clock = clock
         self._announce = announce
         self._nudge = nudge
-        self._announced_until = float("-inf")
+        self._announced: set[tuple[str, float]] = set()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -39,15 +39,17 @@ class Timetable:
             await asyncio.sleep(self._interval_s())
 
     def look(self) -> None:
-        """Announce what is due soon, once; have the worker take a decision, which reads the active hours."""
+        """Announce what is due soon, once, by the settings of now; have the worker take a decision, which reads the active hours."""
         config, wall = self._config(), self._clock.wall()
         horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
-        after = max(wall, self._announced_until) if self._announced_until <= horizon else wall
+        self._announced = {(task_type, at) for task_type, at in self._announced if wall < at <= horizon}
+        after = wall
         while (found := config.next_announcements(after)) is not None and found[1] <= horizon:
             tasks, after = found
-            for task in tasks:
-                self._announce(task.task_type, after)
-        self._announced_until = after
+            for task_type in dict.fromkeys(task.task_type for task in tasks):
+                if (task_type, after) not in self._announced:
+                    self._announced.add((task_type, after))
+                    self._announce(task_type, after)
         self._nudge()
 
     def _interval_s(self) -> float:

@@ -30,6 +30,8 @@ RESENDS = 1
 """Attempts that a backend fault may undo before the item is given up."""
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
+SAME_S = 1.0
+"""Announcements of one task type that are nearer to each other are one and the same."""
 _RUNNING, _WAITING, _EXTERNAL_BAND, _EXTERNAL_LANE = Place.RUNNING, Place.WAITING, Band.EXTERNAL, Lane.EXTERNAL
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
@@ -264,7 +266,9 @@ def _backend_up(state: State, _fact: inputs.BackendUp, _now: float) -> list[Acti
 
 
 def _scheduled(state: State, fact: inputs.Scheduled, now: float) -> list[Action]:
-    state.announced = {other: at for other, at in state.announced.items() if at > now} | {fact.task_type: fact.due_at}
+    """The same task may be announced again: by a wall clock and a monotonic one, its instant never comes out quite the same."""
+    others = (each for each in state.announced if each[0] > now and not (each[1] == fact.task_type and abs(each[0] - fact.due_at) < SAME_S))
+    state.announced = tuple(sorted((*others, (fact.due_at, fact.task_type))))
     return []
 
 

@@ -65,7 +65,7 @@ class _Shadow:
         mine = self._brain.state
         mine.active, mine.interruptions = state.active, state.interruptions
         mine.orders, mine.cleared_for = replace(state.orders), state.cleared_for
-        mine.announced, mine.not_before = dict(state.announced), dict(state.not_before)
+        mine.announced, mine.not_before = state.announced, dict(state.not_before)
         mine.rounds = dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
         mine.residency = copy(state.residency)

@@ -172,7 +172,7 @@ class DecisionChecker:
             self._only_the_pin_holds()
             or bool(state.not_before)
             or state.held_until is not None
-            or any(due > now for due in state.announced.values())
+            or any(due > now for due, _ in state.announced)
         )
         homeless = state.home is None and able == {None}
         _require(held or homeless, f"the GPU idles at {now} while {len(state.waiting)} items wait")

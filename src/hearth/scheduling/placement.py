@@ -263,7 +263,7 @@ class Placement:
     def _would_overrun(self, entry: Entry) -> bool:
         """Would this external item still run when an announced internal task is due?"""
         window_s = self._state.settings.scheduling.schedule_drain_minutes * 60
-        for due_at in self._state.announced.values():
+        for due_at, _ in self._state.announced:
             if due_at - window_s <= self._now < due_at and self._now + self._cost_s(entry) > due_at:
                 self._state.wake_at(due_at)
                 return True

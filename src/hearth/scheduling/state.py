@@ -24,7 +24,7 @@ class State:
         active: within active hours, when internal work may interrupt.
         down_since: the backend has not answered since then; None while it does.
         orders: what the owner has ordered.
-        announced: instants of announced internal tasks, by task type.
+        announced: (instant, task type) of announced internal tasks, the soonest first.
         interruptions: numbers the interruptions, so that the latest goes first.
         failures: consecutive load or unload failures by model.
         not_before: models that are left alone until an instant, after a failure.
@@ -49,7 +49,7 @@ class State:
     draining: bool = False
     down_since: float | None = None
     orders: Orders = field(default_factory=Orders)
-    announced: dict[str, float] = field(default_factory=dict)
+    announced: tuple[tuple[float, str], ...] = ()
     interruptions: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class State:
     def task_is_near(self, now: float) -> bool:
         """Is an announced internal task so near that external work that would still run then is held back?"""
         window_s = self.settings.scheduling.schedule_drain_minutes * 60
-        return any(due_at - window_s <= now < due_at for due_at in self.announced.values())
+        return any(due_at - window_s <= now < due_at for due_at, _ in self.announced)
 
     def wake_at(self, at: float) -> None:
         """Something may change at this instant without any other input."""

@@ -48,7 +48,7 @@ def _announced(state: State, entry: Entry, now: float) -> Reason | None:
         return None
     window_s = state.settings.scheduling.schedule_drain_minutes * 60
     needed_s = _needed_s(state, entry)
-    for task, due_at in sorted(state.announced.items(), key=lambda pair: pair[1]):
+    for due_at, task in state.announced:
         if due_at - window_s <= now < due_at < now + needed_s:
             return {"kind": "announced", "task": task, "until": due_at}
     return None

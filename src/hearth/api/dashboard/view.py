@@ -69,7 +69,7 @@ class View:
             "draining": state.draining,
             "promotions": state.aging.promotions,
             "policy": state.settings.scheduling.policy.value,
-            "announced": {task: self._wall(at) for task, at in state.announced.items() if at > now},
+            "announced": {task: self._wall(at) for at, task in reversed(state.announced) if at > now},
             "backend": beside["backend"],
             "config": {key: value for key, value in config.items() if key != "last_attempt"} if isinstance(config, Mapping) else {},
             "stats": beside["stats_24h"],
