@@ -353,6 +353,19 @@ async def test_an_upload_that_is_given_up_leaves_its_room_to_the_next_one_at_onc
 
 
 @in_virtual_time
+async def test_an_upload_that_the_disk_has_ended_is_forgotten_once_the_disk_is_well():
+    async with BatchHouse("a", resident=("a",)) as house:
+        number = await house.files.begin("test")
+        await house.files.append(number, 0, b"x" * 1000, 1 << 30)
+        house.disk.broken = True
+        house.batches.give_up(number)
+        await sleep_until(5.0)
+        house.disk.broken = False
+        await sleep_until(1000.0)
+        assert house.disk.rows("SELECT COUNT(*) FROM files") == house.disk.rows("SELECT COUNT(*) FROM file_parts") == [(0,)]
+
+
+@in_virtual_time
 async def test_ended_batches_are_forgotten_after_a_while():
     async with BatchHouse("a", resident=("a",), settings=replace(settings_with(), batches=BatchSettings(keep_files_days=0.1))) as house:
         await house.started(jsonl(*lines(1)))
