@@ -18,7 +18,6 @@ from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, GatewayStopping, InternalFault, JobEnded
 from hearth.jobs.desk import Jobs
 from hearth.jobs.feeder import House
-from hearth.jobs.tending import Tasks
 from hearth.observability.handling import HandlingSink
 
 LOOK_INTERVAL_S = 10.0
@@ -46,11 +45,11 @@ class Batches(HandlingSink):
         self._jobs = jobs
         self._house = house
         self._runner = Runner(shelf, jobs, house)
-        self._tasks = Tasks(house.clock, house.events)
         self._checks: dict[int, Check] = {}
         self._open: tuple[BatchRecord, ...] = ()
         self._wake = asyncio.Event()
         self._deleted = asyncio.Event()
+        self._given_up: set[int] = set()
         self._stopping = False
         self._handlers = {GatewayStopping: self._on_stopping, JobEnded: self._on_job_ended}
 
@@ -90,11 +89,14 @@ class Batches(HandlingSink):
 
     def give_up(self, number: int) -> None:
         """Forget a file whose upload has come to nothing, some time soon."""
-        self._tasks.start(self._discard(number))
-
-    async def _discard(self, number: int) -> None:
-        await self.uploads.discard(number)
+        self._given_up.add(number)
         self._deleted.set()
+
+    async def _discard(self) -> None:
+        """Until the disk has taken it: what ends an upload is often the disk itself."""
+        for number in tuple(self._given_up):
+            await self.uploads.discard(number)
+            self._given_up.discard(number)
 
     def status(self) -> dict[str, object]:
         """For the status page; `held`: the store had no room for the next request."""
@@ -208,6 +210,7 @@ class Batches(HandlingSink):
             self._deleted.clear()
             before = self._house.clock.wall() - self._house.config().settings.batches.keep_files_days * _DAY_S
             with suppress(StorageUnavailable):
+                await self._discard()
                 while await self.files.sweep():
                     pass
                 while await self._upkeep.forget(before):
