@@ -13,7 +13,7 @@ from hearth.batch_types import BatchStatus
 from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown
-from hearth.events import BatchEnded, BatchStarted, InternalFault, JobStarted
+from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
 from tests.batches.house import BatchHouse, jsonl, line, lines
 from tests.jobs.house import Disk, job
 from tests.support.fake_exchange import CallFault
@@ -329,6 +329,19 @@ async def test_files_are_forgotten_at_their_time_but_not_while_a_batch_reads_the
         assert len((await house.outcome())[0]) == 30
         await asyncio.sleep(1300.0)
         assert await house.files.find("file-batch_1") is None
+
+
+@in_virtual_time
+async def test_a_batch_whose_requests_have_all_ended_in_time_is_complete_though_its_process_did_not_live_to_say_so():
+    disk = Disk()
+    async with BatchHouse("a", resident=("a",), disk=disk) as house:
+        await house.started(jsonl(*lines(2)), window_s=60.0)
+        await house.moves.until(lambda: len(house.events.of(JobEnded)) == 2)
+        left = disk.copy()
+    await sleep_until(100.0)
+    async with BatchHouse("a", resident=("a",), disk=left) as house:
+        assert await house.outcome() == (["r1", "r2"], {})
+        assert (await house.batch()).status is BatchStatus.COMPLETED
 
 
 @in_virtual_time

@@ -407,3 +407,17 @@ async def test_when_a_job_starts_is_estimated_from_those_that_ran():
         assert estimate == pytest.approx(10.0, abs=1.0)
         assert house.jobs.estimated_start_s(await house.record("job_0")) is None
         await house.ended("job_1", "job_2")
+
+
+@in_virtual_time
+async def test_nobody_tells_when_a_job_starts_that_an_order_holds_back():
+    async with JobHouse("a", resident=("a",)) as house:
+        house.gateway.orders.pause()
+        await house.accept(job("job_1", lane=Lane.EXTERNAL))
+        assert house.jobs.estimated_start_s(await house.record("job_1")) is None
+        house.gateway.orders.resume()
+        house.gateway.orders.drain()
+        await house.accept(job("job_2"))
+        assert house.jobs.estimated_start_s(await house.record("job_2")) is None
+        house.gateway.orders.resume()
+        await house.ended("job_1", "job_2")
