@@ -49,14 +49,14 @@ class Runner:
 
     async def step(self, batch: BatchRecord) -> bool:
         """Take a batch further; True where there is more to be done at once. Raises StorageUnavailable: do it again."""
-        if batch.ending is None and self._house.clock.wall() >= batch.expires_wall_s:
-            return await self._shelf.progress.begin_end(batch.number, BatchStatus.EXPIRED)
         if await self._collect(batch):
             return True
         if batch.ending is not None:
             return await self._wind_up(batch, batch.ending)
-        if batch.completed + batch.failed >= batch.total:
+        if batch.status is BatchStatus.IN_PROGRESS and batch.completed + batch.failed >= batch.total:
             return await self._shelf.progress.begin_end(batch.number, BatchStatus.COMPLETED)
+        if self._house.clock.wall() >= batch.expires_wall_s:
+            return await self._shelf.progress.begin_end(batch.number, BatchStatus.EXPIRED)
         await self._feed(batch)
         return False
 

@@ -16,7 +16,7 @@ from hearth.jobs.feeder import Feeder, House, named
 from hearth.jobs.tending import Tasks
 from hearth.observability.handling import HandlingSink
 from hearth.ports import JobQueue, JobRecords
-from hearth.types import MIB, Sequence
+from hearth.types import MIB, Lane, Sequence
 
 FORGET_INTERVAL_S = 600.0
 STOP_S = 2.0
@@ -126,7 +126,9 @@ class Jobs(HandlingSink):
         return None if position is None else self.start_s(record, position)
 
     def start_s(self, job: JobRecord | WaitingJob, ahead: int) -> float | None:
-        """The same for a waiting job with so many ahead of it."""
+        """The same for a waiting job with so many ahead of it. Nobody can tell when an order is taken back, or the model server returns."""
+        if not self._house.ready() or (job.lane is Lane.EXTERNAL and self._house.paused()):
+            return None
         config, wall_s = self._house.config(), self._house.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
         change = config.next_mode_change(wall_s) if job.off_peak and config.is_active_hours(wall_s) else None
