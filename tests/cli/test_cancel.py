@@ -57,6 +57,12 @@ def test_an_id_is_one_part_of_an_address(hearth, busy):
     assert [request["path"] for request in busy.seen] == ["/llm/requests/..%2F..%2Fadmin%2Fpreempt/cancel"]
 
 
+def test_digits_of_another_script_are_no_number_and_the_others_are_cancelled_all_the_same(hearth, busy):
+    cancelling(busy, "req_1")
+    result = hearth("cancel", "\u0663", "req_1", "--url", busy.url)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "req_1: cancelled")
+
+
 def test_nothing_to_cancel_is_a_usage_error(hearth):
     assert hearth("cancel").exit_code == 2
 

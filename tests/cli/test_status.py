@@ -40,6 +40,14 @@ def test_the_address_and_the_key_can_come_from_the_environment(hearth, busy):
     assert {request["authorization"] for request in busy.seen} == {"Bearer hearth_k"}
 
 
+@pytest.mark.parametrize("key", ["hearth_a\u2013b", "\u043a\u043b\u044e\u0447", "hearth_k\n"])
+def test_a_key_that_no_header_can_carry_ends_with_1_and_is_not_shown(hearth, busy, key):
+    result = hearth("status", "--url", busy.url, "--key", key)
+    assert (result.exit_code, busy.seen) == (1, [])
+    assert "--key" in result.stderr
+    assert key.strip() not in result.stderr
+
+
 def test_without_a_key_no_authorization_is_sent(hearth, busy):
     hearth("status", "--json", "--url", busy.url)
     assert not any("authorization" in request for request in busy.seen)
