@@ -58,6 +58,7 @@ def test_an_id_is_one_part_of_an_address(hearth, busy):
 
 
 def test_digits_of_another_script_are_no_number_and_the_others_are_cancelled_all_the_same(hearth, busy):
+    busy.put("/llm/requests/%D9%A3/cancel", {"error": "there is no such request"}, 404)
     cancelling(busy, "req_1")
     result = hearth("cancel", "\u0663", "req_1", "--url", busy.url)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "req_1: cancelled")

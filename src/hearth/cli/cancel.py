@@ -56,7 +56,7 @@ def _cancelled(client: GatewayClient, request: str) -> dict[str, object]:
 
 def _id_of(client: GatewayClient, request: str) -> str:
     number = request.removeprefix("#")
-    if not number.isdecimal():
+    if not (number.isascii() and number.isdecimal()):
         return request
     return str(client.fetch(f"/llm/queue/item/{number}").get("request_id"))
 

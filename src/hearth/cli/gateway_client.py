@@ -93,7 +93,7 @@ class GatewayClient:
     ) -> Iterator[HTTPResponse]:
         connection = _connection(self.address, timeout_s)
         try:
-            connection.request(method, self.address.path.rstrip("/") + path, body, {**self._headers(), **headers})
+            self._request(connection, method, path, body, headers)
             with connection.getresponse() as response:
                 self._check(response)
                 yield response
@@ -101,6 +101,15 @@ class GatewayClient:
             raise GatewayUnreachable(self._advice(str(error) or type(error).__name__)) from error
         finally:
             connection.close()
+
+    def _request(self, connection: HTTPConnection, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Raises CommandFailed for what no header can carry, and does not repeat it: it may be the key."""
+        try:
+            connection.request(method, self.address.path.rstrip("/") + path, body, {**self._headers(), **headers})
+        except ValueError as error:
+            raise CommandFailed(
+                "the key (--key, HEARTH_KEY), or another option, has a character that cannot be sent: copy it again."
+            ) from error
 
     def _headers(self) -> Mapping[str, str]:
         accepts = {"Accept": "application/json, text/event-stream"}
