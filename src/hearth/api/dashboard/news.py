@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hearth.changes import Changes
-from hearth.events import ConfigReloaded, Event, ItemEvent, JobEvent, JobsRecovered, ModeChanged, RequestRejected
+from hearth.events import (
+    BackendCameUp,
+    BackendWentDown,
+    ConfigReloaded,
+    DrainEnded,
+    DrainStarted,
+    Event,
+    ItemEvent,
+    JobEvent,
+    JobsRecovered,
+    ModeChanged,
+    OrderGiven,
+    RequestRejected,
+)
 
-_OF_JOBS = (JobEvent, JobsRecovered, ModeChanged, ConfigReloaded)
+_OF_JOBS = (JobEvent, JobsRecovered, ModeChanged, ConfigReloaded, OrderGiven, DrainStarted, DrainEnded, BackendWentDown, BackendCameUp)
 _TOLD_BY_THE_QUEUE = (ItemEvent, RequestRejected)
 
 
