@@ -34,6 +34,10 @@ GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
 EMBEDDINGS = ("/api/embed", "/v1/embeddings")
 CALL_FAULTS = tuple(fault for fault in CallFault if fault is not CallFault.SLOW)
 CLOUD_FAULTS = tuple(CloudFault)
+_ADMITTED = (
+    "SELECT caller, accepted_wall_s FROM jobs WHERE lane = 'external' AND id NOT GLOB 'batch_req_*' "
+    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external'"
+)
 REST_S = 40.0
 LOOK_S = 4.0
 """Between two looks at what is left."""
@@ -131,9 +135,12 @@ class World:
         await life.start(past)
 
     def admissions(self) -> list[tuple[str, float]]:
-        """Who was admitted in all lives, as far as a restart can know: those whose end was told."""
+        """Who was admitted in all lives, as far as a restart can know: those whose end was told, and jobs and batches, each once."""
         told = [item.ended for life in self.lives for item in life.watch.items.values() if item.ended is not None]
-        return [(end.caller, end.at - end.total_s) for end in told if end.lane is Lane.EXTERNAL]
+        once = [end for end in told if end.lane is Lane.EXTERNAL and not end.request_id.startswith(("job_", "batch_req_"))]
+        shift_s = self.now - self.clock.wall()
+        kept = self.disk.rows(_ADMITTED)
+        return [(end.caller, end.at - end.total_s) for end in once] + [(caller, wall_s + shift_s) for caller, wall_s in kept]
 
     async def restart(self) -> None:
         """Stop it in good order and start it again."""
