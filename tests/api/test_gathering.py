@@ -27,6 +27,9 @@ class Recorder(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return sum(map(len, self.sent))
 
+    def is_closing(self) -> bool:
+        return bool(self.end)
+
     def close(self) -> None:
         self.end = "closed"
 
@@ -53,6 +56,14 @@ async def test_writes_of_one_turn_leave_together_and_in_order(transport, recorde
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert recorder.sent == [b"head body end", b"next"]
+
+
+async def test_what_is_written_to_a_connection_that_has_ended_goes_nowhere(transport, recorder):
+    transport.write(b"late")
+    recorder.end = "lost"
+    transport.flush()
+    transport.write_at_once(b"later")
+    assert recorder.sent == []
 
 
 async def test_a_buffer_that_its_owner_changes_afterwards_is_sent_as_it_was(transport, recorder):

@@ -42,12 +42,16 @@ class GatheringTransport(asyncio.Transport):
             data = b"".join(self._gathered)
             self._gathered.clear()
             self._size_bytes = 0
-            self._transport.write(data)
+            self._send(data)
 
     def write_at_once(self, data: bytes) -> None:
         """Send what was written, and the data after it, now."""
         self.flush()
-        self._transport.write(data)
+        self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        if not self.is_closing():  # uvloop's transports raise where asyncio's take no notice
+            self._transport.write(data)
 
     def close(self) -> None:
         """Send what was written, then close."""
