@@ -1,6 +1,8 @@
 """The event loop of a process that serves: uvloop's where it can be had, which takes less time for each turn than Python's own.
 
-Everything else runs on either. uvloop tells the time in whole milliseconds.
+Everything else runs on either. uvloop tells the time in whole milliseconds. In debug mode (`python -X dev`, PYTHONASYNCIODEBUG) the loop is
+Python's own: uvloop's asks for the running frame when that may be half made (cpython issue 96975, in Python 3.11); the stack is a ring
+then, and whoever follows it never ends.
 """
 
 from __future__ import annotations
@@ -11,14 +13,22 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 if sys.platform == "win32":  # uvloop is not made for it
-    from asyncio import new_event_loop
+    from asyncio import new_event_loop as new_fast_loop
 else:
-    from uvloop import new_event_loop
+    from uvloop import new_event_loop as new_fast_loop
 
 T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on a loop of its own, as `asyncio.run` does."""
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = new_fast_loop()
+    if not loop.get_debug():
+        return loop
+    loop.close()
+    return asyncio.new_event_loop()
