@@ -1,4 +1,4 @@
-"""The processes of a measurement: stub, nginx, a bare passthrough and Hearth, each as an owner would run it, on free ports of loopback."""
+"""The processes of a measurement: stub, nginx, two bare proxies and Hearth, each as an owner would run it, on free ports of loopback."""
 
 from __future__ import annotations
 
@@ -71,6 +71,12 @@ def passthrough(upstream: Child) -> Child:
     """What Python costs with aiohttp on both sides and nothing between; see `benchmarks.passthrough`."""
     port = free_port()
     return Child([sys.executable, "-m", "benchmarks.passthrough", str(port), upstream.url], port)
+
+
+def bare(upstream: Child) -> Child:
+    """What Hearth costs without a gateway; see `benchmarks.bare`."""
+    port = free_port()
+    return Child([sys.executable, "-m", "benchmarks.bare", str(port), upstream.url], port)
 
 
 def config_text(upstream: Child, place: Path, *, port: int, parallel: int, model: str = MODEL) -> str:

@@ -19,8 +19,8 @@ from benchmarks.process import Child, rss_mib
 from benchmarks.stub import CHUNKS, NATIVE, OPENAI, PACE_S, PACED_CHUNKS
 
 SLOTS = 64
-DIRECT, NGINX, PASSTHROUGH, LITELLM, HEARTH = "direct", "nginx", "passthrough", "LiteLLM", "hearth"
-LABELS = {NGINX: "nginx", PASSTHROUGH: "bare aiohttp", LITELLM: "LiteLLM", HEARTH: "Hearth"}
+DIRECT, NGINX, BARE, PASSTHROUGH, LITELLM, HEARTH = "direct", "nginx", "bare", "passthrough", "LiteLLM", "hearth"
+LABELS = {NGINX: "nginx", BARE: "bare Hearth", PASSTHROUGH: "bare aiohttp", LITELLM: "LiteLLM", HEARTH: "Hearth"}
 NO_NGINX = "nginx is missing: apt-get install nginx-light"
 SLOW = 8
 """LiteLLM gets so many times fewer requests: each takes ten times as long."""
@@ -121,6 +121,7 @@ def _start(stack: ExitStack, place: Path, litellm_program: Path | None) -> dict[
     program = house.nginx_path()
     if program is not None:
         targets[NGINX] = Target(child=stack.enter_context(house.nginx(program, stub, place)))
+    targets[BARE] = Target(child=stack.enter_context(house.bare(stub)))
     targets[PASSTHROUGH] = Target(child=stack.enter_context(house.passthrough(stub)))
     if litellm_program is not None:
         child = stack.enter_context(litellm.proxy(litellm_program, stub, place))

@@ -11,9 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from benchmarks.findings import Finding, number
-from benchmarks.overhead import HEARTH, LABELS, LITELLM, NGINX, PASSTHROUGH
+from benchmarks.overhead import BARE, HEARTH, LABELS, LITELLM, NGINX, PASSTHROUGH
 
-LOOKS = {NGINX: ("#009E73", "//"), PASSTHROUGH: ("#56B4E9", ".."), HEARTH: ("#0072B2", ""), LITELLM: ("#E69F00", "xx")}
+LOOKS = {
+    NGINX: ("#009E73", "//"),
+    BARE: ("#CC79A7", "\\\\"),
+    PASSTHROUGH: ("#56B4E9", ".."),
+    HEARTH: ("#0072B2", ""),
+    LITELLM: ("#E69F00", "xx"),
+}
 LINES = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#D55E00", "D"))
 TARGET = "#000000"
 WIDTH_IN, PANEL_IN, DOTS_PER_INCH = 12.0, 3.6, 120

@@ -77,9 +77,10 @@ async def test_a_paced_stream_takes_its_time_and_ends(port):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_the_passthrough_changes_nothing_and_keeps_chunks_apart(port, streaming):
+@pytest.mark.parametrize("proxy", ["passthrough", "bare"])
+async def test_the_bare_proxies_change_nothing_and_keep_chunks_apart(port, proxy, streaming):
     proxied = free_port()
-    with Child([sys.executable, "-m", "benchmarks.passthrough", str(proxied), f"http://127.0.0.1:{port}"], proxied) as child:
+    with Child([sys.executable, "-m", f"benchmarks.{proxy}", str(proxied), f"http://127.0.0.1:{port}"], proxied) as child:
         assert await raw(child.port, streaming=streaming) == await raw(port, streaming=streaming)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import uvicorn
 
-from hearth.api.app import HearthApp
+from hearth.api.asgi import Receive, Scope, Send
 from hearth.api.connections import Connections, CountedProtocol, CountingConfig
 from hearth.api.protocol import Deadlines
 from hearth.clock import SystemClock
@@ -32,12 +33,20 @@ _MISSING_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """`localhost` names an IPv6 address on machines that have none."""
 
 
+class Served(Protocol):
+    """An ASGI application, `HearthApp` but for measurements; `end_streams` ends those of its answers that would last for ever."""
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]: ...
+
+    def end_streams(self) -> None: ...
+
+
 class HearthServer:
-    """Serves one `HearthApp` on one address."""
+    """Serves one application on one address."""
 
     def __init__(
         self,
-        app: HearthApp,
+        app: Served,
         settings: Callable[[], ServerSettings],
         *,
         deadlines: Deadlines | None = None,
