@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hearth.gateway import Gateway
-from hearth.types import RequestId
+from hearth.types import RequestId, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,18 @@ class Cancellation:
     jobs: int
 
 
+def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
+    """Cancel the one item with this number, in whatever state it is, and nothing else that carries its request id.
+
+    Returns:
+        True where it is cancelled now or was before, False where it had ended otherwise or never was.
+    """
+    parts = (gateway.embeddings, gateway.worker, gateway.cloud)
+    return any(part.cancel(sequence) for part in parts if part is not None)
+
+
 def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str | None) -> bool | None:
-    """Cancel what goes by this id, in whatever state it is. With a `caller`, only its own.
+    """Cancel all that goes by this id, in whatever state it is. With a `caller`, only its own.
 
     Returns:
         True where it is cancelled now or was before, False where it had ended otherwise, None where there is no such request.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hearth.accumulating.batch import SEVERAL
-from hearth.cancelling import cancel_caller
+from hearth.cancelling import cancel_caller, cancel_item
 from hearth.config.settings import AgingSettings
 from hearth.errors import BackendGone, BackendUnreachable, CallerGone, FirstByteTimeout, HearthError, QueueFull, ShuttingDown
 from hearth.events import (
@@ -24,7 +24,7 @@ from hearth.events import (
     ItemQueued,
     ItemResent,
 )
-from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId
+from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId, Sequence
 from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, vector_in
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
@@ -240,6 +240,26 @@ async def test_who_leaves_while_held_leaves_nothing_behind():
         assert house.accumulator.status() == {"held": 0, "calls_under_way": 0}
         assert house.accumulator._groups == {}
         assert house.accumulator._seats == {}
+
+
+@in_virtual_time
+async def test_a_number_cancels_one_request_of_a_shared_call_or_the_call_with_all_in_it():
+    async with EmbeddingHouse(max_inputs=3) as house:
+        alone = house.ask("a", request_id="req_x")
+        gathered = [house.ask(text, request_id="req_x") for text in "bcd"]
+        await sleep_until(1.5 * SERVICE_S)
+        one, *others = gathered
+        assert [cancel_item(house.gateway, one.sequence) for _ in range(2)] == [True, True]
+        with pytest.raises(CallerGone):
+            await one.reply.head()
+        assert not any(ticket.reply.ended for ticket in others)
+        (shared,) = house.accumulator.items()
+        assert cancel_item(house.gateway, shared)
+        for ticket in others:
+            with pytest.raises(CallerGone):
+                await ticket.reply.head()
+        assert cancel_item(house.gateway, alone.sequence) is False
+        assert cancel_item(house.gateway, Sequence(99)) is False
 
 
 @in_virtual_time

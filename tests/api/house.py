@@ -132,7 +132,7 @@ class FakeWorker:
     def get_item(self, sequence: int) -> dict[str, object] | None:
         if 1 <= sequence <= len(self.submitted):
             new = self.submitted[sequence - 1]
-            return {"sequence": sequence, "caller": new.caller, "model": new.model or RESIDENT}
+            return {"sequence": sequence, "request_id": new.request_id, "caller": new.caller, "model": new.model or RESIDENT}
         return None
 
     def post(self, fact: Input) -> None:

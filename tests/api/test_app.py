@@ -25,6 +25,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = (
         "/openapi.json": (ADMIN, ("GET", "HEAD")),
         "/llm/queue/status": (ANY_KEY, ("GET",)),
         "/llm/queue/item/1": (ANY_KEY, ("GET",)),
+        "/llm/queue/item/1/cancel": (ANY_KEY, ("POST",)),
         "/llm/log": (ANY_KEY, ("GET",)),
         "/llm/swaps": (ANY_KEY, ("GET",)),
         "/llm/models": (ANY_KEY, ("GET",)),
@@ -101,6 +102,7 @@ def test_the_table_of_this_test_is_complete(keyed_app):
     pages = {route.path for route in keyed_app._control._app.routes}
     templates = {"/v1/files/{file_id}", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"} | {
         "/llm/queue/item/{sequence}",
+        "/llm/queue/item/{sequence}/cancel",
         "/llm/requests/{request_id}/cancel",
         "/llm/jobs/{job_id}",
     }

@@ -39,9 +39,10 @@ async def test_an_item_is_shown_to_its_caller_and_to_admins_and_is_unknown_to_ot
 
 
 async def test_an_item_number_is_a_number(app):
-    got = await ask(app, "GET", "/llm/queue/item/abc")
-    assert got.status == 400
-    assert got.json["error"].startswith("sequence: ")
+    for method, path in (("GET", "/llm/queue/item/abc"), ("POST", "/llm/queue/item/abc/cancel")):
+        got = await ask(app, method, path)
+        assert got.status == 400
+        assert got.json["error"].startswith("sequence: ")
 
 
 async def test_life_is_public_and_says_loudly_when_the_emulator_answers(gateway, app):
@@ -73,6 +74,23 @@ async def test_a_request_is_cancelled_by_its_caller_or_an_admin_and_again_withou
         assert got.status == 200
         assert got.json == {"request_id": name, "cancelled": True}
     assert keyed.worker.cancelled == [1, 1, 2]
+
+
+async def test_an_item_is_cancelled_by_its_number_and_again_without_error(keyed, keyed_app):
+    for _ in range(2):
+        await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY, x_request_id="one")
+    for key, number in ((LOW_KEY, 2), (ADMIN_KEY, 2)):
+        got = await ask(keyed_app, "POST", f"/llm/queue/item/{number}/cancel", key=key)
+        assert (got.status, got.json) == (200, {"sequence": 2, "request_id": "one", "cancelled": True})
+    assert keyed.worker.cancelled == [2, 2]
+
+
+async def test_items_of_others_cannot_be_told_from_unknown_ones(keyed, keyed_app):
+    await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY)
+    others, unknown = [await ask(keyed_app, "POST", f"/llm/queue/item/{n}/cancel", key=HOUSE_KEY, x_request_id="q") for n in (1, 2)]
+    assert others == unknown
+    assert (others.status, others.json) == (404, {"error": "there is no such item"})
+    assert keyed.worker.cancelled == []
 
 
 async def test_requests_of_others_cannot_be_told_from_unknown_ones(keyed, keyed_app):

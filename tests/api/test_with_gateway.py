@@ -119,6 +119,10 @@ async def status_of(house: House):
     return json.loads((await house.ask("GET", "/llm/queue/status"))[2])
 
 
+async def state_of(house: House, number: int):
+    return json.loads((await house.ask("GET", f"/llm/queue/item/{number}"))[2])["state"]
+
+
 async def test_a_running_request_is_cancelled_by_its_id_and_its_stream_says_so(house):
     caller = await Caller.to(house.url)
     await caller.post("/api/chat", json.dumps({**CHAT, "fake": LONG}).encode(), b"X-Request-Id: mine")
@@ -130,6 +134,26 @@ async def test_a_running_request_is_cancelled_by_its_id_and_its_stream_says_so(h
     assert b'{"error":"The request was cancelled."}\n' in await caller.reader.readuntil(b"0\r\n\r\n")
     await until(lambda: house.ollama.calls[0].ending is Ending.CLOSED)
     caller.leave()
+
+
+async def test_a_number_cancels_one_request_and_an_id_all_that_carry_it(house):
+    callers = [await Caller.to(house.url) for _ in range(3)]
+    for ahead, caller in enumerate(callers):
+        await caller.post("/api/chat", json.dumps({**CHAT, "fake": LONG}).encode(), b"X-Request-Id: mine")
+        await until(lambda: house.ollama.calls)
+        await until_waiting(house, ahead)
+    for _ in range(2):
+        status, _, answer = await house.ask("POST", "/llm/queue/item/2/cancel")
+        assert (status, json.loads(answer)) == (200, {"sequence": 2, "request_id": "mine", "cancelled": True})
+        assert [await state_of(house, number) for number in (1, 2, 3)] == ["running", "cancelled", "waiting"]
+    status, _, answer = await house.ask("POST", "/llm/requests/mine/cancel")
+    assert (status, json.loads(answer)) == (200, {"request_id": "mine", "cancelled": True})
+    await until(lambda: house.ollama.calls[0].ending is Ending.CLOSED)
+    await until_waiting(house, 0)
+    status, _, answer = await house.ask("POST", "/llm/queue/item/9/cancel")
+    assert (status, json.loads(answer)) == (404, {"error": "there is no such item"})
+    for caller in callers:
+        caller.leave()
 
 
 async def test_a_model_that_is_not_installed_is_404_and_loads_nothing(house):

@@ -20,16 +20,16 @@ def test_a_request_is_cancelled_by_its_id(hearth, busy):
 
 @pytest.mark.parametrize("number", ["17", "#17"])
 def test_a_number_as_the_status_shows_it_will_do(hearth, busy, number):
-    busy.put("/llm/queue/item/17", {"sequence": 17, "request_id": "req_1"})
-    cancelling(busy, "req_1")
+    busy.put("/llm/queue/item/17/cancel", {"sequence": 17, "request_id": "req_1", "cancelled": True})
     result = hearth("cancel", number, "--url", busy.url)
     assert (result.exit_code, result.stdout) == (0, f"{number}: cancelled\n")
+    assert [(request["method"], request["path"]) for request in busy.seen] == [("POST", "/llm/queue/item/17/cancel")]
 
 
 def test_what_had_ended_or_is_unknown_ends_with_1_and_the_others_are_cancelled_all_the_same(hearth, busy):
     cancelling(busy, "req_1", cancelled=False)
     busy.put("/llm/requests/req_2/cancel", {"error": "there is no such request"}, 404)
-    busy.put("/llm/queue/item/9", {"error": "there is no such item"}, 404)
+    busy.put("/llm/queue/item/9/cancel", {"error": "there is no such item"}, 404)
     cancelling(busy, "req_3")
     result = hearth("cancel", "req_1", "req_2", "9", "req_3", "--url", busy.url)
     assert result.exit_code == 1

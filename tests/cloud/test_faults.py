@@ -196,7 +196,7 @@ async def test_nothing_is_charged_where_nothing_was_sent(home: CloudHome):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("how", ["closes", "cancels", "cancels all"])
+@pytest.mark.parametrize("how", ["closes", "cancels", "cancels by number", "cancels all"])
 @pytest.mark.parametrize("when", ["before the head", "in the stream"])
 async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, streaming):
     home.claude_api.default = Script(hold=True) if when == "before the head" else Script(words=DENSE.words, stall_after=2, pings=0)
@@ -210,6 +210,10 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     elif how == "cancels":
         _, body, _ = await post(home, {}, BOSS, f"/llm/requests/{running['request_id']}/cancel")
         assert json.loads(body)["cancelled"]
+    elif how == "cancels by number":
+        bodies = [(await post(home, {}, BOSS, f"/llm/queue/item/{running['sequence']}/cancel"))[1] for _ in range(2)]
+        named = {"sequence": running["sequence"], "request_id": running["request_id"]}
+        assert [json.loads(body) for body in bodies] == [named | {"cancelled": True}] * 2
     else:
         answers = [await post(home, {}, BOSS, f"/llm/requests/cancel?caller={running['caller']}") for _ in range(2)]
         assert [json.loads(body)["requests"] for _, body, _ in answers] == [[running["request_id"]], []]
@@ -229,7 +233,8 @@ async def test_others_can_neither_see_nor_cancel_it(home: CloudHome):
     asking = asyncio.ensure_future(post(home, BODY))
     await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
     (running,) = home.spent()["running"]
-    assert (await post(home, {}, SAVER, f"/llm/requests/{running['request_id']}/cancel"))[0] == 404
+    for address in (f"/llm/requests/{running['request_id']}/cancel", f"/llm/queue/item/{running['sequence']}/cancel"):
+        assert (await post(home, {}, SAVER, address))[0] == 404
     assert not asking.done()
     asking.cancel()
     await home.ends(1)

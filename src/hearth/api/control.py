@@ -33,10 +33,10 @@ from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
 from hearth.api.status_stream import StatusStream
 from hearth.api.submission import told_of
 from hearth.api.visit import Visit
-from hearth.cancelling import cancel_caller, cancel_request
+from hearth.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.errors import BadRequest, Forbidden, HearthError, MethodNotAllowed, NotFound
 from hearth.gateway import Gateway
-from hearth.types import RequestId
+from hearth.types import RequestId, Sequence
 from hearth.version import __version__
 
 _SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -85,6 +85,14 @@ class Pages:
 
     async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
         """One item of the caller's own, any item for an admin. Raises NotFound."""
+        return self._found(sequence, caller)
+
+    async def cancel_item(self, sequence: int, caller: Caller) -> dict[str, object]:
+        """Cancel this one item, in whatever state it is; again is no error. Raises NotFound as `item`."""
+        found = self._found(sequence, caller)
+        return {"sequence": sequence, "request_id": found["request_id"], "cancelled": cancel_item(self._gateway, Sequence(sequence))}
+
+    def _found(self, sequence: int, caller: Identity) -> dict[str, object]:
         item = self._gateway.worker.get_item(sequence)
         for desk in (self._gateway.cloud, self._gateway.embeddings):
             if item is None and desk is not None:
@@ -128,7 +136,7 @@ class Pages:
         return Response(await exposition(self._gateway.readings()), headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
 
     async def cancel(self, request_id: str, caller: Caller) -> dict[str, object]:
-        """Cancel a request, in whatever state it is; again is no error. Raises NotFound for unknown ids and those of others."""
+        """Cancel all that carries this id, in whatever state; again is no error. Raises NotFound for unknown ids and those of others."""
         owner = None if caller.admin else caller.caller
         cancelled = cancel_request(self._gateway, RequestId(request_id), caller=owner)
         if cancelled is None:
@@ -269,6 +277,7 @@ def _add_pages(app: FastAPI, pages: Pages) -> None:
     app.add_api_route("/llm/queue/status", pages.status)
     app.add_api_route("/llm/queue/stream", pages.stream, response_model=None)
     app.add_api_route("/llm/queue/item/{sequence}", pages.item)
+    app.add_api_route("/llm/queue/item/{sequence}/cancel", pages.cancel_item, methods=["POST"])
     app.add_api_route("/llm/dashboard/stream", pages.dashboard, response_model=None)
     app.add_api_route("/llm/log", pages.log)
     app.add_api_route("/llm/swaps", pages.swaps)

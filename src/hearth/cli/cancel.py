@@ -29,7 +29,8 @@ def cancel(
 ) -> None:
     """Cancel requests that wait or run.
 
-    REQUEST is a number as `hearth status` shows it, or a request id. Ends with 1 where one was not cancelled.
+    REQUEST is a number as `hearth status` shows it, which is that one request, or a request id, which is all that carry it. Ends with 1
+    where one was not cancelled.
     """
     if bool(requests) == (caller is not None):
         raise click.UsageError("name requests, or --caller, and not both")
@@ -48,17 +49,16 @@ def cancel(
 def _cancelled(client: GatewayClient, request: str) -> dict[str, object]:
     """What the gateway says; with `error` where it knows no such request. The others are tried all the same."""
     try:
-        request_id = _id_of(client, request)
-        return client.order(f"/llm/requests/{quote(request_id, safe='')}/cancel", timeout_s=_TIMEOUT_S)
+        return client.order(_path_of(request), timeout_s=_TIMEOUT_S)
     except CommandFailed as refused:
         return {"request_id": request, "cancelled": False, "error": refused.message}
 
 
-def _id_of(client: GatewayClient, request: str) -> str:
-    number = request.removeprefix("#")
-    if not (number.isascii() and number.isdecimal()):
-        return request
-    return str(client.fetch(f"/llm/queue/item/{number}").get("request_id"))
+def _path_of(request: str) -> str:
+    digits = request.removeprefix("#")
+    if digits.isascii() and digits.isdecimal():
+        return f"/llm/queue/item/{digits}/cancel"
+    return f"/llm/requests/{quote(request, safe='')}/cancel"
 
 
 def _line(request: str, answer: dict[str, object]) -> str:

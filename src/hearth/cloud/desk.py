@@ -236,13 +236,14 @@ class Cloud:
 
     # What others ask for.
 
+    def cancel(self, sequence: Sequence) -> bool:
+        """Cancel one item. False where it had ended otherwise or never was."""
+        return self._leave(sequence, CallerGone()) or self._register.outcome_of(sequence) is Outcome.CANCELLED
+
     def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
         """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
         found = self._register.find(request_id, caller)
-        if not found:
-            return None
-        cancelled = [self._leave(sequence, CallerGone()) or self._register.outcome_of(sequence) is Outcome.CANCELLED for sequence in found]
-        return any(cancelled)
+        return sum(map(self.cancel, found)) > 0 if found else None
 
     def cancel_caller(self, caller: str) -> list[RequestId]:
         """Cancel all that a caller has here. Returns the ids of what is cancelled now, none the next time."""

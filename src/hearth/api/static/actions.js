@@ -38,7 +38,7 @@ export class Orders {
       label: "Cancel the request",
       bad: true,
       run: () =>
-        this.run(`/llm/requests/${encodeURIComponent(item.request_id)}/cancel`, {}, (answer) =>
+        this.run(`/llm/queue/item/${item.sequence}/cancel`, {}, (answer) =>
           answer.cancelled ? `${item.request_id} is cancelled.` : `${item.request_id} was complete already.`,
         ),
     };
