@@ -14,10 +14,19 @@ from hearth.types import RequestId, Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancellation:
-    """What was cancelled now: requests by their ids, in no order, and how many jobs. Nothing, the next time."""
+    """What was cancelled now: requests by their ids, in no order, how many jobs, those of batches among them, and how many batches.
+
+    Nothing, the next time.
+    """
 
     requests: tuple[RequestId, ...]
     jobs: int
+    batches: int
+
+    @property
+    def count(self) -> int:
+        """Of all of them."""
+        return len(self.requests) + self.jobs + self.batches
 
 
 def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
@@ -54,6 +63,6 @@ async def cancel_caller(gateway: Gateway, caller: str) -> Cancellation:
     spare = {*(() if embeddings is None else embeddings.items()), *(() if jobs is None else jobs.items())}
     requests += gateway.worker.cancel_caller(caller, spare=spare)
     requests += [] if cloud is None else cloud.cancel_caller(caller)
-    if gateway.batches is not None:  # first, so that they bring no new jobs
-        await gateway.batches.cancel_caller(caller)
-    return Cancellation(requests=tuple(requests), jobs=0 if jobs is None else await jobs.cancel_caller(caller))
+    # First, so that they bring no new jobs.
+    batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)
+    return Cancellation(requests=tuple(requests), jobs=0 if jobs is None else await jobs.cancel_caller(caller), batches=batches)

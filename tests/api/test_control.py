@@ -112,14 +112,14 @@ async def test_a_key_cancels_all_of_its_own_with_and_without_its_name_and_again_
     await ask(keyed_app, "POST", "/api/chat", CHAT, key=HOUSE_KEY, x_request_id="theirs")
     first, again, named = [await cancel_all(keyed_app, LOW_KEY, caller) for caller in (None, None, "low")]
     assert first.status == 200
-    assert first.json == {"caller": "low", "cancelled": 2, "requests": ["one", "two"], "jobs": 0}
-    assert again.json == named.json == {"caller": "low", "cancelled": 0, "requests": [], "jobs": 0}
+    assert first.json == {"caller": "low", "cancelled": 2, "requests": ["one", "two"], "jobs": 0, "batches": 0}
+    assert again.json == named.json == {"caller": "low", "cancelled": 0, "requests": [], "jobs": 0, "batches": 0}
     assert keyed.worker.cancelled == [1, 2]
 
 
 async def test_an_admin_cancels_all_of_anybody_and_without_a_name_its_own(keyed, keyed_app):
     await ask(keyed_app, "POST", "/api/chat", CHAT, key=LOW_KEY, x_request_id="one")
-    assert (await cancel_all(keyed_app, ADMIN_KEY)).json == {"caller": "owner", "cancelled": 0, "requests": [], "jobs": 0}
+    assert (await cancel_all(keyed_app, ADMIN_KEY)).json == {"caller": "owner", "cancelled": 0, "requests": [], "jobs": 0, "batches": 0}
     assert (await cancel_all(keyed_app, ADMIN_KEY, "low")).json["requests"] == ["one"]
     assert (await cancel_all(keyed_app, ADMIN_KEY, "nobody")).json["cancelled"] == 0
 

@@ -324,6 +324,7 @@ async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
         file = await client.files.create(file=("x.jsonl", requests_of("/v1/completions", *[body] * 200)), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
         await house.running()
-        assert (await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)).status == 200
+        got = await house.ask("POST", "/llm/requests/cancel", b"{}", key=FRIEND_KEY)
+        assert (got.status, got.json["batches"], got.json["cancelled"]) == (200, 1, len(got.json["requests"]) + got.json["jobs"] + 1)
         ended = await house.ended(client, batch.id)
         assert (ended.status, ended.request_counts.completed) == ("cancelled", 0)

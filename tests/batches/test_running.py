@@ -11,6 +11,7 @@ import pytest
 
 from hearth.batch_types import BatchStatus
 from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
+from hearth.cancelling import Cancellation, cancel_caller
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
@@ -150,6 +151,23 @@ async def test_a_batch_that_is_cancelled_before_it_was_validated_ends_with_nothi
         await house.batches.cancel("batch_1")
         assert await house.outcome() == ([], {})
         assert ((await house.batch()).status, house.ollama.calls) == (BatchStatus.CANCELLED, [])
+
+
+@in_virtual_time
+async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was_validated_and_while_it_runs():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(5)), "batch_1")
+        assert (await house.batch("batch_1")).status is BatchStatus.VALIDATING
+        assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=0, batches=1)
+        assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=0, batches=0)
+        await house.started(jsonl(*lines(5, service_s=5.0)), "batch_2")
+        theirs = await house.uploaded(jsonl(*lines(1)), caller="them")
+        await house.started(jsonl(*lines(1)), "batch_3", caller="them", input_file_id=theirs)
+        await sleep_until(3.0)
+        assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=5, batches=1)
+        assert await house.outcome("batch_1") == ([], {})
+        assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
+        assert (await house.ended_batch("batch_3")).status is BatchStatus.COMPLETED
 
 
 @in_virtual_time

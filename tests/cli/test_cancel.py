@@ -72,22 +72,24 @@ def test_nobody_there_ends_with_3(hearth):
     assert hearth("cancel", "req_1", "--url", "http://127.0.0.1:1").exit_code == 3
 
 
-def cancelling_all_of(stub, caller: str, requests: list[str], jobs: int) -> None:
-    answer = {"caller": caller, "cancelled": len(requests) + jobs, "requests": requests, "jobs": jobs}
+def cancelling_all_of(stub, caller: str, requests: list[str], jobs: int, batches: int = 0) -> None:
+    answer = {"caller": caller, "cancelled": len(requests) + jobs + batches, "requests": requests, "jobs": jobs, "batches": batches}
     stub.put(f"/llm/requests/cancel?caller={caller}", answer)
 
 
 @pytest.mark.parametrize(
-    ("requests", "jobs", "said"),
+    ("requests", "jobs", "batches", "said"),
     [
-        (["req_1", "req_2"], 1, "n8n: 2 requests and 1 job cancelled\n"),
-        (["req_1"], 0, "n8n: 1 request cancelled\n"),
-        ([], 3, "n8n: 3 jobs cancelled\n"),
-        ([], 0, "n8n: nothing to cancel\n"),
+        (["req_1", "req_2"], 1, 0, "n8n: 2 requests and 1 job cancelled\n"),
+        (["req_1"], 0, 0, "n8n: 1 request cancelled\n"),
+        ([], 3, 0, "n8n: 3 jobs cancelled\n"),
+        ([], 0, 1, "n8n: 1 batch cancelled\n"),
+        (["req_1"], 64, 2, "n8n: 1 request, 64 jobs and 2 batches cancelled\n"),
+        ([], 0, 0, "n8n: nothing to cancel\n"),
     ],
 )
-def test_all_that_a_caller_has_is_cancelled_at_once_and_nothing_left_is_no_failure(hearth, busy, requests, jobs, said):
-    cancelling_all_of(busy, "n8n", requests, jobs)
+def test_all_that_a_caller_has_is_cancelled_at_once_and_nothing_left_is_no_failure(hearth, busy, requests, jobs, batches, said):
+    cancelling_all_of(busy, "n8n", requests, jobs, batches)
     result = hearth("cancel", "--caller", "n8n", "--url", busy.url)
     assert (result.exit_code, result.stdout) == (0, said)
     assert [request["method"] for request in busy.seen] == ["POST"]
@@ -96,7 +98,7 @@ def test_all_that_a_caller_has_is_cancelled_at_once_and_nothing_left_is_no_failu
 def test_json_prints_the_answer_about_a_caller(hearth, busy):
     cancelling_all_of(busy, "n8n", ["req_1"], 2)
     result = hearth("cancel", "--caller", "n8n", "--json", "--url", busy.url)
-    assert json.loads(result.stdout) == {"caller": "n8n", "cancelled": 3, "requests": ["req_1"], "jobs": 2}
+    assert json.loads(result.stdout) == {"caller": "n8n", "cancelled": 3, "requests": ["req_1"], "jobs": 2, "batches": 0}
 
 
 def test_a_caller_whose_requests_this_key_may_not_cancel_ends_with_1(hearth, busy):

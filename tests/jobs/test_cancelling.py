@@ -16,7 +16,7 @@ from tests.jobs.house import JobHouse, job, with_jobs
 from tests.jobs.test_board import waiting
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
-NOTHING = Cancellation(requests=(), jobs=0)
+NOTHING = Cancellation(requests=(), jobs=0, batches=0)
 
 
 def ends(house: JobHouse) -> dict[str, str]:
@@ -30,7 +30,7 @@ async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(
             await house.accept(job(f"job_{number}", caller=caller, service_s=5.0))
         mine = house.submit("a", caller="me", request_id="req_mine")
         await sleep_until(1.0)
-        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(RequestId("req_mine"),), jobs=3)
+        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(RequestId("req_mine"),), jobs=3, batches=0)
         assert await cancel_caller(house.gateway, "me") == NOTHING
         assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
         assert house.ollama.calls[0].ended_at == 1.0
@@ -62,7 +62,7 @@ async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_
             await cancel_caller(house.gateway, "me")
         assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
         house.disk.broken = False
-        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1)
+        assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1, batches=0)
         assert ends(house) == {"job_1": "cancelled"}
 
 

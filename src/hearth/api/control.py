@@ -149,7 +149,7 @@ class Pages:
         if whose != caller.caller and not caller.admin:
             raise Forbidden("this key cancels its own requests only; those of others need an admin key")
         gone = await cancel_caller(self._gateway, whose)
-        return {"caller": whose, "cancelled": len(gone.requests) + gone.jobs, "requests": gone.requests, "jobs": gone.jobs}
+        return {"caller": whose, "cancelled": gone.count, "requests": gone.requests, "jobs": gone.jobs, "batches": gone.batches}
 
     async def preempt(self) -> dict[str, object]:
         """Ask the running external items to yield now."""

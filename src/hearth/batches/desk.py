@@ -70,17 +70,15 @@ class Batches(HandlingSink):
         self._wake.set()
         return accepted
 
-    async def cancel(self, batch_id: str) -> None:
-        """Have a batch end as cancelled; nothing happens to one that has ended, or is about to. Raises StorageUnavailable: ask again."""
-        await self.records.cancel(batch_id)
+    async def cancel(self, batch_id: str) -> bool:
+        """Have a batch end as cancelled; False where it has ended, or is about to. Raises StorageUnavailable: ask again."""
+        cancelled = await self.records.cancel(batch_id)
         self._wake.set()
+        return cancelled
 
     async def cancel_caller(self, caller: str) -> int:
-        """The same for all of a caller's; how many there were. Raises StorageUnavailable."""
-        found = await self.records.open_of(caller)
-        for batch_id in found:
-            await self.cancel(batch_id)
-        return len(found)
+        """The same for all of a caller's; how many that were. Raises StorageUnavailable."""
+        return sum([await self.cancel(batch_id) for batch_id in await self.records.open_of(caller)])
 
     async def delete_file(self, number: int) -> None:
         """Raises BadRequest while a batch reads it, StorageUnavailable."""

@@ -21,7 +21,7 @@ _ALL_TIMEOUT_S = 60.0
 @click.command
 @gateway_options
 @click.argument("requests", nargs=-1, metavar="[REQUEST...]")
-@click.option("--caller", metavar="NAME", help="All that this caller has: requests and jobs, waiting or running.")
+@click.option("--caller", metavar="NAME", help="All that this caller has: requests, jobs and batches, waiting or running.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the gateway answers, a line for each.")
 @click.pass_context
 def cancel(
@@ -69,6 +69,8 @@ def _line(request: str, answer: dict[str, object]) -> str:
 
 
 def _summary(caller: str, answer: dict[str, object]) -> str:
-    counts = ((len(texts(answer, "requests")), "request"), (int(number(answer, "jobs") or 0), "job"))
-    words = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
-    return f"{printable(caller)}: {f'{words} cancelled' if words else 'nothing to cancel'}"
+    requests, jobs, batches = len(texts(answer, "requests")), int(number(answer, "jobs") or 0), int(number(answer, "batches") or 0)
+    counts = ((requests, "request", "requests"), (jobs, "job", "jobs"), (batches, "batch", "batches"))
+    words = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+    listed = " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+    return f"{printable(caller)}: {f'{listed} cancelled' if listed else 'nothing to cancel'}"
