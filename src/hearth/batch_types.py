@@ -181,13 +181,18 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedLine:
-    """A line whose job has ended; `end` is None where nothing is known of that job any more."""
+    """A line whose job has ended; `end` is None where nothing is known of that job any more.
+
+    Attributes:
+        ending: what its batch is about to end as, at the instant at which `end` was read.
+    """
 
     line: int
     custom_id: str
     job: int
     job_id: str
     end: JobEnd | None
+    ending: BatchStatus | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.batch_types import BatchLine, BatchRecord, BatchStatus, EndedLine, Problem, Tokens
+from hearth.batch_types import BatchLine, BatchStatus, EndedLine, Problem, Tokens
 from hearth.batches.lines import RawLine, Splitter, Terms, check_line, request_in
 from hearth.batches.outcomes import outcome_of, undone
 from hearth.config.settings import Settings
 from hearth.job_types import JobEnd, JobState
-from hearth.types import Lane, Priority
 from tests.batches.house import COMPLETIONS, jsonl, line
 
 TERMS = Terms(endpoint=COMPLETIONS, models=(), settings=Settings())
@@ -96,43 +95,8 @@ def test_a_request_that_is_too_long_and_one_for_a_forbidden_model_are_refused():
     assert (too_long.code, forbidden.code) == ("line_too_long", "model_not_allowed")
 
 
-def a_batch(ending: BatchStatus | None = None) -> BatchRecord:
-    return BatchRecord(
-        number=1,
-        batch_id="batch_1",
-        caller="test",
-        lane=Lane.EXTERNAL,
-        priority=Priority.BACKGROUND,
-        models=(),
-        endpoint=COMPLETIONS,
-        status=BatchStatus.IN_PROGRESS,
-        ending=ending,
-        window_text="24h",
-        output_life_s=1.0,
-        metadata=None,
-        input_file=1,
-        input_file_id="file-1",
-        output_file=2,
-        output_file_id=None,
-        error_file=3,
-        error_file_id=None,
-        model="a",
-        total=1,
-        completed=0,
-        failed=0,
-        tokens=Tokens(),
-        problems=(),
-        created_wall_s=0.0,
-        expires_wall_s=1.0,
-        in_progress_wall_s=0.0,
-        finalizing_wall_s=None,
-        cancelling_wall_s=None,
-        ended_wall_s=None,
-    )
-
-
 def written(end: JobEnd | None, ending: BatchStatus | None = None) -> tuple[bool, dict[str, object], Tokens]:
-    outcome = outcome_of(EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end), a_batch(ending))
+    outcome = outcome_of(EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end, ending=ending))
     assert outcome.text.endswith(b"\n")
     assert outcome.text.count(b"\n") == 1
     return outcome.completed, json.loads(outcome.text), outcome.tokens

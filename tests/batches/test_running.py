@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from hearth.batch_types import BatchStatus
+from hearth.batches.desk import GATHER_S
 from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
 from hearth.cancelling import Cancellation, cancel_caller
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
@@ -168,6 +169,20 @@ async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was
         assert await house.outcome("batch_1") == ([], {})
         assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
         assert (await house.ended_batch("batch_3")).status is BatchStatus.COMPLETED
+
+
+@in_virtual_time
+async def test_the_code_of_a_cancelled_batch_is_right_also_where_it_is_cancelled_while_another_one_is_written():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(line("x")), "batch_1", caller="them", input_file_id=await house.uploaded(jsonl(line("x")), caller="them"))
+        await house.started(jsonl(*lines(5, service_s=10.0)), "batch_2")
+        await house.moves.until(lambda: bool(house.events.of(JobEnded)))
+        house.disk.latency_s = 1.0
+        await asyncio.sleep(GATHER_S + 0.5)
+        house.disk.latency_s = 0.0
+        assert (await house.batch("batch_1")).completed == 0
+        assert await cancel_caller(house.gateway, "test") == Cancellation(requests=(), jobs=5, batches=1)
+        assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
 
 
 @in_virtual_time

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hearth.batch_types import BatchLine, BatchRecord, BatchStatus, EndedLine, LineOutcome, Tokens
+from hearth.batch_types import BatchLine, BatchStatus, EndedLine, LineOutcome, Tokens
 from hearth.job_types import JobEnd, JobState
 
 _UNDONE: Mapping[BatchStatus, tuple[str, str]] = MappingProxyType(
@@ -23,13 +23,13 @@ _CANCELLED_ALONE = ("request_cancelled", "This request was cancelled.")
 _LOST = ("result_lost", "This request was executed, and its answer was deleted before it could be written here.")
 
 
-def outcome_of(ended: EndedLine, batch: BatchRecord) -> LineOutcome:
+def outcome_of(ended: EndedLine) -> LineOutcome:
     """What is written about a line whose job has ended."""
     end = ended.end
     if end is None:
         return _without_answer(ended.line, ended.job, ended.job_id, ended.custom_id, _LOST)
     if end.state is JobState.CANCELLED:
-        undone = _CANCELLED_ALONE if batch.ending is None else _UNDONE.get(batch.ending, _CANCELLED_ALONE)
+        undone = _CANCELLED_ALONE if ended.ending is None else _UNDONE.get(ended.ending, _CANCELLED_ALONE)
         return _without_answer(ended.line, ended.job, ended.job_id, ended.custom_id, undone)
     body = _document(end)
     if body is None:

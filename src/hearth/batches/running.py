@@ -73,7 +73,7 @@ class Runner:
         ended = await self._shelf.lines.ended(batch.number)
         if not ended:
             return False
-        outcomes = await asyncio.to_thread(lambda: [outcome_of(each, batch) for each in ended])
+        outcomes = await asyncio.to_thread(lambda: [outcome_of(each) for each in ended])
         await self._shelf.lines.record(batch.number, outcomes)
         return True
 

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-from hearth.batch_types import Admission, BatchLine, EndedLine, LineOutcome
+from hearth.batch_types import Admission, BatchLine, BatchStatus, EndedLine, LineOutcome
 from hearth.clock import Clock
 from hearth.errors import QueueFull
 from hearth.job_types import JobEnd, JobState, StoreLimits, WaitingJob
@@ -31,8 +31,8 @@ _CAN_START = (
 )
 _STARTS = "UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?"
 _ENDED = (
-    "SELECT l.line, l.custom_id, l.job, j.id, j.state, j.reason, j.error, j.status, j.content_type, j.result "
-    "FROM batch_lines l LEFT JOIN jobs j ON j.number = l.job "
+    "SELECT l.line, l.custom_id, l.job, j.id, b.ending, j.state, j.reason, j.error, j.status, j.content_type, j.result "
+    "FROM batch_lines l JOIN batches b ON b.number = l.batch LEFT JOIN jobs j ON j.number = l.job "
     "WHERE l.batch = ? AND l.job IS NOT NULL AND (j.number IS NULL OR j.ended_wall_s IS NOT NULL) ORDER BY l.line"
 )
 _RUNNING = (
@@ -114,9 +114,10 @@ def _running(batch: int, connection: sqlite3.Connection) -> tuple[tuple[WaitingJ
 
 def _ended(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine, ...]:
     found, size = list[EndedLine](), 0
-    for line, custom_id, job, job_id, state, *end in connection.execute(_ENDED, (batch,)):
-        found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=_end_of(state, *end)))
-        size += len(end[-1] or b"")
+    for line, custom_id, job, job_id, ending, *rest in connection.execute(_ENDED, (batch,)):
+        ends_as = None if ending is None else BatchStatus(ending)
+        found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=_end_of(*rest), ending=ends_as))
+        size += len(rest[-1] or b"")
         if size >= READ_BYTES:
             break
     return tuple(found)
