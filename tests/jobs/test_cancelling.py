@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hearth.cancelling import Cancellation, cancel_caller
@@ -15,6 +17,7 @@ from hearth.types import Outcome, RequestId
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.jobs.test_board import waiting
 from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import settle
 
 NOTHING = Cancellation(requests=(), jobs=0, batches=0)
 
@@ -64,6 +67,30 @@ async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_
         house.disk.broken = False
         assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1, batches=0)
         assert ends(house) == {"job_1": "cancelled"}
+
+
+@pytest.mark.parametrize("by", ["id", "caller"])
+@in_virtual_time
+async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_heard_of_when_it_is_asked_for_again(by: str):
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        for name in ("job_1", "job_2"):
+            await house.accept(job(name, caller="me", service_s=50.0))
+        await sleep_until(1.0)
+        house.disk.silent = True
+        for name in ("job_1", "job_2"):
+            with pytest.raises(StorageUnavailable):
+                await house.jobs.cancel(await house.record(name))
+        house.disk.silent = False
+        assert house.jobs.status() == {"waiting": 1, "running": 1}
+        for count in (2, 0):
+            if by == "id":
+                records = [await house.record(name) for name in ("job_1", "job_1", "job_2", "job_2")]
+                assert sum(await asyncio.gather(*map(house.jobs.cancel, records))) == count
+            else:
+                assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=count, batches=0)
+        await settle()
+        assert (house.jobs.status(), house.ollama.calls[0].ended_at) == ({"waiting": 0, "running": 0}, 1.0)
+        assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
 
 
 @in_virtual_time

@@ -91,21 +91,33 @@ class Jobs(HandlingSink):
         return await asyncio.shield(self._tasks.start(self._cancel(record)))
 
     async def _cancel(self, record: JobRecord) -> bool:
-        cancelled = await self.records.cancel(record.job_id)
+        cancelled = await self.records.cancel(record.job_id) or await self._goes_on_cancelled(record.job_id)
         if cancelled:
             self._feeder.give_up(record)
         return cancelled
 
+    async def _goes_on_cancelled(self, job_id: str) -> bool:
+        """It waits or runs here, and is cancelled on the disk: that commit was made and reported as failed."""
+        if not self._feeder.knows(job_id):
+            return False
+        record = await self.records.find(job_id)
+        return record is not None and record.state is JobState.CANCELLED and self._feeder.knows(job_id)
+
     async def cancel_caller(self, caller: str) -> int:
         """End all jobs of a caller that wait or run. How many that were, 0 the next time. Raises StorageUnavailable: ask again."""
-        return await asyncio.shield(self._tasks.start(self._cancel_all(JobFilter(caller=caller, unended=True, limit=CANCELLED_TOGETHER))))
+        return await asyncio.shield(self._tasks.start(self._cancel_all(caller)))
 
-    async def _cancel_all(self, wanted: JobFilter) -> int:
+    async def _cancel_all(self, caller: str) -> int:
+        wanted = JobFilter(caller=caller, unended=True, limit=CANCELLED_TOGETHER)
         ended = 0
         while found := await self.records.list_jobs(wanted):
             ended += sum(await asyncio.gather(*map(self.cancel, found)))
             if len(found) < wanted.limit:
                 break
+        for job_id in self._feeder.jobs_of(caller):  # that the disk does not list
+            record = await self.records.find(job_id)
+            if record is not None:
+                ended += await self.cancel(record)
         return ended
 
     def position(self, job_id: str) -> int | None:

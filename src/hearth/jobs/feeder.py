@@ -97,6 +97,16 @@ class Feeder:
                 self._house.worker.cancel(run.ticket.sequence)
         self.tell_end(record, JobEnd(state=JobState.CANCELLED, reason="cancelled"), record.attempts)
 
+    def knows(self, job_id: str) -> bool:
+        """Whether it waits here or is on its way."""
+        run = self._runs.get(job_id)
+        return self.board.position(job_id) is not None if run is None else not run.cancelled
+
+    def jobs_of(self, caller: str) -> list[str]:
+        """The ids of a caller's jobs that are known here."""
+        jobs = (*self.board.in_line(), *self.under_way())
+        return [job.job_id for job in jobs if job.caller == caller and self.knows(job.job_id)]
+
     def wake(self) -> None:
         """Something has changed that may let a job start."""
         self._wake.set()
