@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hearth.gateway import Gateway
+from hearth.job_types import JOB_ID_PREFIXES
 from hearth.types import RequestId, Sequence
 
 
@@ -29,24 +30,37 @@ class Cancellation:
         return len(self.requests) + self.jobs + self.batches
 
 
-def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
+async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
     """Cancel the one item with this number, in whatever state it is, and nothing else that carries its request id.
 
     Returns:
         True where it is cancelled now or was before, False where it had ended otherwise or never was.
+
+    Raises:
+        StorageUnavailable: it is cancelled, and the job that it ran for not yet; ask again.
     """
+    jobs = gateway.jobs
+    job_id = None if jobs is None else jobs.job_at(sequence)
     parts = (gateway.embeddings, gateway.worker, gateway.cloud)
-    return any(part.cancel(sequence) for part in parts if part is not None)
+    cancelled = any(part.cancel(sequence) for part in parts if part is not None)
+    if cancelled and jobs is not None and job_id is not None:
+        await jobs.cancel_by_id(job_id, caller=None)
+    return cancelled
 
 
-def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str | None) -> bool | None:
-    """Cancel all that goes by this id, in whatever state it is. With a `caller`, only its own.
+async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str | None) -> bool | None:
+    """Cancel all that goes by this id, in whatever state it is: items, and the job with this id. With a `caller`, only its own.
 
     Returns:
-        True where it is cancelled now or was before, False where it had ended otherwise, None where there is no such request.
+        True where any of it is cancelled now or was before, False where it had ended otherwise, None where there is no such request.
+
+    Raises:
+        StorageUnavailable: items are cancelled, the job not yet; ask again.
     """
     parts = (gateway.embeddings, gateway.worker, gateway.cloud)
     said = [part.cancel_request(request_id, caller=caller) for part in parts if part is not None]
+    if gateway.jobs is not None and request_id.startswith(JOB_ID_PREFIXES):
+        said.append(await gateway.jobs.cancel_by_id(request_id, caller=caller))
     known = [cancelled for cancelled in said if cancelled is not None]
     return any(known) if known else None
 

@@ -249,17 +249,17 @@ async def test_a_number_cancels_one_request_of_a_shared_call_or_the_call_with_al
         gathered = [house.ask(text, request_id="req_x") for text in "bcd"]
         await sleep_until(1.5 * SERVICE_S)
         one, *others = gathered
-        assert [cancel_item(house.gateway, one.sequence) for _ in range(2)] == [True, True]
+        assert [await cancel_item(house.gateway, one.sequence) for _ in range(2)] == [True, True]
         with pytest.raises(CallerGone):
             await one.reply.head()
         assert not any(ticket.reply.ended for ticket in others)
         (shared,) = house.accumulator.items()
-        assert cancel_item(house.gateway, shared)
+        assert await cancel_item(house.gateway, shared)
         for ticket in others:
             with pytest.raises(CallerGone):
                 await ticket.reply.head()
-        assert cancel_item(house.gateway, alone.sequence) is False
-        assert cancel_item(house.gateway, Sequence(99)) is False
+        assert await cancel_item(house.gateway, alone.sequence) is False
+        assert await cancel_item(house.gateway, Sequence(99)) is False
 
 
 @in_virtual_time

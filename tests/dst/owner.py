@@ -32,7 +32,7 @@ class Owner:
         if chance < 0.7:
             caller = ask.caller if chance < 0.5 else "a stranger"
             ask.given_up = ask.given_up or caller == ask.caller
-            cancelling.cancel_request(gateway, request_id, caller=caller)
+            await cancelling.cancel_request(gateway, request_id, caller=caller)
             return
         if world.more:
             await self.cancel_everything(ask.caller)

@@ -6,16 +6,17 @@ import asyncio
 
 import pytest
 
-from hearth.cancelling import Cancellation, cancel_caller
+from hearth.cancelling import Cancellation, cancel_caller, cancel_item, cancel_request
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded
 from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob
 from hearth.jobs import desk
 from hearth.jobs.running import Run, run_once
-from hearth.types import Outcome, RequestId
+from hearth.types import Outcome, RequestId, Sequence
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.jobs.test_board import waiting
+from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import settle
 
@@ -67,6 +68,77 @@ async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_
         house.disk.broken = False
         assert await cancel_caller(house.gateway, "me") == Cancellation(requests=(), jobs=1, batches=0)
         assert ends(house) == {"job_1": "cancelled"}
+
+
+async def cancelled_by(house: JobHouse, how: str, job_id: str, *, caller: str | None = "me") -> bool | None:
+    if how == "id":
+        return await cancel_request(house.gateway, RequestId(job_id), caller=caller)
+    sequence = house.jobs.item_of(job_id)
+    assert sequence is not None
+    return await cancel_item(house.gateway, Sequence(sequence))
+
+
+@pytest.mark.parametrize("how", ["id", "number"])
+@in_virtual_time
+async def test_a_job_that_is_cancelled_as_a_request_is_so_on_the_disk_when_that_is_answered(how: str):
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job("job_1", caller="me", service_s=5.0))
+        await sleep_until(2.0)
+        house.disk.latency_s = 0.5
+        assert await cancelled_by(house, how, "job_1") is True
+        assert house.ollama.calls[0].ended_at == 2.0
+        assert house.disk.rows("SELECT state FROM jobs") == [("cancelled",)]
+        assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is True
+        assert await cancel_item(house.gateway, Sequence(1)) is True
+        assert ends(house) == {"job_1": "cancelled"}
+
+
+@pytest.mark.parametrize("how", ["id", "number"])
+@in_virtual_time
+async def test_while_the_disk_is_broken_a_job_that_is_cancelled_as_a_request_frees_the_gpu_and_is_asked_for_again(how: str):
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job("job_1", caller="me", service_s=5.0))
+        mine = house.submit("a", caller="me", request_id="req_1")
+        await sleep_until(2.0)
+        house.disk.broken = True
+        with pytest.raises(StorageUnavailable):
+            await cancelled_by(house, how, "job_1")
+        await settle()
+        assert house.ollama.calls[0].ended_at == 2.0
+        assert await cancel_request(house.gateway, RequestId("req_1"), caller="me") is True
+        assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
+        house.disk.broken = False
+        assert await cancelled_by(house, how, "job_1") is True
+        assert (await house.record("job_1")).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("where", ["in the store", "between two attempts"])
+@in_virtual_time
+async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(where: str):
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        if where == "in the store":
+            await house.accept(job("job_0", caller="them", service_s=10.0))
+        else:
+            house.ollama.next_calls(CallFault.SERVER_ERROR)
+        await house.accept(job("job_1", caller="me"))
+        await sleep_until(2.0)
+        assert house.jobs.position("job_1") == 0
+        assert await cancel_request(house.gateway, RequestId("job_1"), caller="them") is None
+        assert await cancel_request(house.gateway, RequestId("job_9"), caller=None) is None
+        assert [await cancel_request(house.gateway, RequestId("job_1"), caller=caller) for caller in ("me", None)] == [True, True]
+        await sleep_until(30.0)
+        assert ends(house)["job_1"] == "cancelled"
+        assert len(house.ollama.calls) == 1
+
+
+@in_virtual_time
+async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled():
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job("job_1", caller="me"))
+        await house.ended("job_1")
+        assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is False
+        assert await cancel_item(house.gateway, Sequence(1)) is False
+        assert ends(house) == {"job_1": "completed"}
 
 
 @pytest.mark.parametrize("by", ["id", "caller"])

@@ -88,9 +88,9 @@ class Pages:
         return self._found(sequence, caller)
 
     async def cancel_item(self, sequence: int, caller: Caller) -> dict[str, object]:
-        """Cancel this one item, in whatever state it is; again is no error. Raises NotFound as `item`."""
+        """Cancel this one item, in whatever state it is; again is no error. Raises NotFound as `item`, StorageUnavailable as `cancel`."""
         found = self._found(sequence, caller)
-        return {"sequence": sequence, "request_id": found["request_id"], "cancelled": cancel_item(self._gateway, Sequence(sequence))}
+        return {"sequence": sequence, "request_id": found["request_id"], "cancelled": await cancel_item(self._gateway, Sequence(sequence))}
 
     def _found(self, sequence: int, caller: Identity) -> dict[str, object]:
         item = self._gateway.worker.get_item(sequence)
@@ -136,9 +136,14 @@ class Pages:
         return Response(await exposition(self._gateway.readings()), headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
 
     async def cancel(self, request_id: str, caller: Caller) -> dict[str, object]:
-        """Cancel all that carries this id, in whatever state; again is no error. Raises NotFound for unknown ids and those of others."""
+        """Cancel all that carries this id, in whatever state; again is no error.
+
+        Raises:
+            NotFound: for unknown ids and those of others.
+            StorageUnavailable: it is a job's, and the disk did not take its end.
+        """
         owner = None if caller.admin else caller.caller
-        cancelled = cancel_request(self._gateway, RequestId(request_id), caller=owner)
+        cancelled = await cancel_request(self._gateway, RequestId(request_id), caller=owner)
         if cancelled is None:
             raise NotFound("there is no such request")
         return {"request_id": request_id, "cancelled": cancelled}

@@ -90,6 +90,20 @@ class Jobs(HandlingSink):
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: ask again."""
         return await asyncio.shield(self._tasks.start(self._cancel(record)))
 
+    async def cancel_by_id(self, job_id: str, *, caller: str | None) -> bool | None:
+        """The same by its id. With a `caller`, only one of its own.
+
+        Returns:
+            True where it is cancelled now or was before, False where it had ended otherwise, None where there is no such job.
+        """
+        record = await self.records.find(job_id)
+        if record is None or caller not in {None, record.caller}:
+            return None
+        if await self.cancel(record):
+            return True
+        record = await self.records.find(job_id)
+        return record is not None and record.state is JobState.CANCELLED
+
     async def _cancel(self, record: JobRecord) -> bool:
         cancelled = await self.records.cancel(record.job_id) or await self._goes_on_cancelled(record.job_id)
         if cancelled:
@@ -127,6 +141,10 @@ class Jobs(HandlingSink):
     def items(self) -> frozenset[Sequence]:
         """The sequence numbers in the GPU's queue of all jobs that are on their way."""
         return self._feeder.items()
+
+    def job_at(self, sequence: Sequence) -> str | None:
+        """The id of the job that is on its way with this number in the GPU's queue."""
+        return self._feeder.job_at(sequence)
 
     def item_of(self, job_id: str) -> int | None:
         """The sequence number in the GPU's queue of a job that is on its way."""

@@ -129,6 +129,10 @@ class Feeder:
         run = self._runs.get(job_id)
         return None if run is None or run.ticket is None else int(run.ticket.sequence)
 
+    def job_at(self, sequence: Sequence) -> str | None:
+        """The id of the job that is on its way with this number."""
+        return next((job_id for job_id, run in self._runs.items() if run.ticket is not None and run.ticket.sequence == sequence), None)
+
     def start_s(self, position: int, earliest_s: float) -> float | None:
         """Seconds until the job at a position starts; None where nothing tells."""
         ahead = position + len(self._runs) if position > 0 or len(self._runs) >= self._jobs.max_in_queue else 0
