@@ -63,6 +63,7 @@ class Disk:
     def __init__(self, content: bytes | None = None) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.deserialize(content or _migrated())
+        self.connection.execute("PRAGMA foreign_keys = ON")
         self.broken = self.silent = False
         self.latency_s = 0.0
         self.epochs = 0

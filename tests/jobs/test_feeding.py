@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -197,6 +198,22 @@ async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_co
         await first
         assert (await house.accept(job("job_3", idempotency_key="k", digest="d"))).job_id == "job_1"
         await house.ended("job_1")
+    assert len(house.events.of(JobStarted)) == 1
+
+
+@in_virtual_time
+async def test_a_key_that_was_kept_with_another_job_though_the_disk_said_that_it_failed_stays_with_it():
+    async with JobHouse("a", resident=("a",)) as house:
+        letter = job(task_type="letter", job_key="7")
+        asked = replace(letter, job_id="job_2", idempotency_key="k", digest="d")
+        await house.accept(letter)
+        house.disk.silent = True
+        with pytest.raises(StorageUnavailable):
+            await house.accept(asked)
+        house.disk.silent = False
+        await house.ended("job_1")
+        accepted = await house.accept(asked)
+        assert (accepted.job_id, accepted.is_new) == ("job_1", False)
     assert len(house.events.of(JobStarted)) == 1
 
 

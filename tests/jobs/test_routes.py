@@ -218,6 +218,22 @@ async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(
         assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
 
 
+async def test_a_key_that_a_job_of_the_same_job_key_answered_is_answered_with_it_after_its_end(live):
+    letter = {"request": HI, "task_type": "letter", "job_key": "7"}
+    async with live(jobs=JobSettings(max_in_queue=1)) as house:
+        before = await house.accepted(LONG)
+        first = await house.accepted(HI, task_type="letter", job_key="7")
+        answered = await house.post(letter, idempotency_key="k")
+        assert (answered.status, answered.json["id"], answered.json["new"]) == (202, first, False)
+        await house.delete(before)
+        await house.until(first, "completed")
+        again = await house.post(letter, idempotency_key="k")
+        assert (again.status, again.json["id"], again.json["state"]) == (202, first, "completed")
+        assert again.headers["idempotency-replayed"] == "true"
+        assert (await house.post({**letter, "priority": "normal"}, idempotency_key="k")).status == 422
+        assert len((await house.get("/llm/jobs")).json["jobs"]) == 2
+
+
 async def test_the_idempotency_key_of_another_caller_is_another_job(live):
     async with live(keys=True) as house:
         key = {"idempotency_key": "key-1"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ import pytest
 from hearth.config.settings import StorageSettings
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import JobEnd, JobFilter, JobState, Recovered, StoreLimits, Webhook
+from hearth.storage.connections import connect_writer
+from hearth.storage.job_rows import insert
 from hearth.storage.jobs import JobTable
+from hearth.storage.opening import create
+from hearth.storage.schema import shipped_migrations
 from hearth.storage.store import Store
 from tests.jobs.house import Disk, job
 from tests.storage.house import WALL, StoppedClock
@@ -214,6 +219,89 @@ async def test_a_task_type_and_a_key_are_one_job_until_it_has_ended(process):
     assert (await table.add(replace(new, job_id="job_4"), LIMITS)).job_id == "job_1"
     await table.end(1, DONE)
     assert (await table.add(replace(new, job_id="job_5"), LIMITS)).is_new
+
+
+LETTER = job(task_type="letter", job_key="7")
+
+
+async def answered_with_the_letter(process: Callable[[], Awaitable[JobTable]]) -> JobTable:
+    """A letter with a key of its own, and two other keys that it was the answer to; it has ended, and its process died."""
+    table = await process()
+    for name in ("own", "second", "third"):
+        accepted = await table.add(replace(LETTER, job_id=f"job_{name}", idempotency_key=name, digest="d1"), LIMITS)
+        assert (accepted.job_id, accepted.is_new) == ("job_own", name == "own")
+    await table.start(1)
+    await table.end(1, DONE)
+    return await process()
+
+
+@pytest.mark.parametrize("key", ["own", "second", "third"])
+@pytest.mark.parametrize(
+    ("later_s", "change", "same"),
+    [
+        (0.0, {}, True),
+        (DAY_S - 1, {}, True),
+        (DAY_S + 1, {}, False),
+        (0.0, {"caller": "somebody else"}, False),
+        (0.0, {"idempotency_key": "other"}, False),
+    ],
+)
+async def test_a_key_that_was_answered_with_the_job_of_a_job_key_stands_for_it_after_its_end_too(
+    process, clock, key, later_s, change, same
+):
+    table = await answered_with_the_letter(process)
+    clock.advance(later_s)
+    again = await table.add(replace(LETTER, **{"job_id": "job_9", "idempotency_key": key, "digest": "d1"} | change), LIMITS)
+    assert (again.job_id, again.is_new) == (("job_own", False) if same else ("job_9", True))
+
+
+async def test_such_a_key_with_another_body_is_refused_also_without_the_job_key(process):
+    table = await answered_with_the_letter(process)
+    for new in (LETTER, job()):
+        with pytest.raises(KeyReused):
+            await table.add(replace(new, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)
+    assert len(await table.list_jobs(JobFilter())) == 1
+
+
+async def test_such_a_key_may_be_answered_with_another_job_after_a_day_and_stands_for_that_from_then(process, clock):
+    table = await answered_with_the_letter(process)
+    clock.advance(DAY_S + 1)
+    await table.add(replace(LETTER, job_id="job_9"), LIMITS)
+    for later_s in (0.0, DAY_S - 1):
+        clock.advance(later_s)
+        again = await table.add(replace(LETTER, job_id="job_10", idempotency_key="second", digest="d2"), LIMITS)
+        assert (again.job_id, again.is_new) == ("job_9", False)
+        await table.cancel("job_9")
+
+
+async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
+    disk = Disk()
+
+    async def process() -> JobTable:
+        return disk.table(clock)
+
+    table = await answered_with_the_letter(process)
+    assert disk.rows("SELECT idempotency_key FROM job_keys ORDER BY idempotency_key") == [("second",), ("third",)]
+    clock.advance(DAY_S / 2)
+    assert await table.forget(clock.wall()) == 1
+    assert disk.rows("SELECT * FROM job_keys") == []
+    assert (await table.add(replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)).is_new
+
+
+async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
+    path = tmp_path / "hearth.db"
+    create(path, connect_writer, shipped_migrations()[:6])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        insert(connection, replace(LETTER, idempotency_key="own", digest="d1"), WALL)
+    store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
+    assert [each.job_id for each in (await recovered(store.jobs)).waiting] == ["job_1"]
+    for state in (JobState.QUEUED, JobState.CANCELLED):
+        for key in ("own", "second"):
+            again = await store.jobs.add(replace(LETTER, job_id="job_2", idempotency_key=key, digest="d1"), LIMITS)
+            assert (again.job_id, again.is_new) == ("job_1", False)
+        assert await state_of(store.jobs) is state
+        await store.jobs.cancel("job_1")
+    await store.close(5.0)
 
 
 async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(process):

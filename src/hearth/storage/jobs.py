@@ -41,9 +41,13 @@ ROWS_PER_STEP = 100
 INTERRUPTED = "interrupted_by_restart"
 
 _REPEATED = (
-    "SELECT id, number, digest, accepted_wall_s FROM jobs WHERE caller = ? AND idempotency_key = ? AND accepted_wall_s > ? "
-    "ORDER BY number DESC LIMIT 1"
+    "SELECT * FROM (SELECT id, number, digest, accepted_wall_s FROM jobs "
+    "WHERE caller = :caller AND idempotency_key = :key AND accepted_wall_s > :since ORDER BY number DESC LIMIT 1) "
+    "UNION ALL SELECT j.id, j.number, k.digest, j.accepted_wall_s FROM job_keys k JOIN jobs j ON j.number = k.job "
+    "WHERE k.caller = :caller AND k.idempotency_key = :key AND k.answered_wall_s > :since LIMIT 1"
 )
+_KEEP_KEY = "INSERT OR REPLACE INTO job_keys (caller, idempotency_key, digest, job, answered_wall_s) VALUES (?, ?, ?, ?, ?)"
+"""What it may replace is older than `KEY_LIFE_S`."""
 _SAME_KEY = (
     "SELECT id, number, accepted_wall_s FROM jobs "
     "WHERE caller = ? AND task_type = ? AND job_key = ? AND state IN ('queued', 'running') ORDER BY number LIMIT 1"
@@ -181,7 +185,7 @@ class JobTable:
 
 
 def _add(new: NewJob, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Acceptance:
-    known = _repeated(new, now, connection) or _same_key(new, connection)
+    known = _repeated(new, now, connection) or _same_key(new, now, connection)
     if known is not None:
         return known
     if totals(connection)[0] >= limits.max_queued:
@@ -194,7 +198,8 @@ def _add(new: NewJob, limits: StoreLimits, now: float, connection: sqlite3.Conne
 def _repeated(new: NewJob, now: float, connection: sqlite3.Connection) -> Acceptance | None:
     if new.idempotency_key is None:
         return None
-    row = connection.execute(_REPEATED, (new.caller, new.idempotency_key, now - KEY_LIFE_S)).fetchone()
+    values = {"caller": new.caller, "key": new.idempotency_key, "since": now - KEY_LIFE_S}
+    row = connection.execute(_REPEATED, values).fetchone()
     if row is None:
         return None
     if row[2] != new.digest:
@@ -202,11 +207,16 @@ def _repeated(new: NewJob, now: float, connection: sqlite3.Connection) -> Accept
     return Acceptance(job_id=row[0], number=row[1], is_new=False, accepted_wall_s=row[3])
 
 
-def _same_key(new: NewJob, connection: sqlite3.Connection) -> Acceptance | None:
+def _same_key(new: NewJob, now: float, connection: sqlite3.Connection) -> Acceptance | None:
+    """The job that has not ended; it stands for the idempotency key from now on, so that asking again after its end starts no other."""
     if new.task_type is None or new.job_key is None:
         return None
     row = connection.execute(_SAME_KEY, (new.caller, new.task_type, new.job_key)).fetchone()
-    return None if row is None else Acceptance(job_id=row[0], number=row[1], is_new=False, accepted_wall_s=row[2])
+    if row is None:
+        return None
+    if new.idempotency_key is not None:
+        connection.execute(_KEEP_KEY, (new.caller, new.idempotency_key, new.digest, row[1], now))
+    return Acceptance(job_id=row[0], number=row[1], is_new=False, accepted_wall_s=row[2])
 
 
 def _start(number: int, epoch: int, now: float, connection: sqlite3.Connection) -> StartedJob | None:

@@ -80,8 +80,9 @@ PART = Part(
         ),
         row(
             "F-46",
-            "one idempotency key: again, at the same moment, with another body, of another caller, after the end, after its time",
-            "one job; 409, 422, the kept result, another job, a new job",
+            "one idempotency key: again, at the same moment, with another body, of another caller, after the end, after its time, "
+            "answered with a job of the same `job_key`",
+            "one job; 409, 422, the kept result, another job, a new job, that job also after its end",
             shown(
                 "jobs/test_routes",
                 "the_same_idempotency_key_is_the_same_job_and_another_body_is_422",
@@ -92,6 +93,7 @@ PART = Part(
                 "jobs/test_table",
                 "an_idempotency_key_stands_for_one_job_of_its_caller_for_a_day",
                 "an_idempotency_key_stands_for_an_ended_job_too_and_another_body_is_refused",
+                "a_key_that_was_answered_with_the_job_of_a_job_key_stands_for_it_after_its_end_too",
             ),
         ),
         row(
