@@ -84,6 +84,7 @@ class NewBatch:
         models: patterns of the models that its caller may use; empty is all.
         window_text, window_s: how long it may take, as it was written and in seconds.
         output_life_s: how long its files are kept once they are complete.
+        idempotency_key, digest: as for jobs.
     """
 
     batch_id: str
@@ -97,6 +98,8 @@ class NewBatch:
     window_s: float
     output_life_s: float
     metadata: Mapping[str, str] | None = None
+    idempotency_key: str | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

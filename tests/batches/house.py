@@ -41,6 +41,22 @@ def jsonl(*requests: dict[str, Any]) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
 
 
+def new_batch(batch_id: str = "batch_1", **changed: Any) -> NewBatch:
+    wanted: dict[str, Any] = {
+        "batch_id": batch_id,
+        "caller": "test",
+        "lane": Lane.INTERNAL,
+        "priority": Priority.BACKGROUND,
+        "models": (),
+        "endpoint": COMPLETIONS,
+        "input_file_id": f"file-{batch_id}",
+        "window_text": "24h",
+        "window_s": 24 * HOUR_S,
+        "output_life_s": 720 * HOUR_S,
+    }
+    return NewBatch(**wanted | changed)
+
+
 class BatchHouse(JobHouse):
     """A gateway with batches, for the time of the block: one process's life with the disk."""
 
@@ -78,22 +94,10 @@ class BatchHouse(JobHouse):
         await self.files.seal(number, NewFile(file_id=file_id, caller=caller, filename="in.jsonl", life_s=life_s))
         return file_id
 
-    async def started(self, content: bytes, batch_id: str = "batch_1", *, window_s: float = 24 * HOUR_S, **changed: Any) -> BatchRecord:
+    async def started(self, content: bytes, batch_id: str = "batch_1", **changed: Any) -> BatchRecord:
         """A batch of a file of its own."""
         file_id = await self.uploaded(content, file_id=f"file-{batch_id}")
-        wanted: dict[str, Any] = {
-            "batch_id": batch_id,
-            "caller": "test",
-            "lane": Lane.INTERNAL,
-            "priority": Priority.BACKGROUND,
-            "models": (),
-            "endpoint": COMPLETIONS,
-            "input_file_id": file_id,
-            "window_text": "24h",
-            "window_s": window_s,
-            "output_life_s": 720 * HOUR_S,
-        }
-        return await self.batches.create(NewBatch(**wanted | changed))
+        return await self.batches.create(new_batch(batch_id, **{"input_file_id": file_id} | changed))
 
     async def batch(self, batch_id: str = "batch_1") -> BatchRecord:
         found = await self.table_of_batches.find(batch_id)

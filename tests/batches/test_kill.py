@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -13,6 +14,7 @@ from tests.batches.house import requests_of
 from tests.jobs.test_kill import WITHIN_S, Ledger, Process
 
 REQUESTS = 30
+KEY = {"Idempotency-Key": "night-7"}
 
 
 async def next_life(directory: Path, ledger: Ledger) -> tuple[Process, openai.AsyncOpenAI]:
@@ -21,12 +23,13 @@ async def next_life(directory: Path, ledger: Ledger) -> tuple[Process, openai.As
 
 
 @pytest.mark.timeout(120)
-async def test_a_batch_survives_kill_9_and_answers_every_request_once(tmp_path: Path) -> None:
+async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_once(tmp_path: Path) -> None:
     ledger = Ledger()
     process, client = await next_life(tmp_path, ledger)
     content = requests_of("/v1/embeddings", *({"model": "nomic-embed-text", "input": f"text {number}"} for number in range(REQUESTS)))
     file = await client.files.create(file=("x.jsonl", content), purpose="batch")
-    batch = await client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+    wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h", "extra_headers": KEY}
+    batch = await client.batches.create(**wanted)
     async with asyncio.timeout(WITHIN_S):
         while len(ledger.ends) < 3:
             process.moved.clear()
@@ -34,6 +37,7 @@ async def test_a_batch_survives_kill_9_and_answers_every_request_once(tmp_path: 
     await process.die()
     await client.close()
     process, client = await next_life(tmp_path, ledger)
+    assert (await client.batches.create(**wanted)).id == batch.id
     async with asyncio.timeout(WITHIN_S):
         process.moved.clear()
         while (batch := await client.batches.retrieve(batch.id)).status != "completed":

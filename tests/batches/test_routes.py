@@ -286,6 +286,46 @@ async def test_a_full_store_takes_no_file(live):
         assert (await house.form({"purpose": b"batch", "file": b"x" * 1000})).status == 200
 
 
+async def test_a_batch_is_taken_once_for_an_idempotency_key_whatever_has_become_of_it(live):
+    key = {"Idempotency-Key": "k" * 255}
+    async with live() as house, house.client() as client:
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        first = await client.batches.with_raw_response.create(**wanted, extra_headers=key)
+        assert "idempotency-replayed" not in first.headers
+        ended = await house.ended(client, first.parse().id)
+        await client.files.delete(file.id)
+        again = await client.batches.with_raw_response.create(**wanted, extra_headers=key)
+        assert (again.parse(), again.headers["idempotency-replayed"]) == (ended, "true")
+        with pytest.raises(openai.UnprocessableEntityError, match="Idempotency-Key"):
+            await client.batches.create(**wanted, metadata={"night": "8"}, extra_headers=key)
+        assert [each.id async for each in client.batches.list()] == [ended.id]
+        job = await house.ask("POST", "/llm/jobs", {"request": EMBED}, idempotency_key=key["Idempotency-Key"])
+        assert (job.status, job.json["new"]) == (202, True)
+
+
+async def test_a_batch_without_an_idempotency_key_is_a_new_one_and_one_that_is_none_is_refused(live):
+    async with live() as house, house.client() as client:
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        taken = {(await client.batches.create(**wanted)).id for _ in range(2)}
+        for key in ("", "x" * 256, "a\tb", "\u00e9"):
+            got = await house.ask("POST", "/v1/batches", wanted, idempotency_key=key)
+            assert (got.status, "Idempotency-Key" in got.json["error"]["message"]) == (400, True)
+        assert {each.id async for each in client.batches.list()} == taken
+        assert len(taken) == 2
+
+
+async def test_of_batches_with_one_key_at_the_same_moment_one_is_taken(live):
+    async with live() as house, house.client() as client:
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        got = await asyncio.gather(*(house.ask("POST", "/v1/batches", wanted, idempotency_key="k") for _ in range(8)))
+        assert {answer.status for answer in got} <= {200, 409}
+        taken = {answer.json["id"] for answer in got if answer.status == 200}
+        assert [each.id async for each in client.batches.list()] == list(taken)
+
+
 async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=1, requests_per_hour=100))
     async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:

@@ -9,18 +9,21 @@ import re
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import count, standing_of
+from hearth.admission.gate import Standing, count, standing_of
 from hearth.api.asked import Caller, CurrentVisit
 from hearth.api.files import DAY_S, batches_of, listing
+from hearth.api.idempotency import headers_of, key_of
 from hearth.batch_types import BatchRecord, BatchStatus, NewBatch, Page
 from hearth.batches.desk import Batches
 from hearth.batches.lines import ENDPOINTS
 from hearth.clock import new_batch_id
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
+from hearth.jobs.requests import digest_of
 
 BATCHES_PATH = "/v1/batches"
 MAX_WINDOW_S = 30 * DAY_S
@@ -66,19 +69,25 @@ class BatchPages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def create(self, asked: BatchBody, visit: CurrentVisit, caller: Caller) -> dict[str, object]:
+    async def create(self, asked: BatchBody, visit: CurrentVisit, caller: Caller) -> JSONResponse:
         """Take a batch: answered once it is on the disk.
 
         Raises:
             BadRequest, RateLimited: see `admission.gate`; a batch counts once.
-            NotFound: the caller has no such file. QueueFull, ShuttingDown, StorageUnavailable: see `batches.desk`.
+            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `batches.desk`.
         """
-        batches, settings = batches_of(self._gateway), self._gateway.config.settings
+        batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:
             raise BadRequest(f"endpoint: write one of {', '.join(ENDPOINTS)}")
         standing = standing_of(caller, visit.headers, self._gateway.config)
-        expiry = asked.output_expires_after
-        new = NewBatch(
+        new = self._new(asked, caller, standing, key_of(visit))
+        count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        batch = await batches.create(new)
+        return JSONResponse(batch_view(batch), headers=headers_of(is_new=batch.batch_id == new.batch_id))
+
+    def _new(self, asked: BatchBody, caller: Identity, standing: Standing, key: str | None) -> NewBatch:
+        settings, expiry = self._gateway.config.settings, asked.output_expires_after
+        return NewBatch(
             batch_id=new_batch_id(),
             caller=caller.caller,
             lane=standing.lane,
@@ -90,9 +99,9 @@ class BatchPages:
             window_s=window_s_of(asked.completion_window),
             output_life_s=settings.batches.keep_files_days * DAY_S if expiry is None else expiry.seconds,
             metadata=asked.metadata,
+            idempotency_key=key,
+            digest=digest_of(asked.model_dump(mode="json")),
         )
-        count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
-        return batch_view(await batches.create(new))
 
     async def batch(self, batch_id: str, caller: Caller) -> dict[str, object]:
         """One batch. Raises NotFound, StorageUnavailable."""
@@ -114,7 +123,7 @@ class BatchPages:
 
 def add_batch_pages(app: FastAPI, pages: BatchPages) -> None:
     """Put the pages into the application."""
-    app.add_api_route(BATCHES_PATH, pages.create, methods=["POST"])
+    app.add_api_route(BATCHES_PATH, pages.create, methods=["POST"], response_model=None)
     app.add_api_route(BATCHES_PATH, pages.listed)
     app.add_api_route(f"{BATCHES_PATH}/{{batch_id}}", pages.batch)
     app.add_api_route(f"{BATCHES_PATH}/{{batch_id}}/cancel", pages.cancel, methods=["POST"])

@@ -17,6 +17,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from hearth.admission.auth import Identity
 from hearth.admission.gate import Standing, admit, standing_of
 from hearth.api.asked import Caller, CurrentVisit, in_a_line, problem_of
+from hearth.api.idempotency import headers_of, key_of
 from hearth.api.visit import Visit
 from hearth.clock import RequestIds
 from hearth.config.settings import Settings
@@ -29,7 +30,6 @@ from hearth.jobs.requests import body_of, digest_of, endpoint_of, envelope_of
 from hearth.types import Priority
 
 JOBS_PATH = "/llm/jobs"
-MAX_KEY_CHARS = 255
 MAX_ROWS = 1000
 _HIDDEN = frozenset({"number", "job_id", "path", "lane", "priority", "state", "content_type", "result", "webhook"})
 
@@ -78,7 +78,7 @@ class JobPages:
         jobs = self._jobs()
         accepted = await jobs.accept(await self._new(asked, visit, caller))
         shown = await self._shown(jobs, accepted)
-        headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | ({} if accepted.is_new else {"idempotency-replayed": "true"})
+        headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | headers_of(is_new=accepted.is_new)
         return JSONResponse(shown, status_code=202, headers=headers)
 
     async def take(self, visit: Visit, caller: Identity, body: bytes) -> None:
@@ -98,7 +98,7 @@ class JobPages:
         path = endpoint_of(asked.request, asked.endpoint)
         body = body_of(path, asked.request)
         envelope = envelope_of(path, body, settings)
-        key = _idempotency_key(visit)
+        key = key_of(visit)
         webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
         standing = standing_of(caller, visit.headers, self._gateway.config, task_type=asked.task_type)
         admit(caller, envelope.model, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
@@ -177,16 +177,6 @@ def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Se
     listed = settings.priority_map.get(standing.task_type or "", settings.jobs.priority)
     wanted = listed if asked.priority is None else Priority[asked.priority.upper()]
     return max(wanted, caller.max_priority)
-
-
-def _idempotency_key(visit: Visit) -> str | None:
-    raw = visit.headers.get(b"idempotency-key")
-    if raw is None:
-        return None
-    key = raw.decode("latin-1")
-    if b"idempotency-key" in visit.headers.repeated or not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
-        raise BadRequest(f"send one Idempotency-Key of 1 to {MAX_KEY_CHARS} printable characters")
-    return key
 
 
 def _view(jobs: Jobs, record: JobRecord, caller: Identity) -> dict[str, object]:

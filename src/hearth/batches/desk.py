@@ -18,6 +18,7 @@ from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, GatewayStopping, InternalFault, JobEnded
 from hearth.jobs.desk import Jobs
 from hearth.jobs.feeder import House
+from hearth.jobs.keys import KeysInUse
 from hearth.observability.handling import HandlingSink
 
 LOOK_INTERVAL_S = 10.0
@@ -45,6 +46,7 @@ class Batches(HandlingSink):
         self._jobs = jobs
         self._house = house
         self._runner = Runner(shelf, jobs, house)
+        self._keys = KeysInUse()
         self._checks: dict[int, Check] = {}
         self._open: tuple[BatchRecord, ...] = ()
         self._wake = asyncio.Event()
@@ -54,10 +56,11 @@ class Batches(HandlingSink):
         self._handlers = {GatewayStopping: self._on_stopping, JobEnded: self._on_job_ended}
 
     async def create(self, new: NewBatch) -> BatchRecord:
-        """Take a batch; when this returns, it is on the disk.
+        """Take a batch; when this returns, it is on the disk: that one, or the one that its idempotency key stands for.
 
         Raises:
             BadRequest: its requests would wait for an off-peak time that never comes.
+            KeyInUse, KeyReused: as for jobs.
             NotFound: its caller has no such file.
             QueueFull, ShuttingDown, StorageUnavailable: as for jobs.
         """
@@ -66,7 +69,8 @@ class Batches(HandlingSink):
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
         if settings.batches.window is BatchWindow.OFF_PEAK and not self._jobs.off_peak_comes():
             raise BadRequest("batches.window is offpeak, and it is active hours all day here, so that never comes")
-        accepted = await self.records.add(new, settings.batches.max_open)
+        with self._keys.use(new.caller, new.idempotency_key):
+            accepted = await self.records.add(new, settings.batches.max_open)
         self._wake.set()
         return accepted
 

@@ -64,7 +64,12 @@ class BatchRecords(Protocol):
     """Batches by their ids; every change resolves once it is on the disk. Raises StorageUnavailable where it may not be."""
 
     async def add(self, new: NewBatch, max_open: int) -> BatchRecord:
-        """Keep a batch. Raises NotFound (there is no such file of its caller's), QueueFull."""
+        """Keep a batch, or say which one its idempotency key stands for.
+
+        Raises:
+            KeyReused: the key stands for another request.
+            NotFound, QueueFull: there is no such file of its caller's; `max_open` batches are open.
+        """
 
     async def find(self, batch_id: str) -> BatchRecord | None:
         """One batch."""

@@ -9,10 +9,11 @@ import asyncio
 from contextlib import suppress
 
 from hearth.config.settings import JobSettings
-from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable
+from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, DrainEnded, GatewayStopping, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
 from hearth.jobs.feeder import Feeder, House, named
+from hearth.jobs.keys import KeysInUse
 from hearth.jobs.tending import Tasks
 from hearth.observability.handling import HandlingSink
 from hearth.ports import JobQueue, JobRecords
@@ -36,7 +37,7 @@ class Jobs(HandlingSink):
         self._house = house
         self._feeder = Feeder(queue, house)
         self._tasks = Tasks(house.clock, house.events)
-        self._keys: set[tuple[str, str]] = set()
+        self._keys = KeysInUse()
         self._handlers = {GatewayStopping: self._on_stopping, **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake())}
 
     async def accept(self, new: NewJob) -> Acceptance:
@@ -52,16 +53,8 @@ class Jobs(HandlingSink):
             raise ShuttingDown(retry_after_s=self._house.config().settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
             raise BadRequest("window: it is active hours all day here (scheduling.active_hours), so off-peak never comes")
-        if new.idempotency_key is None:
+        with self._keys.use(new.caller, new.idempotency_key):
             return await asyncio.shield(self._tasks.start(self._add(new)))
-        key = (new.caller, new.idempotency_key)
-        if key in self._keys:
-            raise KeyInUse(retry_after_s=1.0)
-        self._keys.add(key)
-        try:
-            return await asyncio.shield(self._tasks.start(self._add(new)))
-        finally:
-            self._keys.discard(key)
 
     async def _add(self, new: NewJob) -> Acceptance:
         accepted = await self._queue.add(new, limits_of(self._house.config().settings.jobs))

@@ -16,8 +16,9 @@ from typing import Any
 
 from hearth.batch_types import BatchLine, BatchRecord, BatchStatus, NewBatch, Page, Problem, Tokens
 from hearth.clock import Clock, new_file_id
-from hearth.errors import NotFound, QueueFull
+from hearth.errors import KeyReused, NotFound, QueueFull
 from hearth.storage.files import place_of
+from hearth.storage.jobs import KEY_LIFE_S
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority
@@ -28,12 +29,15 @@ _COLUMNS = (
     "input_file_id, output_file, output_file_id, error_file, error_file_id, model, total, completed, failed, prompt_tokens, output_tokens, "
     "problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s, cancelling_wall_s, ended_wall_s"
 )
+_REPEATED = (
+    "SELECT number, digest FROM batches WHERE caller = ? AND idempotency_key = ? AND created_wall_s > ? ORDER BY number DESC LIMIT 1"
+)
 _OPEN = "SELECT COUNT(*) FROM batches WHERE ended_wall_s IS NULL"
 _INPUT = "SELECT number FROM files WHERE id = ? AND caller = ? AND state = 'ready' AND purpose = 'batch'"
 _ADD = (
     "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, metadata, input_file, "
-    "input_file_id, created_wall_s, expires_wall_s) VALUES (:id, :caller, :lane, :priority, :models, :endpoint, 'validating', "
-    ":window_text, :output_life_s, :metadata, :input_file, :input_file_id, :now, :expires)"
+    "input_file_id, created_wall_s, expires_wall_s, idempotency_key, digest) VALUES (:id, :caller, :lane, :priority, :models, :endpoint, "
+    "'validating', :window_text, :output_life_s, :metadata, :input_file, :input_file_id, :now, :expires, :idempotency_key, :digest)"
 )
 _FIND = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"  # noqa: S608 - our names
 _FIND_NUMBER = f"SELECT {_COLUMNS} FROM batches WHERE number = ?"  # noqa: S608 - our names
@@ -86,9 +90,10 @@ class BatchTable:
         self._clock = clock
 
     async def add(self, new: NewBatch, max_open: int) -> BatchRecord:
-        """Keep a batch.
+        """Keep a batch, or say which one its idempotency key stands for.
 
         Raises:
+            KeyReused: the key stands for another request.
             NotFound: its caller has no such file, or one that was not uploaded for batches.
             QueueFull: `max_open` batches are open.
         """
@@ -138,6 +143,9 @@ class BatchTable:
 
 
 def _add(new: NewBatch, now: float, max_open: int, connection: sqlite3.Connection) -> BatchRecord:
+    known = _repeated(new, now, connection)
+    if known is not None:
+        return known
     found = connection.execute(_INPUT, (new.input_file_id, new.caller)).fetchone()
     if found is None:
         raise NotFound(f"there is no file {new.input_file_id} of yours with the purpose batch")
@@ -157,8 +165,21 @@ def _add(new: NewBatch, now: float, max_open: int, connection: sqlite3.Connectio
         "input_file_id": new.input_file_id,
         "now": now,
         "expires": now + new.window_s,
+        "idempotency_key": new.idempotency_key,
+        "digest": new.digest,
     }
     return _sure(connection, connection.execute(_ADD, values).lastrowid)
+
+
+def _repeated(new: NewBatch, now: float, connection: sqlite3.Connection) -> BatchRecord | None:
+    if new.idempotency_key is None:
+        return None
+    row = connection.execute(_REPEATED, (new.caller, new.idempotency_key, now - KEY_LIFE_S)).fetchone()
+    if row is None:
+        return None
+    if row[1] != new.digest:
+        raise KeyReused
+    return _sure(connection, row[0])
 
 
 def _listed(page: Page, connection: sqlite3.Connection) -> tuple[BatchRecord, ...]:

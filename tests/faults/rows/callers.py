@@ -80,8 +80,8 @@ PART = Part(
         ),
         row(
             "F-46",
-            "one idempotency key: again, at the same moment, with another body, of another caller, after the end, after its time, "
-            "answered with a job of the same `job_key`",
+            "one idempotency key of jobs or batches: again, at the same moment, with another body, of another caller, after the end, "
+            "after its time, answered with a job of the same `job_key`",
             "one job; 409, 422, the kept result, another job, a new job, that job also after its end",
             shown(
                 "jobs/test_routes",
@@ -95,6 +95,13 @@ PART = Part(
                 "an_idempotency_key_stands_for_an_ended_job_too_and_another_body_is_refused",
                 "a_key_that_was_answered_with_the_job_of_a_job_key_stands_for_it_after_its_end_too",
             ),
+            shown(
+                "batches/test_keys",
+                "a_key_stands_for_one_batch_for_a_day",
+                "a_key_with_another_body_is_refused_and_starts_nothing",
+                "two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch",
+            ),
+            shown("batches/test_routes", "a_batch_is_taken_once_for_an_idempotency_key_whatever_has_become_of_it"),
         ),
         row(
             "F-47",

@@ -1,0 +1,153 @@
+"""`Idempotency-Key` of batches: what is asked for again is the batch that was taken, whatever has become of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hearth.batch_types import NewFile
+from hearth.config.settings import StorageSettings
+from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
+from hearth.events import BatchStarted
+from hearth.storage.connections import connect_writer
+from hearth.storage.opening import create
+from hearth.storage.schema import shipped_migrations
+from hearth.storage.store import Store
+from tests.batches.house import HOUR_S, BatchHouse, jsonl, lines, new_batch
+from tests.jobs.house import Disk
+from tests.storage.house import WALL, StoppedClock
+from tests.support.virtual_time import in_virtual_time
+from tests.worker.house import settings_with
+
+KEY = {"idempotency_key": "k", "digest": "d1"}
+FIRST = new_batch(**KEY)
+AGAIN = replace(FIRST, batch_id="batch_2")
+
+
+async def count(house: BatchHouse) -> int:
+    return int(house.disk.rows("SELECT COUNT(*) FROM batches")[0][0])
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: StoppedClock) -> AsyncIterator[Store]:
+    store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
+    yield store
+    await store.close(5.0)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "change", "same"),
+    [
+        (0.0, {}, True),
+        (24 * HOUR_S - 1, {}, True),
+        (24 * HOUR_S + 1, {}, False),
+        (0.0, {"idempotency_key": "other"}, False),
+        (0.0, {"idempotency_key": None}, False),
+    ],
+)
+async def test_a_key_stands_for_one_batch_for_a_day(tmp_path, later_s, change, same):
+    clock = StoppedClock()
+    async with opened(tmp_path / "hearth.db", clock) as store:
+        number = await store.files.begin("test")
+        await store.files.seal(number, NewFile(file_id=FIRST.input_file_id, caller="test", filename="x", life_s=720 * HOUR_S))
+        await store.batches.add(FIRST, 10)
+    clock.advance(later_s)
+    async with opened(tmp_path / "hearth.db", clock) as store:
+        assert (await store.batches.add(replace(AGAIN, **change), 10)).batch_id == ("batch_1" if same else "batch_2")
+        assert len(await store.batches.open_batches()) == (1 if same else 2)
+
+
+@in_virtual_time
+async def test_a_batch_that_has_ended_is_answered_as_it_is_also_by_the_next_process():
+    async with BatchHouse("a", resident=("a",)) as first:
+        await first.started(jsonl(*lines(2)), **KEY)
+        ended = await first.ended_batch()
+    async with BatchHouse("a", resident=("a",), disk=first.disk) as house:
+        assert await house.batches.create(AGAIN) == ended
+        assert await count(house) == 1
+
+
+@in_virtual_time
+async def test_the_key_of_another_caller_stands_for_nothing():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(1)), **KEY)
+        with pytest.raises(NotFound):
+            await house.batches.create(replace(AGAIN, caller="somebody else"))
+
+
+@in_virtual_time
+async def test_a_key_with_another_body_is_refused_and_starts_nothing():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(1)), **KEY)
+        for _ in range(2):
+            with pytest.raises(KeyReused):
+                await house.batches.create(replace(AGAIN, digest="d2"))
+            await house.ended_batch()
+        assert await count(house) == 1
+
+
+@in_virtual_time
+async def test_what_would_refuse_a_new_batch_does_not_refuse_one_that_was_taken():
+    async with BatchHouse("a", resident=("a",), settings=settings_with(batches={"max_open": 1})) as house:
+        await house.started(jsonl(*lines(1)), **KEY)
+        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+        await house.ended_batch()
+        file = await house.files.find("file-batch_1")
+        assert file is not None
+        await house.batches.delete_file(file.number)
+        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+
+
+@in_virtual_time
+async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the_one_that_is_asked_for_again():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.uploaded(jsonl(*lines(2)), file_id=FIRST.input_file_id)
+        house.disk.silent = True
+        with pytest.raises(StorageUnavailable):
+            await house.batches.create(FIRST)
+        house.disk.silent = False
+        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+        await house.ended_batch()
+        assert len(house.events.of(BatchStarted)) == 1
+
+
+@in_virtual_time
+async def test_two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch():
+    disk = Disk()
+    async with BatchHouse("a", resident=("a",), disk=disk) as house:
+        await house.uploaded(jsonl(*lines(1)), file_id=FIRST.input_file_id)
+        disk.latency_s = 0.1
+        first = asyncio.ensure_future(house.batches.create(FIRST))
+        await asyncio.sleep(0)
+        with pytest.raises(KeyInUse):
+            await house.batches.create(AGAIN)
+        await first
+        assert (await house.batches.create(AGAIN)).batch_id == "batch_1"
+        await house.ended_batch()
+
+
+async def test_a_batch_of_a_file_without_keys_goes_on_and_new_ones_have_keys(tmp_path):
+    path = tmp_path / "hearth.db"
+    create(path, connect_writer, shipped_migrations()[:7])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "INSERT INTO files (id, caller, purpose, filename, state, created_wall_s, bytes) "
+            "VALUES ('file-batch_1', 'test', 'batch', 'in.jsonl', 'ready', ?, 1)",
+            (WALL,),
+        )
+        connection.execute(
+            "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, input_file, "
+            "input_file_id, created_wall_s, expires_wall_s) VALUES ('batch_0', 'test', 'internal', 2, '[]', '/v1/completions', "
+            "'validating', '24h', 1.0, 1, 'file-batch_1', ?, ?)",
+            (WALL, WALL + 24 * HOUR_S),
+        )
+    async with opened(path, StoppedClock()) as store:
+        assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0"]
+        assert (await store.batches.add(FIRST, 10)).batch_id == (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"
+        assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0", "batch_1"]
