@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +21,7 @@ from hearth.money import nano_usd, usd
 from hearth.types import BackendCall, Outcome
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
 from tests.cloud.house import BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, WITHIN_S, CloudHome, ledger_rows, open_cloud_home
+from tests.emulator.waiting import until
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
 from tests.worker.house import new_item
 
@@ -430,3 +433,16 @@ async def test_after_a_run_full_of_faults_the_books_are_what_claude_charged(home
     await home.ends(40)
     assert len({event.sequence for event in home.ended}) == 40
     await billed_equals_books(home)
+
+
+async def test_whoever_leaves_while_the_disk_takes_its_time_is_not_answered_by_claude(home: CloudHome):
+    with closing(sqlite3.connect(home.database, isolation_level=None)) as shell:
+        shell.execute("BEGIN IMMEDIATE")
+        asking = asyncio.ensure_future(post(home, BODY))
+        await until(lambda: home.spent()["reserved_usd"])
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await post(home, {}, BOSS, "/llm/requests/nothing/cancel")  # by its answer the end of the other connection has been seen
+    (ended,) = await home.ends(1)
+    assert (ended.outcome, home.claude_api.requests) == (Outcome.CANCELLED, [])
+    assert [state for _, state, _, _ in await home.books()] == ["released"]

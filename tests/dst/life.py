@@ -12,8 +12,9 @@ from hearth.cloud.desk import Cloud
 from hearth.cloud.purse import Purse
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import RateLimitSettings, Settings
-from hearth.errors import RateLimited
+from hearth.errors import BackendGone, RateLimited
 from hearth.gateway import BackendIdentity, Gateway
+from hearth.intake import Ticket
 from hearth.jobs.desk import Jobs
 from hearth.jobs.feeder import House
 from hearth.jobs.telling import Telling
@@ -87,6 +88,7 @@ class Life:
             clock=self.clock,
             events=gateway.events,
             sequences=gateway.worker.sequences,
+            doors=gateway.worker.doors,
             state=gateway.worker.scheduler.state,
             resolve=gateway.resolve,
             changed=lambda: gateway.worker.post(TimerFired()),
@@ -170,6 +172,8 @@ class Life:
 
     def judge_admission(self, caller: str, lane: Lane, now: float, refusal: Exception | None) -> None:
         """A caller has just asked; was it right to let it in, or not to?"""
+        if self.killed:
+            return
         if lane is Lane.INTERNAL:
             if isinstance(refusal, RateLimited):
                 self.watch.broken.append(f"at {now:g} s: the house's own work is limited")
@@ -187,6 +191,12 @@ class Life:
         if free_at > now:
             self.watch.broken.append(f"at {now:g} s: {caller} asks too often and is admitted")
         self.stamps.note(caller, now)
+
+    def survived(self, ticket: Ticket) -> Ticket:
+        """The ticket, unless it was made by a process that is dead: then its caller's connection has ended. Raises BackendGone."""
+        if self.killed and ticket.sequence not in self.watch.items:
+            raise BackendGone
+        return ticket
 
     async def end(self, grace_s: float | None = None) -> None:
         """Stop it in good order."""

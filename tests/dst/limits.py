@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from types import coroutine
+from typing import Any, TypeVar, cast
 
 from hearth.config.settings import CallerLimits, RateLimitSettings
+from hearth.errors import HearthError
+
+T = TypeVar("T")
 
 WINDOWS_S = (60.0, 3600.0)
 CLOSE_S = 1e-5
@@ -39,3 +44,19 @@ class AllStamps:
         per_hour = limits.default.requests_per_hour if own.requests_per_hour is None else own.requests_per_hour
         allowed = (per_minute or 0, per_hour or 0)
         return all(sum(stamp + window > at >= stamp for stamp in stamps) < limit for window, limit in zip(WINDOWS_S, allowed, strict=True))
+
+
+@coroutine
+def admitted(asking: Coroutine[Any, Any, T], judge: Callable[[HearthError | None], None]) -> Generator[Any, Any, T]:
+    """What comes of it; `judge` hears of the refusal, if any, in the instant in which it is let in: before it waits for anything."""
+    try:
+        waits_for = asking.send(None)
+    except StopIteration as taken:
+        judge(None)
+        return cast("T", taken.value)
+    except HearthError as refusal:
+        judge(refusal)
+        raise
+    judge(None)
+    yield waits_for
+    return cast("T", (yield from asking))

@@ -139,7 +139,7 @@ SHELL = (
     Mutant(
         what="a call starts before its money is on the disk",
         module="cloud.desk",
-        old="        await self._purse.record(call.reservation)\n",
+        old="        await self._purse.record(reservation)\n",
         new="",
     ),
     Mutant(

@@ -10,6 +10,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.dst.disk import WholeDisk
 from tests.dst.drawing import CALLERS, MODELS, Drawn, houses
 from tests.dst.hooks import Hooks
 from tests.dst.life import Life
+from tests.dst.limits import admitted
 from tests.dst.more import More, more_of
 from tests.dst.neighbour import SharedOllama
 from tests.dst.overnight import Overnight
@@ -196,12 +198,9 @@ class World:
         who = identity(ask.caller, lane, allow_cloud=allow_cloud)
         asking = submit(life.gateway, ask.visit(task_type), who, ask.wanted(life.settings))
         try:
-            ask.ticket = await asking
+            ask.ticket = life.survived(await admitted(asking, partial(life.judge_admission, ask.caller, lane, now)))
         except HearthError as refusal:
             ask.refused = refusal
-        finally:
-            if not life.killed:
-                life.judge_admission(ask.caller, lane, now, ask.refused)
         if ask.ticket is not None:
             ask.sequence = ask.ticket.sequence
             await ask.read(life.gateway.worker)

@@ -56,7 +56,7 @@ class Disk:
     """A database in memory that lives through several processes.
 
     Attributes:
-        broken: every access fails; silent: a commit is made, and reported as failed.
+        broken: every access fails; broken_writes: whatever is to be written; silent: a commit is made, and reported as failed.
         latency_s: how long every commit takes.
     """
 
@@ -64,7 +64,7 @@ class Disk:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.deserialize(content or _migrated())
         self.connection.execute("PRAGMA foreign_keys = ON")
-        self.broken = self.silent = False
+        self.broken = self.broken_writes = self.silent = False
         self.latency_s = 0.0
         self.epochs = 0
 
@@ -104,6 +104,8 @@ class SteadyWriter:
         if self._disk.broken:
             raise StorageUnavailable(StorageFault.IO)
         await asyncio.sleep(self._disk.latency_s)
+        if self._disk.broken_writes:
+            raise StorageUnavailable(StorageFault.LOCKED)
         (result,) = commit_together(self._disk.connection, [run])
         if self._disk.silent:
             raise StorageUnavailable(StorageFault.IO)

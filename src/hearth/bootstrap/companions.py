@@ -128,6 +128,7 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
         clock=gateway.clock,
         events=gateway.events,
         sequences=gateway.worker.sequences,
+        doors=gateway.worker.doors,
         state=gateway.worker.scheduler.state,
         resolve=gateway.resolve,
         changed=lambda: gateway.worker.post(TimerFired()),

@@ -20,7 +20,7 @@ from hearth.cloud.calls import Call, Conversations
 from hearth.cloud.choosing import Why, asks_for_claude, claude_model, price_in
 from hearth.cloud.health import CloudHealth
 from hearth.cloud.metering import Meter
-from hearth.cloud.purse import Purse
+from hearth.cloud.purse import Purse, Reservation
 from hearth.cloud.telling import Telling
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CloudSettings
@@ -28,7 +28,7 @@ from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown, StorageUnavailable
 from hearth.events import InternalFault
 from hearth.forecaster import Forecaster
-from hearth.intake import NewItem, Sequences, Ticket, item_of
+from hearth.intake import Doors, NewItem, Sequences, Ticket, item_of
 from hearth.money import Price, usd
 from hearth.ports import CloudBackend, EventSink, PriceList
 from hearth.register import Register
@@ -61,6 +61,7 @@ class Cloud:
         clock: Clock,
         events: EventSink,
         sequences: Sequences,
+        doors: Doors,
         state: State,
         resolve: Callable[[str], Awaitable[str]],
         changed: Callable[[], None] = lambda: None,
@@ -70,6 +71,7 @@ class Cloud:
         self._clock = clock
         self._events = events
         self._sequences = sequences
+        self._doors = doors
         self._state = state
         self._forecaster = Forecaster(state)
         self._resolve = resolve
@@ -96,7 +98,7 @@ class Cloud:
 
         Raises:
             Untranslatable, BadRequest, TooExpensive, BudgetExceeded: only Claude could answer, and it may not.
-            CloudUnavailable, StorageUnavailable, ShuttingDown: it cannot.
+            CloudUnavailable, StorageUnavailable, Draining, ShuttingDown: it cannot.
         """
         why = await self._why(new)
         if why is None:
@@ -140,7 +142,7 @@ class Cloud:
         self._check_open()
         bound = prompt_bound_tokens(request.body, len(body))
         amount = price.bound_nano_usd(bound, request.max_tokens)
-        reservation = self._purse.reserve(day, caller=new.caller, lane=new.lane, model=model, amount=amount)
+        reservation = await self._set_aside(self._purse.reserve(day, caller=new.caller, lane=new.lane, model=model, amount=amount))
         accepted = Call(
             work=self._work(replace(new, streaming=request.streaming), model),
             path=call.path.partition("?")[0],
@@ -155,7 +157,19 @@ class Cloud:
         )
         return self._begin(accepted)
 
+    async def _set_aside(self, reservation: Reservation) -> Reservation:
+        """Once it is on the disk: only then is the request taken from the queue, which may answer it where the disk takes nothing."""
+        await self._purse.record(reservation)
+        try:
+            self._check_open()
+        except HearthError:
+            self._purse.close(reservation, 0)
+            raise
+        return reservation
+
     def _check_open(self) -> None:
+        """After each wait on the way in, since the owner may have given an order meanwhile."""
+        self._doors.check()
         if self._stopping:
             raise ShuttingDown(retry_after_s=self._config().settings.server.shutdown_grace_s)
         if self._is_down():
@@ -180,7 +194,7 @@ class Cloud:
         self._register.add(work)
         self._calls[sequence] = call
         self._telling.queued(work)
-        call.task = asyncio.get_running_loop().create_task(self._carry(call), name=f"claude {sequence}")
+        call.task = asyncio.get_running_loop().create_task(self._conversations.hold(call), name=f"claude {sequence}")
         call.task.add_done_callback(lambda task: self._over(call, task))
         self._changed()
         return Ticket(
@@ -191,10 +205,6 @@ class Cloud:
             reply=work.reply,
             served_by=SERVED_BY,
         )
-
-    async def _carry(self, call: Call) -> None:
-        await self._purse.record(call.reservation)
-        await self._conversations.hold(call)
 
     # The end of a call, on every way.
 
@@ -313,6 +323,7 @@ class Cloud:
             ended.cancel()
             hurried.cancel()
             await asyncio.sleep(0)  # the books of the last ones are closed by callbacks
+        self._purse.give_back()
         await self._purse.flush()
 
     def _settings(self) -> CloudSettings:

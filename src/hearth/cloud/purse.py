@@ -44,6 +44,7 @@ class Purse:
         self._config = config
         self._budget = Budget()
         self._unwritten: dict[str, int] = {}
+        self._recording: dict[str, Reservation] = {}
         self._closed = asyncio.Event()
 
     async def open_today(self) -> Day:
@@ -72,14 +73,30 @@ class Purse:
         return Reservation(name=name, caller=caller, lane=lane, model=model, nano_usd=amount)
 
     async def record(self, reservation: Reservation) -> None:
-        """Return once the reservation is on the disk. Raises StorageUnavailable: the call must not start."""
-        await self._ledger.reserve(
-            reservation.name,
-            caller=reservation.caller,
-            lane=reservation.lane,
-            model=reservation.model,
-            reserved_usd=usd(reservation.nano_usd),
-        )
+        """Return once the reservation is on the disk.
+
+        Raises:
+            StorageUnavailable: the money is free again, and the call must not start.
+        """
+        self._recording[reservation.name] = reservation
+        try:
+            await self._ledger.reserve(
+                reservation.name,
+                caller=reservation.caller,
+                lane=reservation.lane,
+                model=reservation.model,
+                reserved_usd=usd(reservation.nano_usd),
+            )
+        except BaseException:
+            self.close(reservation, 0)
+            raise
+        finally:
+            del self._recording[reservation.name]
+
+    def give_back(self) -> None:
+        """Free the money of reservations that are on their way to the disk: at the end, nobody is left to use them."""
+        for reservation in self._recording.values():
+            self.close(reservation, 0)
 
     def close(self, reservation: Reservation, cost: int) -> None:
         """The call is over and has cost so much (nano-USD), 0 for nothing. Again is harmless."""

@@ -1,0 +1,126 @@
+"""A disk that takes no reservation, or takes its time, while Claude is considered for a request that the GPU could answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hearth.errors import Draining, StorageUnavailable
+from hearth.types import Lane
+from tests.dst.asks import Ask
+from tests.dst.claude import HAIKU
+from tests.dst.drawing import Drawn, houses
+from tests.dst.telling import lived
+from tests.dst.world import World
+
+SLOW_S = 5.0
+"""As long as another program's lock on the file is waited for."""
+
+
+def told(story: Callable[[World], Awaitable[None]], **cloud: Any) -> World:
+    """A house in which Claude is to answer whatever would wait, after the story; every rule of `judge` has to hold at its end."""
+    drawn = houses()[0].settings[0]
+    given: dict[str, Any] = {"when_wait_over_s": 0.0} | cloud
+    settings = replace(
+        drawn,
+        cloud=replace(drawn.cloud, **given),
+        gpu=replace(drawn.gpu, home_model="", vram_gb=None, parallel=1),
+        budget=replace(drawn.budget, daily_external_usd=5.0),
+        queue=replace(drawn.queue, max_external_depth=100, max_wait_s=0.0),
+    )
+    world = World(1, Drawn(capacity_mib=None, settings=(settings,)), more=frozenset())
+
+    async def living() -> None:
+        await world.begin()
+        await asyncio.sleep(1.0)
+        await story(world)
+        await world.come_to_rest()
+
+    return lived(world, living, 1)
+
+
+def asks(world: World, model: str = "a", *, allow_cloud: bool = True) -> Ask:
+    ask = world.new_ask(caller="ada", model=model, path="/v1/chat/completions", patience_s=None, changeable=False)
+    world.go(world.over_http(ask, Lane.EXTERNAL, allow_cloud=allow_cloud))
+    return ask
+
+
+def ledger(world: World) -> list[tuple[str, float | None]]:
+    return world.disk.rows("SELECT state, settled_usd FROM ledger")
+
+
+@pytest.mark.parametrize("latency_s", [0.0, SLOW_S])
+def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue_where_that_can_answer(latency_s):
+    async def story(world: World) -> None:
+        world.disk.latency_s, world.disk.broken_writes = latency_s, True
+        waiting, only_claudes = asks(world), asks(world, HAIKU)
+        await asyncio.sleep(SLOW_S + 30.0)
+        assert (waiting.whole, waiting.status, waiting.by_claude) == (True, 200, False)
+        assert isinstance(only_claudes.refused, StorageUnavailable)
+        assert world.life.purse.open_reservations == 0
+        world.disk.latency_s, world.disk.broken_writes = 0.0, False
+
+    world = told(story)
+    assert (world.claude.bills, ledger(world)) == ([], [])
+
+
+def test_a_request_that_the_disk_gave_back_to_the_queue_goes_before_whoever_comes_later():
+    async def story(world: World) -> None:
+        first = asks(world, allow_cloud=False)
+        world.disk.broken_writes = True
+        given_back = asks(world)
+        await asyncio.sleep(0.25)
+        later = asks(world, allow_cloud=False)
+        await asyncio.sleep(30.0)
+        ends = [world.life.watch.items[ask.sequence].ended for ask in (first, given_back, later)]
+        assert [end.at for end in ends if end is not None] == sorted(end.at for end in ends if end is not None)
+        assert all(ask.whole and not ask.by_claude for ask in (first, given_back, later))
+        world.disk.broken_writes = False
+
+    told(story)
+
+
+def test_a_commit_that_fails_though_it_was_made_is_given_back_and_nothing_is_spent():
+    async def story(world: World) -> None:
+        world.disk.silent = True
+        ask = asks(world)
+        await asyncio.sleep(4.0)
+        world.disk.silent = False
+        await asyncio.sleep(30.0)
+        assert (ask.whole, ask.by_claude) == (True, False)
+
+    assert ledger(told(story)) == [("released", None)]
+
+
+def test_a_stop_while_the_disk_takes_its_time_spends_nothing():
+    async def story(world: World) -> None:
+        world.disk.latency_s = SLOW_S
+        for model in ("a", HAIKU):
+            asks(world, model)
+        await asyncio.sleep(0.25)
+        await world.life.end(0.0)
+        world.disk.latency_s = 0.0
+        assert {state for state, _ in ledger(world)} == {"released"}
+        await world.begin()
+
+    world = told(story)
+    assert world.claude.bills == []
+    assert [type(ask.refused).__name__ for ask in world.asks] == ["ShuttingDown"] * 2
+
+
+@pytest.mark.parametrize("model", ["a", HAIKU])
+def test_a_drain_that_is_ordered_while_the_disk_takes_its_time_refuses_the_request(model):
+    async def story(world: World) -> None:
+        world.disk.latency_s = SLOW_S
+        ask = asks(world, model)
+        await asyncio.sleep(0.25)
+        world.life.gateway.orders.drain()
+        await asyncio.sleep(SLOW_S)
+        assert isinstance(ask.refused, Draining)
+        world.disk.latency_s = 0.0
+
+    assert ledger(told(story)) == [("released", None)]
