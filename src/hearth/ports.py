@@ -161,8 +161,8 @@ class SpendLedger(Protocol):
     async def release(self, reservation_id: str) -> bool:
         """Give the money back: nothing was charged. False as for `settle`."""
 
-    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, Lane, float], ...]:
-        """`(caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet."""
+    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
+        """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet."""
 
 
 class ModelControl(Protocol):

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from hearth.admission.budget import REMEMBERED_DAYS, Booked, Budget, Caps, Day
+from hearth.admission.budget import REMEMBERED_DAYS, Booked, Budget, Caps, Day, Totals
 from hearth.config.active_hours import day_of
 from hearth.errors import BudgetExceeded, TooExpensive
 from hearth.types import Lane
@@ -29,7 +29,7 @@ def reserve(budget: Budget, name: str, nano_usd: int, *, caller: str = "a", lane
 
 
 def test_a_reservation_takes_exactly_what_is_left_and_not_a_nano_more():
-    budget = budget_with(Booked(caller="b", lane=Lane.EXTERNAL, nano_usd=100))
+    budget = budget_with(Booked(name="before", caller="b", lane=Lane.EXTERNAL, nano_usd=100))
     reserve(budget, "one", 100)
     with pytest.raises(BudgetExceeded) as refused:
         reserve(budget, "two", 51)
@@ -70,7 +70,7 @@ def test_the_house_itself_is_recorded_and_not_capped_by_what_others_may_spend():
 
 @pytest.mark.parametrize("lane", Lane)
 def test_a_caller_with_a_budget_of_its_own_keeps_to_it(lane):
-    budget, caps = budget_with(Booked(caller="a", lane=lane, nano_usd=50)), Caps(request=100, external=10_000, caller=120)
+    budget, caps = budget_with(Booked(name="before", caller="a", lane=lane, nano_usd=50)), Caps(request=100, external=10_000, caller=120)
     reserve(budget, "one", 70, lane=lane, caps=caps)
     with pytest.raises(BudgetExceeded, match="this key's budget"):
         reserve(budget, "two", 1, lane=lane, caps=caps)
@@ -88,19 +88,42 @@ def test_a_spend_belongs_to_the_day_of_its_reservation():
 def test_a_day_that_is_open_is_not_opened_again():
     budget = budget_with()
     reserve(budget, "one", 100)
-    budget.open_day(TODAY, (Booked(caller="a", lane=Lane.EXTERNAL, nano_usd=1),))
+    budget.open_day(TODAY, (Booked(name="before", caller="a", lane=Lane.EXTERNAL, nano_usd=1),))
     assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (0, 100)
 
 
-def test_old_days_are_forgotten_unless_a_call_of_theirs_still_runs():
+def test_old_days_are_forgotten_and_what_a_call_of_theirs_costs_is_known_where_they_come_again():
     budget = budget_with()
     reserve(budget, "endless", 100)
     days = [Day(start_wall_s=number * 86_400.0, end_wall_s=(number + 1) * 86_400.0) for number in range(1, 20)]
     for day in days:
         budget.open_day(day, ())
-    assert budget.knows(TODAY)
-    assert [budget.knows(day) for day in days] == [False] * (18 - REMEMBERED_DAYS) + [True] * (REMEMBERED_DAYS + 1)
+    assert [budget.knows(day) for day in (TODAY, *days)] == [False] * (19 - REMEMBERED_DAYS) + [True] * (REMEMBERED_DAYS + 1)
+    budget.open_day(TODAY, (Booked(name="endless", caller="a", lane=Lane.EXTERNAL, nano_usd=100),))
+    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (0, 100)
     assert budget.settle("endless", 1)
+    assert (budget.totals(TODAY).external_spent, budget.totals(TODAY).external_reserved) == (1, 0)
+
+
+def test_what_has_ended_is_kept_no_longer_than_its_day():
+    budget = budget_with()
+    for number in range(40):
+        day = Day(start_wall_s=number * 86_400.0, end_wall_s=(number + 1) * 86_400.0)
+        budget.open_day(day, ())
+        reserve(budget, f"{number}", 1, day=day)
+        budget.settle(f"{number}", 1)
+    assert len(budget._spends) == REMEMBERED_DAYS + 1
+
+
+def test_a_spend_counts_in_every_day_that_contains_it_whichever_was_open_first():
+    east, west = Day(start_wall_s=-20_000.0, end_wall_s=66_400.0), Day(start_wall_s=20_000.0, end_wall_s=106_400.0)
+    budget = budget_with()
+    budget.open_day(east, ())
+    reserve(budget, "late", 100)
+    budget.open_day(west, (Booked(name="late", caller="a", lane=Lane.EXTERNAL, nano_usd=100),))
+    assert [budget.totals(day).external_reserved for day in (TODAY, east, west)] == [100, 0, 100]
+    budget.settle("late", 7)
+    assert [budget.totals(day) for day in (TODAY, east, west)] == [Totals(external_spent=7), Totals(), Totals(external_spent=7)]
 
 
 def test_the_threshold_is_crossed_once_a_day():
@@ -109,7 +132,7 @@ def test_the_threshold_is_crossed_once_a_day():
     assert not budget.crossed(TODAY, 50)
     budget.settle("one", 50)
     assert [budget.crossed(TODAY, 50), budget.crossed(TODAY, 50)] == [True, False]
-    budget.open_day(TOMORROW, (Booked(caller="a", lane=Lane.EXTERNAL, nano_usd=50),))
+    budget.open_day(TOMORROW, (Booked(name="before", caller="a", lane=Lane.EXTERNAL, nano_usd=50),))
     assert budget.crossed(TOMORROW, 50)
 
 

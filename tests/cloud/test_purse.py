@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -55,11 +56,11 @@ class MemoryLedger:
     async def release(self, reservation_id: str) -> bool:
         return await self.settle(reservation_id, 0.0)
 
-    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, Lane, float], ...]:
+    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
         await asyncio.sleep(0)
         self._check()
-        rows = [row for row in self.rows.values() if start_wall_s <= row[0] < end_wall_s]
-        return tuple((caller, lane, reserved if settled is None else settled) for _, caller, lane, reserved, settled in rows)
+        rows = [(name, *row) for name, row in self.rows.items() if start_wall_s <= row[0] < end_wall_s]
+        return tuple((name, caller, lane, worst if bill is None else bill) for name, _, caller, lane, worst, bill in rows)
 
 
 class Money:
@@ -77,6 +78,11 @@ class Money:
     def another(self) -> Purse:
         """As the next process would have it."""
         return Purse(ledger=self.ledger, clock=self.clock, events=self.events, config=lambda: self.config)
+
+    def move_to(self, zone: str) -> None:
+        """The owner saves another time zone."""
+        settings = self.config.settings
+        self.config = GatewayConfig(settings=replace(settings, scheduling=replace(settings.scheduling, time_zone=zone)))
 
     async def spend(self, nano: int, *, lasting_s: float = 0.0, lane: Lane = Lane.EXTERNAL) -> None:
         day = await self.purse.open_today()
@@ -230,3 +236,84 @@ async def test_the_houses_own_money_is_counted_apart():
     money.purse = money.another()
     await money.purse.open_today()
     assert (money.purse.totals().internal_spent, money.purse.totals().external_spent) == (DIME, 0)
+
+
+@in_virtual_time
+async def test_a_call_that_ends_in_another_time_zone_than_it_began_in_costs_its_bill_and_no_more():
+    money = Money()
+    reservation = money.purse.reserve(await money.purse.open_today(), caller="a", lane=Lane.EXTERNAL, model="m", amount=5 * DIME)
+    await money.purse.record(reservation)
+    money.move_to("Asia/Tokyo")
+    await money.purse.open_today()
+    assert money.purse.totals() == Totals(external_reserved=5 * DIME)
+    money.purse.close(reservation, DIME)
+    assert money.purse.totals() == Totals(external_spent=DIME)
+    assert money.purse.by_caller()["a"]["used_usd"] == 0.1
+
+
+@in_virtual_time
+async def test_a_bill_that_is_not_written_yet_is_known_in_another_time_zone():
+    money = Money()
+    await money.spend(DIME)
+    reservation = money.purse.reserve(await money.purse.open_today(), caller="a", lane=Lane.EXTERNAL, model="m", amount=5 * DIME)
+    await money.purse.record(reservation)
+    money.purse.close(reservation, DIME)
+    money.move_to("Asia/Tokyo")
+    await money.purse.open_today()
+    assert money.purse.totals() == Totals(external_spent=2 * DIME)
+
+
+@in_virtual_time
+async def test_a_call_that_begins_or_ends_while_the_new_day_is_read_is_counted_once():
+    for step in range(6):
+        money = Money()
+        early = money.purse.reserve(day := await money.purse.open_today(), caller="a", lane=Lane.EXTERNAL, model="m", amount=DIME)
+        await money.purse.record(early)
+        money.move_to("Asia/Tokyo")
+        opening = asyncio.ensure_future(money.purse.open_today())
+        for _ in range(step):
+            await asyncio.sleep(0)
+        late = money.purse.reserve(day, caller="a", lane=Lane.EXTERNAL, model="m", amount=2 * DIME)
+        recording = asyncio.ensure_future(money.purse.record(late))
+        money.purse.close(early, 7)
+        await asyncio.gather(opening, recording, money.purse.flush())
+        assert money.purse.totals() == Totals(external_spent=7, external_reserved=2 * DIME)
+
+
+@in_virtual_time
+async def test_time_zones_back_and_forth_open_no_second_budget():
+    money = Money()
+    await money.purse.open_today()
+    for zone in ("Asia/Tokyo", "Europe/Berlin", "America/Chicago", "Asia/Tokyo", "Europe/Berlin") * 3:
+        money.move_to(zone)
+        with suppress(BudgetExceeded):
+            await money.spend(DIME)
+    assert sum(nano_usd(row[4] or 0.0) for row in money.ledger.rows.values()) == 10 * DIME
+    assert money.purse.totals() == Totals(external_spent=10 * DIME)
+
+
+@in_virtual_time
+async def test_a_zone_in_which_it_is_tomorrow_has_its_own_money_and_leaves_yesterdays_alone():
+    money = Money(hour=20)
+    reservation = money.purse.reserve(await money.purse.open_today(), caller="a", lane=Lane.EXTERNAL, model="m", amount=5 * DIME)
+    await money.purse.record(reservation)
+    money.clock.advance(3600.0)
+    money.move_to("Pacific/Kiritimati")
+    await money.purse.open_today()
+    assert money.purse.totals() == Totals(external_reserved=5 * DIME)
+    money.clock.advance(86_400.0)
+    await money.purse.open_today()
+    assert money.purse.totals() == Totals()
+    money.purse.close(reservation, DIME)
+    assert money.purse.totals() == Totals()
+
+
+@in_virtual_time
+async def test_a_day_that_begins_while_the_last_one_is_read_is_the_day_of_the_call():
+    money = Money(hour=23)
+    money.clock.advance(3599.0)
+    opening = asyncio.ensure_future(money.purse.open_today())
+    await asyncio.sleep(0)
+    money.clock.advance(2.0)
+    day = await opening
+    assert day.start_wall_s <= money.clock.wall() < day.end_wall_s

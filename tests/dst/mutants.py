@@ -125,8 +125,8 @@ SHELL = (
     Mutant(
         what="money stays set aside",
         module="admission.budget",
-        old="    _add(account.reserved, key, -reservation.nano_usd)\n",
-        new="    pass\n",
+        old="            account.add(spend, -spend.nano_usd)\n",
+        new="            pass\n",
     ),
     Mutant(what="what came before a break is free", module="cloud.metering", old="else self._output_bound(),", new="else 0,"),
     Mutant(

@@ -13,7 +13,7 @@ from tests.storage.house import WALL
 async def booked(store: Store, *, days_later: int = 0) -> float:
     """US dollars of one day, paid or set aside."""
     start_s = WALL + days_later * 86_400.0
-    return sum(usd for _, _, usd in await store.ledger.booked(start_wall_s=start_s, end_wall_s=start_s + 86_400.0))
+    return sum(usd for *_, usd in await store.ledger.booked(start_wall_s=start_s, end_wall_s=start_s + 86_400.0))
 
 
 async def reserve(store: Store, name: str, usd: float = 1.0, caller: str = "webui") -> bool:
@@ -89,7 +89,7 @@ async def test_a_start_counts_what_dead_processes_left_as_spent_and_keeps_what_t
     await second.close(5.0)
 
 
-async def test_what_is_booked_is_told_by_caller_and_lane(store):
+async def test_what_is_booked_is_told_with_its_caller_and_lane(store):
     await reserve(store, "open", 1.0, caller="n8n")
     await reserve(store, "cheap", 3.0, caller="n8n")
     await store.ledger.settle("cheap", 0.25)
@@ -97,4 +97,9 @@ async def test_what_is_booked_is_told_by_caller_and_lane(store):
     await store.ledger.release("free")
     await store.ledger.reserve("own", caller="house", lane=Lane.INTERNAL, model="claude", reserved_usd=0.5)
     told = await store.ledger.booked(start_wall_s=WALL, end_wall_s=WALL + 86_400.0)
-    assert sorted(told) == [("house", Lane.INTERNAL, 0.5), ("n8n", Lane.EXTERNAL, 1.25)]
+    assert sorted(told) == [
+        ("cheap", "n8n", Lane.EXTERNAL, 0.25),
+        ("free", "n8n", Lane.EXTERNAL, 0.0),
+        ("open", "n8n", Lane.EXTERNAL, 1.0),
+        ("own", "house", Lane.INTERNAL, 0.5),
+    ]

@@ -1,8 +1,9 @@
 """How much money calls to a paid model may still take today. Sets the worst case aside before a call, and takes the bill after it.
 
 Exact and pure: amounts are whole nano-USD, instants are arguments, and nothing is written anywhere (`cloud.purse` does that). A spend
-belongs to the day of its reservation, however long the call runs. Reserving is one step without a wait in it, so calls that come at once
-cannot overspend together. Owned by `cloud.purse`.
+belongs to the instant of its reservation, however long the call runs, and to every day that contains it: with another time zone another
+day begins, and neither forgets what the other has paid for. Reserving is one step without a wait in it, so calls that come at once cannot
+overspend together. Owned by `cloud.purse`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Day:
     start_wall_s: float
     end_wall_s: float
 
+    def __contains__(self, wall_s: float) -> bool:
+        return self.start_wall_s <= wall_s < self.end_wall_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
@@ -43,8 +47,9 @@ class Caps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booked:
-    """What a caller has spent in one lane, in nano-USD."""
+    """What the record says of one reservation: paid, or set aside where its end is not known there; in nano-USD."""
 
+    name: str
     caller: str
     lane: Lane
     nano_usd: int
@@ -60,12 +65,15 @@ class Totals:
     internal_reserved: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Reservation:
-    day: Day
+@dataclass(slots=True)
+class _Spend:
+    """A reservation, and once it is not `open` any more the bill in its place, in nano-USD."""
+
+    at_wall_s: float
     caller: str
     lane: Lane
     nano_usd: int
+    open: bool = True
 
 
 @dataclass(slots=True)
@@ -82,31 +90,53 @@ class _Account:
             sum(nano for (_, each), nano in self.reserved.items() if each is lane),
         )
 
+    def add(self, spend: _Spend, nano_usd: int) -> None:
+        """So much more of what a spend is now."""
+        _add(self.reserved if spend.open else self.spent, (spend.caller, spend.lane), nano_usd)
+
     def of_caller(self, caller: str) -> int:
         return sum(nano for sums in (self.spent, self.reserved) for (name, _), nano in sums.items() if name == caller)
 
 
 class Budget:
-    """The open days and the open reservations."""
+    """The open days, and what was reserved since they began."""
 
     def __init__(self) -> None:
         self._accounts: dict[Day, _Account] = {}
-        self._open: dict[str, _Reservation] = {}
+        self._spends: dict[str, _Spend] = {}
+        self._open = 0
 
     def knows(self, day: Day) -> bool:
         """Whether the day has been opened."""
         return day in self._accounts
 
     def open_day(self, day: Day, booked: Iterable[Booked]) -> None:
-        """Begin a day with what is known to be spent; a day that is open already stays as it is."""
+        """Begin a day with what is known to be spent; a day that is open already stays as it is.
+
+        Of what was reserved here, `booked` may be out of date.
+        """
         if day in self._accounts:
             return
         account = self._accounts[day] = _Account()
         for each in booked:
-            _add(account.spent, (each.caller, each.lane), each.nano_usd)
-        busy = {reservation.day for reservation in self._open.values()}
-        for old in [known for known in self._accounts if known not in busy and known != day][: -REMEMBERED_DAYS or None]:
+            if each.name not in self._spends:
+                _add(account.spent, (each.caller, each.lane), each.nano_usd)
+        for spend in self._spends.values():
+            if spend.at_wall_s in day:
+                account.add(spend, spend.nano_usd)
+        self._forget()
+
+    def _forget(self) -> None:
+        """The oldest days, and whatever has ended and is in none of the others."""
+        for old in list(self._accounts)[: -REMEMBERED_DAYS - 1]:
             del self._accounts[old]
+        ended = [name for name, spend in self._spends.items() if not spend.open]
+        for name in ended:
+            if not self._accounts_of(self._spends[name]):
+                del self._spends[name]
+
+    def _accounts_of(self, spend: _Spend) -> list[_Account]:
+        return [account for day, account in self._accounts.items() if spend.at_wall_s in day]
 
     def reserve(self, name: str, *, day: Day, caller: str, lane: Lane, nano_usd: int, caps: Caps, now_wall_s: float) -> None:
         """Set the worst case of a call aside. The day has to be open, the name unused.
@@ -125,17 +155,23 @@ class Budget:
             raise BudgetExceeded(_exceeded("today's budget for cloud models", caps.external, nano_usd), retry_after_s=retry_after_s)
         if caps.caller is not None and account.of_caller(caller) + nano_usd > caps.caller:
             raise BudgetExceeded(_exceeded("this key's budget for today", caps.caller, nano_usd), retry_after_s=retry_after_s)
-        _add(account.reserved, (caller, lane), nano_usd)
-        self._open[name] = _Reservation(day, caller, lane, nano_usd)
+        spend = self._spends[name] = _Spend(now_wall_s, caller, lane, nano_usd)
+        self._open += 1
+        for each in self._accounts_of(spend):
+            each.add(spend, nano_usd)
 
     def settle(self, name: str, nano_usd: int) -> bool:
         """The call has cost so much, 0 for nothing; False for a reservation that is unknown or has ended, which changes nothing."""
-        reservation = self._open.pop(name, None)
-        if reservation is None:
+        spend = self._spends.get(name)
+        if spend is None or not spend.open:
             return False
-        account, key = self._accounts[reservation.day], (reservation.caller, reservation.lane)
-        _add(account.reserved, key, -reservation.nano_usd)
-        _add(account.spent, key, nano_usd)
+        accounts = self._accounts_of(spend)
+        for account in accounts:
+            account.add(spend, -spend.nano_usd)
+        spend.open, spend.nano_usd = False, nano_usd
+        self._open -= 1
+        for account in accounts:
+            account.add(spend, nano_usd)
         return True
 
     def totals(self, day: Day) -> Totals:
@@ -160,7 +196,7 @@ class Budget:
     @property
     def open_reservations(self) -> int:
         """How many calls have money set aside."""
-        return len(self._open)
+        return self._open
 
 
 def _add(sums: dict[tuple[str, Lane], int], key: tuple[str, Lane], nano_usd: int) -> None:

@@ -49,13 +49,11 @@ class Purse:
 
     async def open_today(self) -> Day:
         """Today, with what the ledger knows of it. Raises StorageUnavailable."""
-        day = self._today()
-        if not self._budget.knows(day):
+        while not self._budget.knows(day := self._today()):  # which may have ended, or be another one, once it is read
             rows = await self._ledger.booked(start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s)
-            known = not self._budget.knows(day)
-            self._budget.open_day(day, [Booked(caller=caller, lane=lane, nano_usd=nano_usd(spent)) for caller, lane, spent in rows])
-            if known:  # what an earlier process spent, it has told of
-                self._budget.crossed(day, self._threshold())
+            if not self._budget.knows(day):
+                self._budget.open_day(day, [Booked(name=row[0], caller=row[1], lane=row[2], nano_usd=nano_usd(row[3])) for row in rows])
+                self._budget.crossed(day, self._threshold())  # what an earlier process spent, it has told of
         return day
 
     def reserve(self, day: Day, *, caller: str, lane: Lane, model: str, amount: int) -> Reservation:

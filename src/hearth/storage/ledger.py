@@ -26,8 +26,8 @@ _SETTLE_ORPHANS = (
     "UPDATE ledger SET state = 'settled', settled_usd = reserved_usd, closed_wall_s = ? WHERE state = 'reserved' AND epoch < ?"
 )
 _BOOKED = (
-    "SELECT caller, lane, SUM(CASE state WHEN 'reserved' THEN reserved_usd ELSE COALESCE(settled_usd, 0) END) FROM ledger "
-    "WHERE reserved_wall_s >= ? AND reserved_wall_s < ? GROUP BY caller, lane"
+    "SELECT id, caller, lane, CASE state WHEN 'reserved' THEN reserved_usd ELSE COALESCE(settled_usd, 0) END FROM ledger "
+    "WHERE reserved_wall_s >= ? AND reserved_wall_s < ?"
 )
 
 
@@ -78,8 +78,8 @@ class Ledger:
         row = (self._clock.wall(), self._epoch)
         return await self._write("ledger.orphans", lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
 
-    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, Lane, float], ...]:
-        """`(caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet.
+    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
+        """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet.
 
         A spend belongs to the instant of its reservation, so that it falls into exactly one of any row of adjoining periods.
 
@@ -88,7 +88,7 @@ class Ledger:
         """
         return await self._reader.read(
             lambda connection: tuple(
-                (row[0], Lane(row[1]), row[2]) for row in connection.execute(_BOOKED, (start_wall_s, end_wall_s)).fetchall()
+                (row[0], row[1], Lane(row[2]), row[3]) for row in connection.execute(_BOOKED, (start_wall_s, end_wall_s)).fetchall()
             )
         )
 
