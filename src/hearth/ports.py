@@ -152,8 +152,8 @@ class PriceList(Protocol):
 class SpendLedger(Protocol):
     """The durable record of money. Every change resolves once it is on the disk; raises only StorageUnavailable."""
 
-    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float) -> bool:
-        """Set money aside; False where the id was used before."""
+    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float, at_wall_s: float) -> bool:
+        """Note what was set aside at an instant; False where the id was used before."""
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
         """Note what the call has cost; False where the reservation is unknown or has ended."""

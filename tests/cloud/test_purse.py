@@ -29,8 +29,7 @@ DIME = nano_usd(0.1)
 class MemoryLedger:
     """Keeps rows as the real one does; `broken` fails every change."""
 
-    def __init__(self, clock: StoppedClock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.rows: dict[str, tuple[float, str, Lane, float, float | None]] = {}
         self.broken = False
 
@@ -38,10 +37,10 @@ class MemoryLedger:
         if self.broken:
             raise StorageUnavailable(StorageFault.FULL)
 
-    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float) -> bool:
+    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float, at_wall_s: float) -> bool:
         await asyncio.sleep(0)
         self._check()
-        self.rows[reservation_id] = (self._clock.wall(), caller, lane, reserved_usd, None)
+        self.rows[reservation_id] = (at_wall_s, caller, lane, reserved_usd, None)
         return True
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
@@ -69,7 +68,7 @@ class Money:
     def __init__(self, *, year: int = 2026, month: int = 1, day: int = 5, hour: int = 12) -> None:
         at = datetime(year, month, day, hour, tzinfo=BERLIN).timestamp()
         self.clock = StoppedClock(wall_s=at)
-        self.ledger, self.events = MemoryLedger(self.clock), Events()
+        self.ledger, self.events = MemoryLedger(), Events()
         scheduling = SchedulingSettings(time_zone="Europe/Berlin")
         settings = Settings(scheduling=scheduling, budget=BudgetSettings(daily_external_usd=1.0), cloud=CloudSettings(api_key="k"))
         self.config = GatewayConfig(settings=settings)
@@ -317,3 +316,15 @@ async def test_a_day_that_begins_while_the_last_one_is_read_is_the_day_of_the_ca
     money.clock.advance(2.0)
     day = await opening
     assert day.start_wall_s <= money.clock.wall() < day.end_wall_s
+
+
+@in_virtual_time
+async def test_a_reservation_that_reaches_the_disk_after_midnight_belongs_to_the_day_that_paid_for_it():
+    money = Money(hour=23)
+    money.clock.advance(3599.0)
+    reservation = money.purse.reserve(await money.purse.open_today(), caller="a", lane=Lane.EXTERNAL, model="m", amount=DIME)
+    money.clock.advance(2.0)
+    await money.purse.record(reservation)
+    money.purse = money.another()
+    await money.purse.open_today()
+    assert money.purse.totals() == Totals()

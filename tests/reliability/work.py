@@ -64,7 +64,7 @@ async def _keep(report: Report, path: Path, first: int, rounds: int) -> int:
     store = await Store.open(path, settings, clock=clock, listener=lambda health: None)
     for number in range(first, first + rounds):
         for name in (f"kept-{number}", f"settled-{number}", f"released-{number}"):
-            await store.ledger.reserve(name, caller="test", model="claude", reserved_usd=1.0)
+            await store.ledger.reserve(name, caller="test", model="claude", reserved_usd=1.0, at_wall_s=clock.wall())
             report(reserved=name)
         await store.ledger.settle(f"settled-{number}", 0.5)
         report(settled=f"settled-{number}")

@@ -16,8 +16,8 @@ async def booked(store: Store, *, days_later: int = 0) -> float:
     return sum(usd for *_, usd in await store.ledger.booked(start_wall_s=start_s, end_wall_s=start_s + 86_400.0))
 
 
-async def reserve(store: Store, name: str, usd: float = 1.0, caller: str = "webui") -> bool:
-    return await store.ledger.reserve(name, caller=caller, model="claude", reserved_usd=usd)
+async def reserve(store: Store, name: str, usd: float = 1.0, caller: str = "webui", at_wall_s: float = WALL) -> bool:
+    return await store.ledger.reserve(name, caller=caller, model="claude", reserved_usd=usd, at_wall_s=at_wall_s)
 
 
 async def test_a_reservation_counts_until_it_is_settled_at_what_it_cost(store):
@@ -66,8 +66,8 @@ async def test_what_is_no_amount_of_money_is_refused(store, usd):
 
 
 async def test_a_spend_falls_into_exactly_one_of_adjoining_days_however_long_the_call_ran(store, clock):
-    clock.wall_s = WALL + 86_400.0
-    await reserve(store, "midnight")
+    clock.wall_s = WALL + 86_401.0
+    await reserve(store, "midnight", at_wall_s=WALL + 86_400.0)
     clock.advance(3600.0)
     await store.ledger.settle("midnight", 0.5)
     assert [await booked(store, days_later=days) for days in range(3)] == [0.0, 0.5, 0.0]
@@ -95,7 +95,7 @@ async def test_what_is_booked_is_told_with_its_caller_and_lane(store):
     await store.ledger.settle("cheap", 0.25)
     await reserve(store, "free", 2.0, caller="n8n")
     await store.ledger.release("free")
-    await store.ledger.reserve("own", caller="house", lane=Lane.INTERNAL, model="claude", reserved_usd=0.5)
+    await store.ledger.reserve("own", caller="house", lane=Lane.INTERNAL, model="claude", reserved_usd=0.5, at_wall_s=WALL)
     told = await store.ledger.booked(start_wall_s=WALL, end_wall_s=WALL + 86_400.0)
     assert sorted(told) == [
         ("cheap", "n8n", Lane.EXTERNAL, 0.25),

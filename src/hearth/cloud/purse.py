@@ -25,13 +25,14 @@ RETRY_WRITE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Money that is set aside for one call."""
+    """Money that was set aside for one call, at an instant that says to which day it belongs."""
 
     name: str
     caller: str
     lane: Lane
     model: str
     nano_usd: int
+    at_wall_s: float
 
 
 class Purse:
@@ -68,7 +69,7 @@ class Purse:
         except BudgetExceeded:
             self._tell_exhausted(day, caller, amount)
             raise
-        return Reservation(name=name, caller=caller, lane=lane, model=model, nano_usd=amount)
+        return Reservation(name=name, caller=caller, lane=lane, model=model, nano_usd=amount, at_wall_s=now)
 
     async def record(self, reservation: Reservation) -> None:
         """Return once the reservation is on the disk.
@@ -84,6 +85,7 @@ class Purse:
                 lane=reservation.lane,
                 model=reservation.model,
                 reserved_usd=usd(reservation.nano_usd),
+                at_wall_s=reservation.at_wall_s,
             )
         except BaseException:
             self.close(reservation, 0)

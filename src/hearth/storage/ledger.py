@@ -40,15 +40,24 @@ class Ledger:
         self._clock = clock
         self._epoch = epoch
 
-    async def reserve(self, reservation_id: str, *, caller: str, model: str, reserved_usd: float, lane: Lane = Lane.EXTERNAL) -> bool:
-        """Set money aside; False where the id was used before, which changes nothing.
+    async def reserve(
+        self,
+        reservation_id: str,
+        *,
+        caller: str,
+        model: str,
+        reserved_usd: float,
+        at_wall_s: float,
+        lane: Lane = Lane.EXTERNAL,
+    ) -> bool:
+        """Note what was set aside at an instant; False where the id was used before, which changes nothing.
 
         Raises:
             ValueError: the amount is negative or not a number.
             StorageUnavailable: it may or may not be noted; the call must not start.
         """
         _require_amount(reserved_usd)
-        row = (reservation_id, self._epoch, caller, lane.value, model, reserved_usd, self._clock.wall())
+        row = (reservation_id, self._epoch, caller, lane.value, model, reserved_usd, at_wall_s)
         return await self._write("ledger.reserve", lambda connection: connection.execute(_RESERVE, row).rowcount == 1)
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
