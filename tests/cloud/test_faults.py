@@ -7,6 +7,7 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ import ollama
 import openai
 import pytest
 
+from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ShuttingDown
 from hearth.events import BudgetExhausted, BudgetThresholdReached, CloudCameUp, CloudWentDown, InternalFault, ItemEnded, ItemResent
 from hearth.money import nano_usd, usd
@@ -446,3 +448,25 @@ async def test_whoever_leaves_while_the_disk_takes_its_time_is_not_answered_by_c
     (ended,) = await home.ends(1)
     assert (ended.outcome, home.claude_api.requests) == (Outcome.CANCELLED, [])
     assert [state for _, state, _, _ in await home.books()] == ["released"]
+
+
+def move(home: CloudHome, hour: int) -> None:
+    """The owner saves a time zone in which it is about that hour."""
+    settings, zone = home.gateway.config.settings, f"Etc/GMT{datetime.now(UTC).hour - hour:+d}"
+    assert home.gateway.reload(GatewayConfig(settings=replace(settings, scheduling=replace(settings.scheduling, time_zone=zone))))
+
+
+async def test_another_time_zone_while_a_call_runs_changes_neither_its_bill_nor_what_is_shown(home: CloudHome):
+    move(home, 12)
+    home.claude_api.scripts = [DENSE, Script(words=DENSE.words, stall_after=2, pings=0)]
+    assert (await post(home, BODY))[0] == 200
+    await home.ends(1)
+    asking = asyncio.ensure_future(post(home, BODY | {"stream": True}))
+    await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
+    shown = home.spent()
+    move(home, 13)
+    await until(lambda: home.spent()["reserved_usd"])
+    assert home.spent() | {"running": []} == shown | {"running": []}
+    asking.cancel()
+    await home.ends(2)
+    await billed_equals_books(home)

@@ -328,3 +328,17 @@ async def test_a_reservation_that_reaches_the_disk_after_midnight_belongs_to_the
     money.purse = money.another()
     await money.purse.open_today()
     assert money.purse.totals() == Totals()
+
+
+@in_virtual_time
+async def test_what_is_shown_of_today_is_known_before_the_first_call_and_after_a_change_of_the_time_zone():
+    money = Money()
+    await money.spend(DIME)
+    money.purse = money.another()
+    running = asyncio.ensure_future(money.purse.run())
+    for zone in ("Europe/Berlin", "Asia/Tokyo"):
+        money.move_to(zone)
+        money.purse.look_again()
+        await asyncio.sleep(1)
+        assert money.purse.totals() == Totals(external_spent=DIME)
+    running.cancel()

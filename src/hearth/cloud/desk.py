@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from hearth import status
@@ -25,7 +24,7 @@ from hearth.cloud.telling import Telling
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
-from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown, StorageUnavailable
+from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import InternalFault
 from hearth.forecaster import Forecaster
 from hearth.intake import Doors, NewItem, Sequences, Ticket, item_of
@@ -299,15 +298,13 @@ class Cloud:
 
     async def run(self) -> None:
         """Keep the books written, until cancelled."""
-        if self._settings().api_key:
-            with suppress(StorageUnavailable):  # asked again with the first call
-                await self._purse.open_today()
         await self._purse.run()
 
     def reloaded(self, config: GatewayConfig) -> None:
-        """Another configuration is in force: whatever was refused may be right now."""
+        """Another configuration is in force: whatever was refused may be right now, and today another day."""
         del config
         self._health.forget()
+        self._purse.look_again()
 
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
         """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write the books."""

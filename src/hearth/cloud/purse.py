@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hearth.admission.budget import Booked, Budget, Day, Totals
@@ -46,7 +47,7 @@ class Purse:
         self._budget = Budget()
         self._unwritten: dict[str, int] = {}
         self._recording: dict[str, Reservation] = {}
-        self._closed = asyncio.Event()
+        self._wake = asyncio.Event()
 
     async def open_today(self) -> Day:
         """Today, with what the ledger knows of it. Raises StorageUnavailable."""
@@ -103,19 +104,26 @@ class Purse:
         if not self._budget.settle(reservation.name, cost):
             return
         self._unwritten[reservation.name] = cost
-        self._closed.set()
+        self._wake.set()
         day = self._today()
         if cost and self._budget.crossed(day, self._threshold()):
             self._tell_threshold(day)
 
     async def run(self) -> None:
-        """Write down what has ended, until cancelled."""
+        """Know of today what the ledger knows, and write down what has ended, until cancelled."""
         while True:
-            await self._closed.wait()
-            self._closed.clear()
+            if self._config().settings.cloud.api_key:
+                with suppress(StorageUnavailable):  # asked again with the next call
+                    await self.open_today()
+            await self._wake.wait()
+            self._wake.clear()
             if not await self.flush():
                 await asyncio.sleep(RETRY_WRITE_S)
-                self._closed.set()
+                self._wake.set()
+
+    def look_again(self) -> None:
+        """Today may be another day."""
+        self._wake.set()
 
     async def flush(self) -> bool:
         """Write down what has ended; False where the disk does not take it."""
