@@ -40,6 +40,8 @@ CALLERS = ("ada", "bob", "eve")
 CAPACITY_MIB = 20 * 1024.0
 SECRETS = ("a secret of the owner", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 POOL = 48
+ZONES = ("UTC", "Europe/Berlin", "America/Chicago")
+"""The days of all three contain the first six hours of a world: whoever changes the zone spends the same money."""
 ALL_DAY, NEVER = Window(start_minute=0, end_minute=0), Window(start_minute=720, end_minute=721)
 
 
@@ -59,15 +61,15 @@ class Drawn:
 @cache
 def houses() -> tuple[Drawn, ...]:
     """All houses that there are."""
-    rng, others = Random(0), Random(1)
-    return tuple(_drawn(rng, others) for _ in range(POOL))
+    rng, others, zones = Random(0), Random(1), Random(2)
+    return tuple(_drawn(rng, others, zones) for _ in range(POOL))
 
 
-def _drawn(rng: Random, others: Random) -> Drawn:
+def _drawn(rng: Random, others: Random, zones: Random) -> Drawn:
     shared = rng.random() < 0.4
     return Drawn(
         capacity_mib=CAPACITY_MIB if shared else None,
-        settings=tuple(_with_more(_settings(rng, shared=shared), others) for _ in range(3)),
+        settings=tuple(_with_zone(_with_more(_settings(rng, shared=shared), others), zones) for _ in range(3)),
     )
 
 
@@ -84,6 +86,11 @@ def _with_more(settings: Settings, rng: Random) -> Settings:
         jobs=replace(settings.jobs, webhooks=webhooks),
         embeddings=EmbeddingSettings(max_inputs=rng.choice((2, 8)), max_wait_ms=rng.choice((50.0, 50.0, 1000.0))),
     )
+
+
+def _with_zone(settings: Settings, rng: Random) -> Settings:
+    """Drawn from elsewhere too. It is noon in none of them for hours: `NEVER` stays what it says."""
+    return replace(settings, scheduling=replace(settings.scheduling, time_zone=rng.choice(ZONES)))
 
 
 def _settings(rng: Random, *, shared: bool) -> Settings:

@@ -90,7 +90,7 @@ def memory_agrees(world: World) -> None:
 
 def day_of(world: World, wall_s: float) -> str:
     """The date by the owner's calendar."""
-    zone = ZoneInfo(world.house.settings[0].scheduling.time_zone)
+    zone = ZoneInfo(world.life.settings.scheduling.time_zone)
     return datetime.fromtimestamp(wall_s, zone).date().isoformat()
 
 
