@@ -194,6 +194,15 @@ async def test_a_call_that_never_got_a_head_may_have_been_charged_for_its_prompt
         assert 0 < (settled or 0) < reserved
 
 
+@pytest.mark.parametrize("garbage", [b"event: message_start\ndata: {broken\n\n", b"event: x\ndata: \xff\n\n", b"<html>", b""])
+async def test_an_answer_that_says_nothing_from_its_beginning_may_have_been_charged_for_its_prompt(home: CloudHome, garbage):
+    home.claude_api.default = Script(garbage=garbage, no_start=True)
+    assert (await post(home, BODY))[0] == 502
+    ((_, state, _, settled),) = await home.books()
+    assert (state, len(home.claude_api.requests)) == ("settled", 1)
+    assert nano_usd(settled or 0.0) >= home.claude_api.billed_nano_usd > 0
+
+
 async def test_nothing_is_charged_where_nothing_was_sent(home: CloudHome):
     await home.claude_api.stop()
     assert (await post(home, BODY))[0] == 503

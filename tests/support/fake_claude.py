@@ -30,7 +30,7 @@ class Script:
         status, body, headers: of an answer that is no stream; 200 streams.
         words: the text, one token each.
         cut_after: the connection ends after so many words; error_after: an error event comes instead; stall_after: nothing more comes.
-        hold: no head is sent until the caller has gone.
+        hold: no head is sent until the caller has gone; garbage: comes where the stream is cut, or with `no_start` in place of all events.
         error_type: of that event; no_stop: the stream ends in order but without `message_stop`.
         pings: signs of life before the first word and while it stalls.
         tool: answers with a call of this tool, with an argument `city`.
@@ -48,6 +48,7 @@ class Script:
     error_type: str = "overloaded_error"
     no_stop: bool = False
     garbage: bytes = b""
+    no_start: bool = False
     pings: int = 1
     tool: str | None = None
     usage: dict[str, Any] = field(default_factory=dict)
@@ -131,6 +132,9 @@ class FakeClaude:
         await response.prepare(request)
         bill = Bill(tokens=_prompt(script))
         self.bills.append(bill)
+        if script.no_start:
+            await response.write(script.garbage)
+            return response
         for output, event in _events(script, self.requests[-1]["model"]):
             if event is None:
                 await self._end_early(request, response, script)

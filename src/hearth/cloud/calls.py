@@ -19,13 +19,15 @@ from hearth.cloud.telling import Telling
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.answering import Answer
 from hearth.dialects.claude.asking import ClaudeRequest
-from hearth.errors import BackendGone, BackendTimeout, HearthError
+from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, HearthError
 from hearth.money import Price
 from hearth.ports import CloudBackend, CloudExchange
 from hearth.reply import ReplyHead
 from hearth.types import CloudCall, Headers, Usage
 from hearth.work import Work
 
+_UNCLEAR: tuple[type[HearthError], ...] = (BackendGone, BackendTimeout)
+"""After these nobody knows whether the prompt was charged."""
 _NO_CACHE: Headers = ((b"cache-control", b"no-cache"),)
 
 
@@ -109,20 +111,21 @@ class Conversations:
 
     async def _attempt(self, call: Call) -> None:
         timeout_s = self._settings().timeout_s
-        call.sent = True
+        call.sent, unclear = True, _UNCLEAR
         try:
             try:
                 async with asyncio.timeout(timeout_s):
                     exchange = await self._backend.open(call.to_send)
             except TimeoutError as error:
                 raise BackendTimeout("Claude did not answer in time") from error
+            unclear = (*_UNCLEAR, BackendProtocolError)  # it said yes
             try:
                 await self._pass_on(call, exchange, timeout_s)
             finally:
                 await exchange.aclose()
         except HearthError as error:
             # Claude said no before it began: then nothing is charged. Where nothing was said, nobody knows.
-            call.sent = call.meter.started or isinstance(error, BackendGone | BackendTimeout)
+            call.sent = call.meter.started or isinstance(error, unclear)
             raise
 
     async def _pass_on(self, call: Call, exchange: CloudExchange, timeout_s: float) -> None:
