@@ -130,8 +130,11 @@ class CloudExchange(Protocol):
 class CloudBackend(Protocol):
     """A paid model somewhere else."""
 
-    async def open(self, call: CloudCall) -> CloudExchange:
+    async def open(self, call: CloudCall, sending: Callable[[], None]) -> CloudExchange:
         """Send the call and read the answer's head. No retries, no redirects, no overall timeout: the caller owns them.
+
+        Args:
+            sending: called when there is a connection, before anything is sent on it that can be charged.
 
         Raises:
             BackendUnreachable: no connection could be made: nothing was sent, nothing is charged.

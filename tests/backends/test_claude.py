@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -149,6 +151,27 @@ async def test_a_closed_port_is_unreachable(backend, claude):
     await claude.stop()
     with pytest.raises(BackendUnreachable):
         await backend.open(call_to(claude))
+
+
+async def test_it_is_told_when_a_call_is_sent_and_the_call_arrives_whole(backend, claude):
+    claude.default, told, large = Script(hold=True), asyncio.Event(), "x" * 3_000_000
+    body = json.dumps({"model": "m", "stream": True, "said": large}).encode()
+    opening = asyncio.ensure_future(backend.open(replace(call_to(claude), body=body), told.set))
+    assert not told.is_set()
+    await asyncio.wait_for(claude.stalling.wait(), WITHIN_S)
+    assert told.is_set()
+    assert claude.requests[0]["said"] == large
+    assert claude.headers[0]["content-length"] == str(len(body))
+    assert "transfer-encoding" not in claude.headers[0]
+    opening.cancel()
+
+
+async def test_what_finds_no_connection_is_not_sent(backend, claude):
+    await claude.stop()
+    told = asyncio.Event()
+    with pytest.raises(BackendUnreachable):
+        await backend.open(call_to(claude), told.set)
+    assert not told.is_set()
 
 
 async def test_leaving_closes_the_connection_at_once(backend, claude):

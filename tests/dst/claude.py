@@ -18,6 +18,7 @@ HAIKU = "claude-fake-1"
 PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
 RATES = Rates.in_usd(input_usd=1.0, output_usd=5.0, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2.0)
 PROMPT_TOKENS = 40
+CONNECT_S = 0.25
 
 
 class CloudFault(StrEnum):
@@ -64,13 +65,14 @@ class FakeClaude:
         self.faults: deque[CloudFault | None] = deque()
         self._told = told
 
-    async def open(self, call: CloudCall) -> CloudAnswer:
+    async def open(self, call: CloudCall, sending: Callable[[], None]) -> CloudAnswer:
         owner, words = self._told(call.body)
         assert json.loads(call.body)["stream"] is True
         fault = self.faults.popleft() if self.faults else None
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(CONNECT_S)
         if fault is CloudFault.REFUSE:
             raise BackendUnreachable
+        sending()
         if fault is CloudFault.BUSY:
             raise BackendBusy("overloaded")
         bill = Bill(owner)

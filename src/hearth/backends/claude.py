@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -110,7 +110,7 @@ class ClaudeBackend:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], asyncio.Future[AsyncAnthropic]] = {}
 
-    async def open(self, call: CloudCall) -> ClaudeExchange:
+    async def open(self, call: CloudCall, sending: Callable[[], None] = lambda: None) -> ClaudeExchange:
         """Send a call and read the answer's head; see `ports.CloudBackend`."""
         client = await self._client(call)
         from anthropic import APIConnectionError, APIStatusError, AsyncStream  # noqa: PLC0415 - imported in the thread
@@ -120,8 +120,8 @@ class ClaudeBackend:
             stream = await client.post(
                 _PATH,
                 cast_to=object,
-                content=call.body,
-                options={"headers": {"Content-Type": "application/json"}, "max_retries": 0},
+                content=_told(call.body, sending),
+                options={"headers": {"Content-Type": "application/json", "Content-Length": str(len(call.body))}, "max_retries": 0},
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
@@ -147,6 +147,12 @@ class ClaudeBackend:
         for made in await asyncio.gather(*clients.values(), return_exceptions=True):
             if not isinstance(made, BaseException):
                 await made.close()
+
+
+async def _told(body: bytes, sending: Callable[[], None]) -> AsyncIterator[bytes]:
+    """The body; `sending` is called once it is wanted, which is after the connection was made and the head was sent."""
+    sending()
+    yield body
 
 
 def _new_client(call: CloudCall) -> AsyncAnthropic:

@@ -62,6 +62,10 @@ class Call:
             return self.price.cost_nano_usd(self.meter.tokens)
         return self.price.bound_nano_usd(self.prompt_bound, 0) if self.sent else 0
 
+    def note_sending(self) -> None:
+        """From now on it may be charged."""
+        self.sent = True
+
     def leave(self, error: HearthError) -> bool:
         """Stop it, for this reason; False where the answer was complete before."""
         if self.work.reply.complete or self.work.outcome is not None:
@@ -111,11 +115,11 @@ class Conversations:
 
     async def _attempt(self, call: Call) -> None:
         timeout_s = self._settings().timeout_s
-        call.sent, unclear = True, _UNCLEAR
+        unclear = _UNCLEAR
         try:
             try:
                 async with asyncio.timeout(timeout_s):
-                    exchange = await self._backend.open(call.to_send)
+                    exchange = await self._backend.open(call.to_send, call.note_sending)
             except TimeoutError as error:
                 raise BackendTimeout("Claude did not answer in time") from error
             unclear = (*_UNCLEAR, BackendProtocolError)  # it said yes
@@ -125,7 +129,7 @@ class Conversations:
                 await exchange.aclose()
         except HearthError as error:
             # Claude said no before it began: then nothing is charged. Where nothing was said, nobody knows.
-            call.sent = call.meter.started or isinstance(error, unclear)
+            call.sent = call.sent and (call.meter.started or isinstance(error, unclear))
             raise
 
     async def _pass_on(self, call: Call, exchange: CloudExchange, timeout_s: float) -> None:
