@@ -14,7 +14,7 @@ Sequence = NewType("Sequence", int)
 """Identity and place of an item: assigned once at admission, strictly increasing, never reused."""
 
 RequestId = NewType("RequestId", str)
-"""What callers see and cancel by: `req_` and 32 hex digits, or the caller's own `X-Request-Id` where it is well formed."""
+"""What callers see and cancel by: `req_` and 32 hex digits, or the caller's own `X-Request-Id` where it is well formed and no job's."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""

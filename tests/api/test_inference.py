@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hearth.clock import RequestIds, new_batch_request_id, new_job_id
 from hearth.config.settings import ModelSettings, SchedulingSettings, ServerSettings, StartedStreams
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
@@ -122,7 +123,7 @@ async def test_the_query_is_forwarded_and_credentials_cookies_and_origins_are_no
     assert new.caller == "owner"
 
 
-@pytest.mark.parametrize("own", ["abc-123_X", "x" * 64])
+@pytest.mark.parametrize("own", ["abc-123_X", "x" * 64, "job_17", "batch_req_17", f"job_{'0' * 33}"])
 async def test_a_well_formed_request_id_of_the_caller_is_kept(own, gateway, app):
     got = await ask(app, "POST", "/api/chat", CHAT, x_request_id=own)
     assert got.headers["x-request-id"] == own
@@ -134,6 +135,13 @@ async def test_any_other_request_id_is_replaced(own, app):
     got = await ask(app, "POST", "/api/chat", CHAT, x_request_id=own)
     assert got.headers["x-request-id"].startswith("req_")
     assert len(got.headers["x-request-id"]) == 36
+
+
+@pytest.mark.parametrize("new_id", [new_job_id, RequestIds("job").take, new_batch_request_id])
+async def test_no_request_goes_by_the_id_of_a_job(new_id, gateway, app):
+    """The rate limits are rebuilt from rows with other ids: jobs were counted when they were taken."""
+    await ask(app, "POST", "/api/chat", CHAT, x_request_id=new_id())
+    assert gateway.worker.submitted[0].request_id.startswith("req_")
 
 
 async def test_what_was_rewritten_is_said(gateway, app):

@@ -69,7 +69,7 @@ class Overnight:
         """Work that is to be done whatever happens."""
         world, rng = self.world, self.world.rng
         ask = world.new_ask(caller=rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None)
-        ask.is_job, ask.changeable, ask.job_id = True, False, f"job_{ask.number}"
+        ask.is_job, ask.changeable, ask.job_id = True, False, f"job_{ask.number:032x}"
         new_lane, life = rng.choice((Lane.INTERNAL, Lane.EXTERNAL)), world.life
         if world.hooks is not None and rng.random() < 0.8:
             ask.webhook_url = world.hooks.url(ask.number)

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from hearth.clock import RequestIds, new_batch_request_id, new_job_id
 from hearth.events import BackendWentDown
 from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, Outcome
 from tests.storage.conftest import written
@@ -106,3 +107,17 @@ async def test_admissions_are_those_that_the_rate_limits_count(store):
     store.invocations.emit(ended(4, caller="router", lane=Lane.INTERNAL))
     await written(store)
     assert await store.invocations.admissions_since(WALL - 115.0) == (("early", WALL - 115.0), ("late", WALL - 105.0))
+
+
+@pytest.mark.parametrize("own", ["job_17", f"job_{'f' * 31}", f"job_{'F' * 32}", f"batch_req_{'0' * 33}", f"xjob_{'0' * 32}"])
+async def test_a_request_is_an_admission_whatever_its_caller_calls_it(store, own):
+    store.invocations.emit(ended(1, request_id=own))
+    await written(store)
+    assert await store.invocations.admissions_since(WALL - 115.0) == (("webui", WALL - 10.0),)
+
+
+@pytest.mark.parametrize("new_id", [new_job_id, RequestIds("job").take, new_batch_request_id])
+async def test_a_start_of_a_job_is_no_admission(store, new_id):
+    store.invocations.emit(ended(1, request_id=new_id()))
+    await written(store)
+    assert await store.invocations.admissions_since(WALL - 115.0) == ()

@@ -15,7 +15,8 @@ from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
 from hearth.config.settings import ServerSettings
 from hearth.types import MIB, RequestId, value
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+_REQUEST_ID = re.compile(rb"(?!(?:job|batch_req)_[0-9a-f]{32}\Z)[A-Za-z0-9_-]{1,64}")
+"""Not the id of a job: by that, the log tells what was counted when the job was taken from what is to be counted itself."""
 _NOTHING: Scope = {}
 
 
@@ -74,7 +75,7 @@ def _target(scope: Scope) -> str:
 
 
 def _request_id(headers: RequestHeaders, new_id: Callable[[], str]) -> RequestId:
-    """The caller's own id where it is well formed and cannot disturb a log line, else a new one."""
+    """The caller's own id where it is well formed, cannot disturb a log line and is none of a job's, else a new one."""
     own = headers.get(b"x-request-id")
     if own is not None and _REQUEST_ID.fullmatch(own):
         return RequestId(own.decode("ascii"))

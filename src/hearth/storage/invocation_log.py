@@ -39,13 +39,15 @@ _COUNT = (
     "SELECT MIN(ended_wall_s) AS first_wall_s, lane, outcome, COUNT(*) AS items, SUM(interrupt_count) AS interruptions "
     "FROM invocation_log WHERE ended_wall_s >= ? GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome ORDER BY first_wall_s"
 )
+_HEX = "[0-9a-f]" * 32
 _ADMISSIONS = (
-    "SELECT caller, accepted_wall_s FROM invocation_log WHERE accepted_wall_s >= :since AND lane = :lane "
-    "AND request_id NOT GLOB 'job_*' AND request_id NOT GLOB 'batch_req_*' "
+    "SELECT caller, accepted_wall_s FROM invocation_log WHERE accepted_wall_s >= :since AND lane = :lane "  # noqa: S608 - our names
+    f"AND request_id NOT GLOB 'job_{_HEX}' AND request_id NOT GLOB 'batch_req_{_HEX}' "
     "UNION ALL SELECT caller, accepted_wall_s FROM jobs WHERE accepted_wall_s >= :since AND lane = :lane AND id NOT GLOB 'batch_req_*' "
     "UNION ALL SELECT caller, created_wall_s FROM batches WHERE created_wall_s >= :since AND lane = :lane ORDER BY 2"
 )
-"""A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once."""
+"""A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once. No request of a caller
+goes by such an id (`api.visit`)."""
 
 
 class InvocationLog:
