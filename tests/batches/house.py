@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, cast
 
 from hearth.batch_types import PART_BYTES, BatchRecord, NewBatch, NewFile
 from hearth.batches.desk import Batches
 from hearth.batches.running import Shelf
-from hearth.events import BatchEnded
+from hearth.events import BatchEnded, BatchStarted
 from hearth.storage.batch_lines import BatchLineTable
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
@@ -103,6 +104,19 @@ class BatchHouse(JobHouse):
         found = await self.table_of_batches.find(batch_id)
         assert found is not None
         return found
+
+    async def on_disk(self, question: str) -> None:
+        """Returns within a tenth of a second once the disk has a row for this."""
+        for _ in range(6000):
+            if self.disk.rows(question):
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(question)
+
+    def told_of_batches(self) -> list[str]:
+        """That batches began, and how they ended, as it was told."""
+        told = [event for event in self.events.all if isinstance(event, BatchStarted | BatchEnded)]
+        return ["began" if isinstance(event, BatchStarted) else event.state for event in told]
 
     async def ended_batch(self, batch_id: str = "batch_1") -> BatchRecord:
         """The batch, once it has ended; told of once."""

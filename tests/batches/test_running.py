@@ -276,6 +276,34 @@ async def test_requests_that_became_jobs_though_the_disk_said_that_it_failed_are
         assert await house.outcome() == (["r1", "r2", "r3"], {})
 
 
+@pytest.mark.parametrize("status", [BatchStatus.IN_PROGRESS, BatchStatus.FAILED, BatchStatus.FINALIZING, BatchStatus.CANCELLING])
+@in_virtual_time
+async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(status):
+    disk, request = Disk(), lines(3)
+    bad = [request[0]] if status is BatchStatus.FAILED else []
+    async with BatchHouse("a", resident=("a",), disk=disk) as house:
+        disk.latency_s = 0.5
+        await house.started(jsonl(*request, *bad))
+        if status is BatchStatus.FINALIZING:
+            await house.on_disk("SELECT 1 FROM batches WHERE status = 'finalizing'")
+        else:
+            await house.on_disk("SELECT 1 FROM batch_lines")
+            await asyncio.sleep(0.6)
+            assert (await house.batch()).status is BatchStatus.VALIDATING
+        before = house.told_of_batches()
+        disk.silent = True
+        await asyncio.sleep(0.6)
+        disk.silent = False
+        assert (await house.batch()).status not in (BatchStatus.VALIDATING, BatchStatus.FINALIZING)
+        assert house.told_of_batches() == before
+        if status is BatchStatus.CANCELLING:
+            await house.batches.cancel("batch_1")
+        batch = await house.ended_batch()
+        await asyncio.sleep(30.0)
+        began = [] if status is BatchStatus.FAILED else ["began"]
+        assert house.told_of_batches() == [*began, batch.status.value]
+
+
 @in_virtual_time
 async def test_off_peak_batches_wait_for_the_end_of_active_hours():
     day = Window(start_minute=0, end_minute=60)

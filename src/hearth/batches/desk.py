@@ -49,6 +49,7 @@ class Batches(HandlingSink):
         self._keys = KeysInUse()
         self._checks: dict[int, Check] = {}
         self._open: tuple[BatchRecord, ...] = ()
+        self._doubtful: dict[int, BatchRecord] = {}
         self._wake = asyncio.Event()
         self._deleted = asyncio.Event()
         self._given_up: set[int] = set()
@@ -131,6 +132,9 @@ class Batches(HandlingSink):
 
     async def _round(self) -> bool:
         """A step of every open batch; True where there is more to be done at once."""
+        for before in tuple(self._doubtful.values()):
+            await self._tell_what_came_of(before)
+            del self._doubtful[before.number]
         self._open = await self._shelf.progress.open_batches()
         numbers = {batch.number for batch in self._open}
         self._runner.forget(numbers)
@@ -143,6 +147,7 @@ class Batches(HandlingSink):
         try:
             return await self._step(batch)
         except StorageUnavailable:
+            self._doubtful[batch.number] = batch  # what was written last may be there
             raise
         except Exception as error:  # noqa: BLE001 - supervision point: a defect in one batch must not hold up the others
             self._house.events.emit(InternalFault(at=self._house.clock.monotonic(), where="batch", detail=type(error).__name__))
@@ -167,25 +172,34 @@ class Batches(HandlingSink):
         if await check.advance():
             return True
         del self._checks[batch.number]
-        now = await self.records.find(batch.batch_id)
-        if now is not None and now.status is BatchStatus.IN_PROGRESS:
-            self._house.events.emit(
-                BatchStarted(
-                    at=self._house.clock.monotonic(),
-                    batch_id=now.batch_id,
-                    caller=now.caller,
-                    endpoint=now.endpoint,
-                    requests=now.total,
-                )
-            )
-        elif now is not None and now.status is BatchStatus.FAILED:
-            self._tell_end(now)
+        await self._tell_what_came_of(batch)
         return True
+
+    async def _tell_what_came_of(self, before: BatchRecord) -> None:
+        """Tell of what the store says now and did not say then."""
+        now = await self.records.find(before.batch_id)
+        if now is None:
+            return
+        if before.in_progress_wall_s is None and now.in_progress_wall_s is not None:
+            self._tell_start(now)
+        if now.ended_wall_s is not None:
+            self._tell_end(now)
 
     async def _end(self, batch: BatchRecord) -> None:
         ended = await self._shelf.progress.end(batch.number)
         if ended is not None:
             self._tell_end(ended)
+
+    def _tell_start(self, batch: BatchRecord) -> None:
+        self._house.events.emit(
+            BatchStarted(
+                at=self._house.clock.monotonic(),
+                batch_id=batch.batch_id,
+                caller=batch.caller,
+                endpoint=batch.endpoint,
+                requests=batch.total,
+            )
+        )
 
     def _tell_end(self, batch: BatchRecord) -> None:
         self._house.events.emit(
