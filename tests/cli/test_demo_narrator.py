@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,19 @@ from hearth.cli.console import console_for
 from hearth.cli.demo_narrator import Narrator
 from hearth.events import Event, ModeChanged
 from hearth.types import Lane, Outcome
-from tests.cli.facts import CODER, dispatched, ended, interrupted, protected, queued, resumed, swap_completed, swap_failed, swap_started
+from tests.cli.facts import (
+    CODER,
+    HOME,
+    dispatched,
+    ended,
+    interrupted,
+    protected,
+    queued,
+    resumed,
+    swap_completed,
+    swap_failed,
+    swap_started,
+)
 
 
 def told(*events: Event, speed: float = 10.0) -> list[str]:
@@ -71,7 +84,8 @@ def test_going_home_is_told_as_such():
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (swap_failed(), "could not be loaded: no room"),
+        (swap_failed(), f"{CODER} could not be loaded: no room"),
+        (replace(swap_failed(), to_model="", detail="no answer"), f"{HOME} does not leave: no answer"),
         (protected(), "was interrupted 3 times: from now on it may finish"),
         (ended(queue_s=2.0), "has its answer after 3.0 s, 2.0 s of them waiting"),
         (ended(outcome=Outcome.FAILED, reason="swap_failed"), "failed: swap_failed"),

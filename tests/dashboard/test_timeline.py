@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hearth.events import (
@@ -155,6 +156,7 @@ def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log():
     )
     swap = LoggedSwap(ended_wall_s=1006.0, from_models=(), to_model="a", swap_s=3.0, vram_mib=None, offloaded=None, failed=False, reason="")
     timeline = Timeline()
-    timeline.recall((swap,), (invocation,), wall_less_now_s=900.0)
+    stuck = replace(swap, ended_wall_s=1008.0, from_models=("b",), to_model="", swap_s=0.0, failed=True, reason="swap_failed")
+    timeline.recall((stuck, swap), (invocation,), wall_less_now_s=900.0)
     assert shown(timeline, 120.0) == [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)]
     assert [each.item.request_id for each in timeline.ended()] == ["req_7"]

@@ -83,6 +83,7 @@ def counted(*events: Event) -> MetricTallies:
 
 
 LANE_MODEL = {"lane": "external", "model": "home:32b"}
+STUCK = sample(SwapFailed, from_models=("a",), to_model="", reason="swap_failed")
 COUNTED: list[tuple[Event, str, dict[str, str], float]] = [
     (sample(ItemQueued, caller="webui"), "hearth_requests_accepted_total", {"lane": "external", "caller": "webui"}, 1),
     (ended(), "hearth_requests_total", LANE_MODEL | {"outcome": "completed"}, 1),
@@ -127,6 +128,7 @@ COUNTED: list[tuple[Event, str, dict[str, str], float]] = [
         9,
     ),
     (sample(SwapFailed, to_model="b", reason="timeout"), "hearth_swap_failures_total", {"to_model": "b", "reason": "timeout"}, 1),
+    (STUCK, "hearth_unload_failures_total", {"model": "a", "reason": "swap_failed"}, 1),
     (sample(BackendWentDown), "hearth_backend_outages_total", {}, 1),
     (sample(BackendCameUp, down_s=30.0), "hearth_backend_down_seconds_total", {}, 30),
     (sample(AlertSent, target="ntfy", alerts=3), "hearth_alerts_sent_total", {"target": "ntfy"}, 3),
@@ -183,6 +185,10 @@ def test_a_histogram_counts_a_value_in_every_bucket_from_its_own_on(seconds, fir
     assert counts == [float(index >= buckets.index(first)) for index in range(len(buckets))]
 
 
+def test_a_model_that_did_not_leave_is_no_load_that_failed():
+    assert [labels for name, labels in numbers(counted(STUCK).readings()) if name == "hearth_swap_failures_total"] == []
+
+
 def test_many_models_callers_reasons_and_directions_share_the_label_other():
     events: list[Event] = []
     for each in range(300):
@@ -196,6 +202,7 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
             sample(SwapCompleted, from_models=(f"model-{each // 40}",), to_model=model),
             sample(SwapCompleted, from_models=(f"model-{each % 50}",), to_model=f"model-{each // 50}"),
             sample(SwapFailed, to_model=model, reason=f"reason-{each}"),
+            sample(SwapFailed, from_models=(model,), to_model="", reason=f"reason-{each}"),
         ]
     found = numbers(counted(*events).readings())
     values: dict[str, set[str]] = {}

@@ -73,8 +73,14 @@ class Narrator:
             case SwapStarted():
                 return _swap_started(event)
             case SwapFailed():
-                return Text(f"{printable(event.to_model)} could not be loaded: {printable(event.detail)}", style="bold red")
+                return _swap_failed(event)
         return None
+
+
+def _swap_failed(event: SwapFailed) -> Text:
+    models = event.to_model or ", ".join(event.from_models)
+    what = "could not be loaded" if event.to_model else "does not leave"
+    return Text(f"{printable(models)} {what}: {printable(event.detail)}", style="bold red")
 
 
 def _of_item(event: ItemEvent) -> Text | None:

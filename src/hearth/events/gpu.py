@@ -31,7 +31,7 @@ class SwapCompleted(Event):
 
 @value
 class SwapFailed(Event):
-    """The model is not resident after all."""
+    """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to."""
 
     from_models: tuple[str, ...]
     to_model: str

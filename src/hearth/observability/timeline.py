@@ -147,7 +147,7 @@ class Timeline(HandlingSink):
     def recall(self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, wall_less_now_s: float) -> None:
         """Begin with what an earlier process has seen, both latest first; for a timeline that has heard of nothing yet."""
         began: list[tuple[str, SpanKind, float, float]] = []
-        for swap in swaps:
+        for swap in (swap for swap in swaps if swap.to_model):  # not a model that did not leave
             at = swap.ended_wall_s - wall_less_now_s
             began.append((swap.to_model, SpanKind.FAILED if swap.failed else SpanKind.SWAP, at - swap.swap_s, at))
         known = tuple(items)

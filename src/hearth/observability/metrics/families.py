@@ -133,6 +133,7 @@ RESENDS = _counter("hearth_resends_total", "Attempts that failed unseen and were
 SWAPS = _counter("hearth_swaps_total", "Loads that were verified; from_model is none where nothing made room.", "from_model", "to_model")
 SWAP_SECONDS = _counter("hearth_swap_seconds_total", "Time that they took, unload and load.", "from_model", "to_model")
 SWAP_FAILURES = _counter("hearth_swap_failures_total", "Loads that came to nothing.", "to_model", "reason")
+UNLOAD_FAILURES = _counter("hearth_unload_failures_total", "Models that did not leave the GPU when told to.", "model", "reason")
 SWAP_RUNNING = _gauge("hearth_swap_in_progress", "1 while a model makes room for another.")
 SWAP_OVERHEAD = _gauge("hearth_swap_overhead_ratio", "Share of the GPU's busy time of the last hour that went into swaps, 0 to 1.")
 RESIDENT = _gauge("hearth_model_resident", "1 for each model in memory or on its way in or out.", "model", "phase")

@@ -116,6 +116,7 @@ class MetricTallies(HandlingSink):
         self._swaps = _Counts(families.SWAPS)
         self._swap_s = _Counts(families.SWAP_SECONDS)
         self._swap_failures = _Counts(families.SWAP_FAILURES)
+        self._unload_failures = _Counts(families.UNLOAD_FAILURES)
         self._budget_refusals = _Counts(families.BUDGET_REFUSALS)
         self._jobs_accepted = _Counts(families.JOBS_ACCEPTED)
         self._jobs_ended = _Counts(families.JOBS_ENDED)
@@ -141,7 +142,7 @@ class MetricTallies(HandlingSink):
             ItemDiverged: lambda _: self._replays.add(("diverged",)),
             ItemResent: lambda it: self._resends.add((self._reason_cap.of(it.reason),)),
             SwapCompleted: self._on_swap,
-            SwapFailed: lambda it: self._swap_failures.add((self._model_cap.of(it.to_model), self._reason_cap.of(it.reason))),
+            SwapFailed: self._on_swap_failed,
             BackendWentDown: self._on_down,
             BackendCameUp: self._on_up,
             BudgetExhausted: lambda it: self._budget_refusals.add((self._caller_cap.of(it.caller or NOBODY),)),
@@ -224,6 +225,10 @@ class MetricTallies(HandlingSink):
         self._swaps.add(direction)
         self._swap_s.add(direction, event.swap_s)
 
+    def _on_swap_failed(self, event: SwapFailed) -> None:
+        counts, model = (self._swap_failures, event.to_model) if event.to_model else (self._unload_failures, "+".join(event.from_models))
+        counts.add((self._model_cap.of(model), self._reason_cap.of(event.reason)))
+
     def _on_protected(self, _event: ItemProtected) -> None:
         self._plain.protected += 1
 
@@ -260,6 +265,7 @@ class MetricTallies(HandlingSink):
             self._swaps,
             self._swap_s,
             self._swap_failures,
+            self._unload_failures,
             self._budget_refusals,
             self._jobs_accepted,
             self._jobs_ended,
