@@ -95,10 +95,14 @@ def _migrated() -> bytes:
 
 
 class SteadyWriter:
-    """`submit` of the real writer, done by the time the delay is over."""
+    """`submit` of the real writer, done by the time the delay is over; what is posted is done with what is submitted next."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._posted: list[Callable[[sqlite3.Connection], object]] = []
+
+    def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
+        self._posted.append(run)
 
     async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
         if self._disk.broken:
@@ -106,9 +110,10 @@ class SteadyWriter:
         await asyncio.sleep(self._disk.latency_s)
         if self._disk.broken_writes:
             raise StorageUnavailable(StorageFault.LOCKED)
-        (result,) = commit_together(self._disk.connection, [run])
+        *_, result = commit_together(self._disk.connection, [*self._posted, run])
         if self._disk.silent:
             raise StorageUnavailable(StorageFault.IO)
+        self._posted.clear()
         if isinstance(result, Failure):
             raise result.error
         return cast("T", result)

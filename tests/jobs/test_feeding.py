@@ -234,6 +234,23 @@ async def test_a_job_that_was_taken_though_the_disk_said_that_it_failed_runs_whe
 
 
 @in_virtual_time
+async def test_a_job_that_nobody_can_ask_for_again_is_not_there_if_its_caller_was_told_so():
+    disk = Disk()
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        await settle()
+        disk.silent = True
+        with pytest.raises(StorageUnavailable):
+            await house.accept(job(webhook_url="http://hook/"))
+        assert disk.rows("SELECT id FROM jobs") == [("job_1",)]
+        disk.silent = False
+        await house.accept(job("job_2"))
+        assert disk.rows("SELECT id FROM jobs") == [("job_2",)]
+    async with JobHouse("a", resident=("a",), disk=disk) as house:
+        await house.ended("job_2")
+        assert started(house) == ["job_2"]
+
+
+@in_virtual_time
 async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt():
     async with JobHouse("a", resident=("a",)) as house:
         await house.accept(job(service_s=30.0))

@@ -60,10 +60,11 @@ class Caller:
         self._history = history
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def submit(self, wish: Wish) -> bool:
-        """Ask for a job, with its key for Idempotency-Key."""
+    async def submit(self, wish: Wish, *, keyed: bool = True) -> bool:
+        """Ask for a job, with its key for Idempotency-Key unless it is to be asked for once only."""
         self._history.wanted.setdefault(wish.key, wish)
-        answer = await self._ask("POST", "/llm/jobs", wish.body(), f"Idempotency-Key: {wish.key}\r\n")
+        more = f"Idempotency-Key: {wish.key}\r\n" if keyed else ""
+        answer = await self._ask("POST", "/llm/jobs", wish.body(), more)
         if answer is None:
             return False
         status, said = answer

@@ -2,7 +2,7 @@
  *
  * Loaded with LD_PRELOAD. Looks only at files whose name contains "hearth.db", and at answers of 202.
  * SHIM_LOG: a line per event, appended: "write IDS", "sync", "ack IDS"; IDS are the job ids in the bytes.
- * SHIM_CONTROL: a file of four ints, shared with the test: fail_at (0 never), error (errno), seen, fired.
+ * SHIM_CONTROL: a file of four ints, shared with the test: fail_at (0 never; below 0: that call and all after it), error (errno), seen, fired.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -50,7 +50,8 @@ static int is_ours(int fd) {
 
 static int fails(int fd) {
     if (control == NULL || control->fail_at == 0 || !is_ours(fd)) return 0;
-    if (__sync_add_and_fetch(&control->seen, 1) != control->fail_at) return 0;
+    int at = control->fail_at, seen = __sync_add_and_fetch(&control->seen, 1);
+    if (at < 0 ? seen < -at : seen != at) return 0;
     control->fired = 1;
     errno = control->error;
     return 1;

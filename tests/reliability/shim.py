@@ -40,10 +40,10 @@ class Fault:
         self._shared.close()
         self._file.close()
 
-    def arm(self, nth: int, error: int = errno.EIO) -> None:
-        """Fail the Nth write, sync or cut from now on, once."""
+    def arm(self, nth: int, error: int = errno.EIO, *, lasting: bool = False) -> None:
+        """Fail the Nth write, sync or cut from now on, once; `lasting`: and all that follow."""
         self._shared[:] = _INTS.pack(0, error, 0, 0)
-        self._shared[:] = _INTS.pack(nth, error, 0, 0)
+        self._shared[:] = _INTS.pack(-nth if lasting else nth, error, 0, 0)
 
     def disarm(self) -> bool:
         """Whether a call has failed since `arm`."""

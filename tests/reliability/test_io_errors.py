@@ -52,6 +52,27 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
 
 
 @pytest.mark.timeout(300)
+async def test_a_job_without_a_key_that_was_refused_while_the_disk_failed_is_not_there_when_it_is_well_again(tmp_path):
+    with Fault(built(tmp_path), tmp_path) as fault:
+        history = History()
+        async with Served(tmp_path, environ=fault.environ) as gateway:
+            caller = Caller(gateway.url, history)
+            for nth in range(1, POSITIONS):
+                fault.arm(nth, lasting=True)
+                taken = await caller.submit(Wish(key=f"hold-{nth}-once"), keyed=False)
+                fired = fault.disarm()
+                assert taken or fired
+                assert await caller.submit(Wish(key=f"hold-{nth}-well")), "the disk is well again, and the job was refused"
+                if not fired:
+                    break
+            else:
+                pytest.fail("there was always something left to fail")
+            caller.close()
+        assert history.refused > 0
+        assert {row["id"] for row in asked(gateway.path, "SELECT id FROM jobs")} == set(history.accepted.values())
+
+
+@pytest.mark.timeout(300)
 async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound(tmp_path):
     with Fault(built(tmp_path), tmp_path) as fault, closing(Nursery(tmp_path, environ=fault.environ)) as nursery:
         for nth in range(1, POSITIONS):

@@ -47,7 +47,8 @@ class Jobs(HandlingSink):
             BadRequest: it waits for an off-peak time that never comes.
             KeyInUse, KeyReused: see Idempotency-Key in docs/jobs.md.
             QueueFull, ShuttingDown: it was not taken.
-            StorageUnavailable: it may or may not have been taken; asking again with the same idempotency key makes sure.
+            StorageUnavailable: it was not taken; where it has an idempotency key or a job key it may have been, and asking again with
+                the same key makes sure.
         """
         if self._feeder.stopping:
             raise ShuttingDown(retry_after_s=self._house.config().settings.server.shutdown_grace_s)

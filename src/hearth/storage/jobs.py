@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from hearth import failpoints
 from hearth.clock import Clock
-from hearth.errors import KeyReused, QueueFull
+from hearth.errors import KeyReused, QueueFull, StorageFault, StorageUnavailable
 from hearth.job_types import (
     Acceptance,
     Delivery,
@@ -52,6 +52,8 @@ _SAME_KEY = (
     "SELECT id, number, accepted_wall_s FROM jobs "
     "WHERE caller = ? AND task_type = ? AND job_key = ? AND state IN ('queued', 'running') ORDER BY number LIMIT 1"
 )
+_STRIKE = "DELETE FROM jobs WHERE id = ? AND state = 'queued' AND attempts = 0"
+"""A commit whose sync failed may be found in the write-ahead log when the file is opened again."""
 _START = "UPDATE jobs SET state = 'running', attempts = attempts + 1, epoch = ?, started_wall_s = ? WHERE number = ? AND state = 'queued'"
 _END = (
     "UPDATE jobs SET state = :state, reason = :reason, error = :error, status = :status, content_type = :content_type, result = :result, "
@@ -108,8 +110,15 @@ class JobTable:
         Raises:
             KeyReused: its idempotency key stands for another request.
             QueueFull: as many jobs wait, or as much is kept, as `limits` allow.
+            StorageUnavailable: it is not kept, or not for longer than the disk fails; but it may be where it has a key of either kind, by
+                which it can be asked for again.
         """
-        return await self._write("jobs.accept", partial(_add, new, limits, self._clock.wall()))
+        try:
+            return await self._write("jobs.accept", partial(_add, new, limits, self._clock.wall()))
+        except StorageUnavailable as error:
+            if error.fault is StorageFault.IO and not _has_key(new):
+                self._writer.post(lambda connection: connection.execute(_STRIKE, (new.job_id,)).rowcount)
+            raise
 
     async def start(self, number: int) -> StartedJob | None:
         """Note that a waiting job starts; None where it does not wait any more."""
@@ -205,6 +214,11 @@ def _repeated(new: NewJob, now: float, connection: sqlite3.Connection) -> Accept
     if row[2] != new.digest:
         raise KeyReused
     return Acceptance(job_id=row[0], number=row[1], is_new=False, accepted_wall_s=row[3])
+
+
+def _has_key(new: NewJob) -> bool:
+    """Whether the job is found when it is asked for again."""
+    return new.idempotency_key is not None or (new.task_type is not None and new.job_key is not None)
 
 
 def _same_key(new: NewJob, now: float, connection: sqlite3.Connection) -> Acceptance | None:
