@@ -14,9 +14,9 @@ from hearth.batches.desk import GATHER_S
 from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
 from hearth.cancelling import Cancellation, cancel_caller
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
-from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown
+from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
-from tests.batches.house import BatchHouse, jsonl, line, lines
+from tests.batches.house import BatchHouse, jsonl, line, lines, new_batch
 from tests.jobs.house import Disk, job
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -274,6 +274,19 @@ async def test_requests_that_became_jobs_though_the_disk_said_that_it_failed_are
         await asyncio.sleep(1.0)
         disk.silent = False
         assert await house.outcome() == (["r1", "r2", "r3"], {})
+
+
+@in_virtual_time
+async def test_a_batch_that_is_there_though_its_caller_was_told_otherwise_is_cancelled():
+    async with BatchHouse("a", resident=("a",)) as house:
+        file_id = await house.uploaded(jsonl(*lines(3)))
+        house.disk.silent = True
+        with pytest.raises(StorageUnavailable):
+            await house.batches.create(new_batch(input_file_id=file_id))
+        house.disk.silent = False
+        assert (await house.ended_batch()).status is BatchStatus.CANCELLED
+        assert house.told_of_batches() == ["cancelled"]
+        assert house.ollama.calls == []
 
 
 @pytest.mark.parametrize("status", [BatchStatus.IN_PROGRESS, BatchStatus.FAILED, BatchStatus.FINALIZING, BatchStatus.CANCELLING])

@@ -16,7 +16,7 @@ from typing import Any
 
 from hearth.batch_types import BatchLine, BatchRecord, BatchStatus, NewBatch, Page, Problem, Tokens
 from hearth.clock import Clock, new_file_id
-from hearth.errors import KeyReused, NotFound, QueueFull
+from hearth.errors import KeyReused, NotFound, QueueFull, StorageFault, StorageUnavailable
 from hearth.storage.files import place_of
 from hearth.storage.jobs import KEY_LIFE_S
 from hearth.storage.reader import Reader
@@ -96,8 +96,16 @@ class BatchTable:
             KeyReused: the key stands for another request.
             NotFound: its caller has no such file, or one that was not uploaded for batches.
             QueueFull: `max_open` batches are open.
+            StorageUnavailable: it is not kept. Where a sync failed it may be found in the file all the same: with an idempotency key by
+                asking again, else it is cancelled.
         """
-        return await self._writer.submit(partial(_add, new, self._clock.wall(), max_open))
+        now = self._clock.wall()
+        try:
+            return await self._writer.submit(partial(_add, new, now, max_open))
+        except StorageUnavailable as error:
+            if error.fault is StorageFault.IO and new.idempotency_key is None:
+                self._writer.post(lambda connection: connection.execute(_CANCEL, (now, new.batch_id)).rowcount)
+            raise
 
     async def find(self, batch_id: str) -> BatchRecord | None:
         """One batch."""
