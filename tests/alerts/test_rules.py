@@ -15,6 +15,7 @@ from hearth.config.settings import AlertType
 from hearth.events import (
     AlertFailed,
     AlertSent,
+    BudgetExhausted,
     ConfigRejected,
     Event,
     InternalFault,
@@ -135,6 +136,12 @@ def test_a_model_that_would_not_leave_is_about_that_model():
     failed = only(SwapFailed(at=1.0, from_models=("a:8b",), to_model="", swap_s=0.0, reason="swap_failed", detail="x"))
     assert (failed.subject, failed.lasting) == ("a:8b", False)
     assert failed.text == "a:8b did not leave the GPU (swap_failed)."
+
+
+def test_a_call_that_was_refused_for_money_says_whose_budget_it_was():
+    told = BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
+    assert only(told).text == "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today are spent."
+    assert only(replace(told, own=False, limit_usd=5.0)).text.endswith("and 0.10 USD of 5.00 USD for today are spent.")
 
 
 def test_texts_say_what_an_owner_needs():

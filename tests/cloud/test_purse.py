@@ -13,7 +13,7 @@ import pytest
 from hearth.admission.budget import Totals
 from hearth.cloud.purse import Purse
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BudgetSettings, CloudSettings, SchedulingSettings, Settings
+from hearth.config.settings import AuthSettings, BudgetSettings, CloudSettings, KeySettings, SchedulingSettings, Settings
 from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable
 from hearth.events import BudgetExhausted, BudgetThresholdReached
 from hearth.money import nano_usd
@@ -224,7 +224,22 @@ async def test_every_refusal_is_told_with_its_numbers():
     with pytest.raises(BudgetExceeded):
         await money.spend(nano_usd(0.2))
     (told,) = money.events.of(BudgetExhausted)
-    assert (told.caller, told.wanted_usd, told.spent_usd, told.limit_usd) == ("a", 0.2, 0.5, 1.0)
+    assert (told.caller, told.own, told.wanted_usd, told.spent_usd, told.limit_usd) == ("a", False, 0.2, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("lane", Lane)
+@in_virtual_time
+async def test_a_refusal_by_a_callers_own_budget_is_told_with_the_numbers_of_that(lane):
+    money = Money()
+    own = AuthSettings(keys=(KeySettings(name="a", sha256="0" * 64, lane=lane, daily_usd=0.25),))
+    money.config = GatewayConfig(settings=replace(money.config.settings, auth=own))
+    await money.spend(DIME, lane=lane)
+    day = await money.purse.open_today()
+    money.purse.reserve(day, caller="b", lane=Lane.EXTERNAL, model="m", amount=nano_usd(0.4))
+    with pytest.raises(BudgetExceeded, match="this key's budget"):
+        await money.spend(nano_usd(0.2), lane=lane)
+    (told,) = money.events.of(BudgetExhausted)
+    assert (told.caller, told.own, told.wanted_usd, told.spent_usd, told.limit_usd) == ("a", True, 0.2, 0.1, 0.25)
 
 
 @in_virtual_time

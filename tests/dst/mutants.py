@@ -118,8 +118,8 @@ SHELL = (
     Mutant(
         what="what is set aside does not count",
         module="admission.budget",
-        old="sum(account.of_lane(lane)) + nano",
-        new="account.of_lane(lane)[0] + nano",
+        old="sum(self._accounts[day].of_lane(lane)) + nano",
+        new="self._accounts[day].of_lane(lane)[0] + nano",
     ),
     Mutant(what="a caller's own budget is ignored", module="admission.budget", old="if caps.caller is not None and", new="if False and"),
     Mutant(

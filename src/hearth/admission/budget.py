@@ -151,7 +151,7 @@ class Budget:
             raise TooExpensive(_too_expensive(nano_usd, caps.request))
         account = self._accounts[day]
         retry_after_s = max(1.0, day.end_wall_s - now_wall_s)
-        if lane is Lane.EXTERNAL and sum(account.of_lane(lane)) + nano_usd > caps.external:
+        if self.house_is_short(day, lane=lane, nano_usd=nano_usd, caps=caps):
             raise BudgetExceeded(_exceeded("today's budget for cloud models", caps.external, nano_usd), retry_after_s=retry_after_s)
         if caps.caller is not None and account.of_caller(caller) + nano_usd > caps.caller:
             raise BudgetExceeded(_exceeded("this key's budget for today", caps.caller, nano_usd), retry_after_s=retry_after_s)
@@ -159,6 +159,10 @@ class Budget:
         self._open += 1
         for each in self._accounts_of(spend):
             each.add(spend, nano_usd)
+
+    def house_is_short(self, day: Day, *, lane: Lane, nano_usd: int, caps: Caps) -> bool:
+        """Whether what all external callers may spend has no room for a call on an open day; the internal lane is not bound by that."""
+        return lane is Lane.EXTERNAL and sum(self._accounts[day].of_lane(lane)) + nano_usd > caps.external
 
     def settle(self, name: str, nano_usd: int) -> bool:
         """The call has cost so much, 0 for nothing; False for a reservation that is unknown or has ended, which changes nothing."""

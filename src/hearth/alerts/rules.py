@@ -148,7 +148,7 @@ def _budget(event: BudgetThresholdReached) -> tuple[Alert, ...]:
 
 def _exhausted(event: BudgetExhausted) -> tuple[Alert, ...]:
     text = f"A call of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
-    spent = f"{_usd(event.spent_usd)} of {_usd(event.limit_usd)} for today are spent."
+    spent = f"{_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today are spent."
     return (Alert(type=AlertType.BUDGET_EXHAUSTED, subject=event.caller, at=event.at, text=f"{text} {spent}"),)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hearth.admission.budget import Booked, Budget, Day, Totals
+from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_request_id
 from hearth.cloud.choosing import caps_for
 from hearth.config.gateway_config import GatewayConfig
@@ -68,7 +68,8 @@ class Purse:
         try:
             self._budget.reserve(name, day=day, caller=caller, lane=lane, nano_usd=amount, caps=caps, now_wall_s=now)
         except BudgetExceeded:
-            self._tell_exhausted(day, caller, amount)
+            own = not self._budget.house_is_short(day, lane=lane, nano_usd=amount, caps=caps)
+            self._tell_exhausted(day, caller, amount, caps, own=own)
             raise
         return Reservation(name=name, caller=caller, lane=lane, model=model, nano_usd=amount, at_wall_s=now)
 
@@ -169,14 +170,16 @@ class Purse:
         pct = 100.0 if not limit else 100.0 * spent / limit
         self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=round(pct, 1)))
 
-    def _tell_exhausted(self, day: Day, caller: str, amount: int) -> None:
-        spent = self._budget.totals(day).external_spent
+    def _tell_exhausted(self, day: Day, caller: str, amount: int, caps: Caps, *, own: bool) -> None:
+        spent = self._budget.by_caller(day).get(caller, 0) if own else self._budget.totals(day).external_spent
+        limit = caps.caller if own and caps.caller is not None else caps.external
         self._events.emit(
             BudgetExhausted(
                 at=self._clock.monotonic(),
                 caller=caller,
+                own=own,
                 wanted_usd=usd(amount),
                 spent_usd=usd(spent),
-                limit_usd=usd(self.limit_nano_usd),
+                limit_usd=usd(limit),
             )
         )

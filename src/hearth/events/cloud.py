@@ -17,9 +17,13 @@ class BudgetThresholdReached(Event):
 
 @value
 class BudgetExhausted(Event):
-    """A call to a cloud model was refused because it could have cost more than is left for today."""
+    """A call to a cloud model was refused because it could have cost more than is left for today.
+
+    `own`: of the budget of its key, which the amounts are about then; else of that of all external callers.
+    """
 
     caller: str
+    own: bool
     wanted_usd: float
     spent_usd: float
     limit_usd: float
