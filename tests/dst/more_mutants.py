@@ -88,8 +88,8 @@ MORE = (
     Mutant(
         what="a batch ends before its last request",
         module="batches.running",
-        old="if batch.completed + batch.failed >= batch.total:",
-        new="if batch.completed + batch.failed >= batch.total - 1:",
+        old="batch.completed + batch.failed >= batch.total:",
+        new="batch.completed + batch.failed >= batch.total - 1:",
     ),
     Mutant(
         what="new requests of a batch wait for nobody",
