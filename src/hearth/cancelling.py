@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hearth.gateway import Gateway
-from hearth.job_types import JOB_ID_PREFIXES
-from hearth.types import RequestId, Sequence
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, RequestId, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str
     """
     parts = (gateway.embeddings, gateway.worker, gateway.cloud)
     said = [part.cancel_request(request_id, caller=caller) for part in parts if part is not None]
-    if gateway.jobs is not None and request_id.startswith(JOB_ID_PREFIXES):
+    if gateway.jobs is not None and request_id.startswith((JOB_PREFIX, BATCH_JOB_PREFIX)):
         said.append(await gateway.jobs.cancel_by_id(request_id, caller=caller))
     known = [cancelled for cancelled in said if cancelled is not None]
     return any(known) if known else None

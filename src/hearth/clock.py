@@ -6,6 +6,8 @@ import secrets
 import time
 from typing import Protocol
 
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX
+
 _DRAWN_TOGETHER = 64
 
 
@@ -38,7 +40,7 @@ def new_seed() -> int:
 
 def new_job_id() -> str:
     """`job_` and 128 random bits in hex."""
-    return f"job_{secrets.token_hex(16)}"
+    return f"{JOB_PREFIX}{secrets.token_hex(16)}"
 
 
 def new_file_id() -> str:
@@ -53,7 +55,7 @@ def new_batch_id() -> str:
 
 def new_batch_request_id() -> str:
     """`batch_req_` and 128 random bits in hex."""
-    return f"batch_req_{secrets.token_hex(16)}"
+    return f"{BATCH_JOB_PREFIX}{secrets.token_hex(16)}"
 
 
 class RequestIds:

@@ -10,9 +10,6 @@ from enum import StrEnum
 
 from hearth.types import Lane, Priority
 
-JOB_ID_PREFIXES = ("job_", "batch_req_")
-"""What the ids of jobs begin with. A request whose caller has named it so need not be one."""
-
 
 class JobState(StrEnum):
     """Where a job is; the last three are ends, and each job reaches exactly one of them."""

@@ -16,6 +16,10 @@ Sequence = NewType("Sequence", int)
 RequestId = NewType("RequestId", str)
 """What callers see and cancel by: `req_` and 32 hex digits, or the caller's own `X-Request-Id` where it is well formed and no job's."""
 
+JOB_PREFIX = "job_"
+BATCH_JOB_PREFIX = "batch_req_"
+"""What the id of a job begins with, the latter for a request of a batch; 32 hex digits follow. No other request goes by such an id."""
+
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""
 

@@ -13,9 +13,9 @@ from hearth.admission.auth import Identity
 from hearth.admission.headers import RequestHeaders
 from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
 from hearth.config.settings import ServerSettings
-from hearth.types import MIB, RequestId, value
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, RequestId, value
 
-_REQUEST_ID = re.compile(rb"(?!(?:job|batch_req)_[0-9a-f]{32}\Z)[A-Za-z0-9_-]{1,64}")
+_REQUEST_ID = re.compile(rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}\Z)[A-Za-z0-9_-]{{1,64}}".encode())
 """Not the id of a job: by that, the log tells what was counted when the job was taken from what is to be counted itself."""
 _NOTHING: Scope = {}
 

@@ -20,6 +20,7 @@ from hearth.jobs.desk import Jobs
 from hearth.jobs.feeder import House
 from hearth.jobs.keys import KeysInUse
 from hearth.observability.handling import HandlingSink
+from hearth.types import BATCH_JOB_PREFIX
 
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump, and what is full may have room again."""
@@ -110,7 +111,7 @@ class Batches(HandlingSink):
         self._stopping = True
 
     def _on_job_ended(self, event: JobEnded) -> None:
-        if event.job_id.startswith("batch_req_"):
+        if event.job_id.startswith(BATCH_JOB_PREFIX):
             self._wake.set()
 
     async def run(self) -> None:

@@ -19,7 +19,7 @@ from hearth.storage.reader import Reader
 from hearth.storage.swaps import read_swaps
 from hearth.storage.texts import storable
 from hearth.storage.writer import Writer
-from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
 
 CATCH_UP_S = 1.0
 """The most that a question waits for rows that are on their way to a slow disk."""
@@ -42,8 +42,9 @@ _COUNT = (
 _HEX = "[0-9a-f]" * 32
 _ADMISSIONS = (
     "SELECT caller, accepted_wall_s FROM invocation_log WHERE accepted_wall_s >= :since AND lane = :lane "  # noqa: S608 - our names
-    f"AND request_id NOT GLOB 'job_{_HEX}' AND request_id NOT GLOB 'batch_req_{_HEX}' "
-    "UNION ALL SELECT caller, accepted_wall_s FROM jobs WHERE accepted_wall_s >= :since AND lane = :lane AND id NOT GLOB 'batch_req_*' "
+    f"AND request_id NOT GLOB '{JOB_PREFIX}{_HEX}' AND request_id NOT GLOB '{BATCH_JOB_PREFIX}{_HEX}' "
+    "UNION ALL SELECT caller, accepted_wall_s FROM jobs WHERE accepted_wall_s >= :since AND lane = :lane "
+    f"AND id NOT GLOB '{BATCH_JOB_PREFIX}*' "
     "UNION ALL SELECT caller, created_wall_s FROM batches WHERE created_wall_s >= :since AND lane = :lane ORDER BY 2"
 )
 """A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once. No request of a caller
