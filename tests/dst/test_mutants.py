@@ -9,7 +9,7 @@ import pytest
 
 from tests.dst.more_mutants import MORE, SHOWS_LATE
 from tests.dst.mutants import SHELL
-from tests.dst.mutation import caught_by
+from tests.dst.mutation import caught_by, changed
 from tests.scheduling.mutation import Mutant
 from tests.support.examples import EXAMPLES
 
@@ -25,6 +25,12 @@ def test_a_bug_that_is_put_in_is_caught(mutant: Mutant) -> None:
 def test_a_bug_in_what_only_some_houses_have_is_caught_where_a_house_has_everything(mutant: Mutant) -> None:
     first = SHOWS_LATE.get(mutant.what, 0)
     assert caught_by(mutant, range(first, first + WORLDS), everything=True) is not None, f"no world noticed: {mutant.what}"
+
+
+@pytest.mark.parametrize("mutant", MORE, ids=lambda mutant: mutant.what)
+def test_a_bug_that_is_not_tried_each_time_could_be_put_in(mutant: Mutant) -> None:
+    with changed(mutant):
+        """Its text is there, once."""
 
 
 def test_there_are_more_than_forty_bugs_and_no_two_are_the_same() -> None:
