@@ -176,17 +176,17 @@ async def test_where_the_owner_says_so_a_restart_fails_what_was_running_and_noth
     assert [waiting.job_id for waiting in left.waiting] == ["job_2"]
 
 
-@pytest.mark.parametrize(
-    ("later_s", "change", "same"),
-    [
-        (0.0, {}, True),
-        (DAY_S - 1, {}, True),
-        (DAY_S + 1, {}, False),
-        (0.0, {"caller": "somebody else"}, False),
-        (0.0, {"idempotency_key": "other"}, False),
-        (0.0, {"idempotency_key": None}, False),
-    ],
+A_KEY_STANDS: tuple[tuple[float, dict[str, Any], bool], ...] = (
+    (0.0, {}, True),
+    (DAY_S - 1, {}, True),
+    (DAY_S + 1, {}, False),
+    (0.0, {"caller": "somebody else"}, False),
+    (0.0, {"idempotency_key": "other"}, False),
 )
+"""So long after a request with a key, another one with this change is, or is not, the same."""
+
+
+@pytest.mark.parametrize(("later_s", "change", "same"), [*A_KEY_STANDS, (0.0, {"idempotency_key": None}, False)])
 async def test_an_idempotency_key_stands_for_one_job_of_its_caller_for_a_day(process, clock, later_s, change, same):
     table = await process()
     new = job(idempotency_key="key", digest="d1")
@@ -236,16 +236,7 @@ async def answered_with_the_letter(process: Callable[[], Awaitable[JobTable]]) -
 
 
 @pytest.mark.parametrize("key", ["own", "second", "third"])
-@pytest.mark.parametrize(
-    ("later_s", "change", "same"),
-    [
-        (0.0, {}, True),
-        (DAY_S - 1, {}, True),
-        (DAY_S + 1, {}, False),
-        (0.0, {"caller": "somebody else"}, False),
-        (0.0, {"idempotency_key": "other"}, False),
-    ],
-)
+@pytest.mark.parametrize(("later_s", "change", "same"), A_KEY_STANDS)
 async def test_a_key_that_was_answered_with_the_job_of_a_job_key_stands_for_it_after_its_end_too(
     process, clock, key, later_s, change, same
 ):
