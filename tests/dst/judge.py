@@ -10,7 +10,7 @@ from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from hearth.errors import ShuttingDown
-from hearth.money import nano_usd
+from hearth.money import nano_usd, usd
 from hearth.scheduling.residency import Phase
 from hearth.types import Lane, Outcome, canonical_model
 from tests.dst.asks import Ask
@@ -225,17 +225,28 @@ def text_is_right(ask: Ask) -> None:
 
 
 def caps_held(world: World) -> None:
-    """At no reservation was more set aside and spent than the largest cap that any of the settings had."""
-    rows = world.disk.rows("SELECT caller, lane, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s FROM ledger")
+    """At no reservation was more set aside and spent than the largest cap that any of the settings had.
+
+    The disk calls it open what had ended in a process that was killed before it could write that.
+    """
+    rows = world.disk.rows("SELECT caller, lane, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s, id FROM ledger")
+    ended_usd = {name: usd(cost) for life in world.lives for name, cost in life.unwritten.items()}
     cap = max(settings.budget.daily_external_usd for settings in world.house.settings)
     own = [key.daily_usd for settings in world.house.settings for key in settings.auth.keys]
-    own_cap = None if None in own else max(usd for usd in own if usd is not None)
+    own_cap = None if None in own else max(each for each in own if each is not None)
     for limit_usd, caller in ((cap, None), (own_cap, "bob")):
         mine = [row for row in rows if row[1] == "external" and caller in (None, row[0])]
         for last in mine:
             before = (row for row in mine if row[4] <= last[4] and day_of(world, row[4]) == day_of(world, last[4]))
-            used = sum(row[2] if row[5] is None or row[5] > last[4] else min(row[2], row[3] or 0.0) for row in before)
+            used = sum(_held_usd(row, last[4], None if row is last else ended_usd.get(row[6])) for row in before)
             assert limit_usd is None or used <= limit_usd + 1e-9, f"{used} used or set aside of {limit_usd}, by {caller or 'all'}"
+
+
+def _held_usd(row: tuple[Any, ...], at_wall_s: float, ended_usd: float | None) -> float:
+    _, _, reserved_usd, settled_usd, _, closed_wall_s, _ = row
+    if ended_usd is not None:
+        return ended_usd
+    return float(reserved_usd if closed_wall_s is None or closed_wall_s > at_wall_s else min(reserved_usd, settled_usd or 0.0))
 
 
 def ledger_agrees(world: World) -> None:

@@ -56,6 +56,8 @@ class Life:
         self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members)
         self.stamps = AllStamps()
         self.killed, self.killed_at = False, -1.0
+        self.unwritten: dict[str, int] = {}
+        """What calls have cost that had ended when it was killed, in nano-USD by reservation, and that the disk was not told."""
         self.closed = 0
         self._tasks_before: set[asyncio.Task[Any]] = set()
         self.gateway = Gateway(
@@ -210,6 +212,7 @@ class Life:
         """
         left = self.disk.copy()
         self.killed, self.killed_at = True, asyncio.get_running_loop().time()
+        self.unwritten = dict(self.purse._unwritten)
         self.watch.deaf = True
         await self.gateway.stop(0.0)
         return left

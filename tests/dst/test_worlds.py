@@ -23,11 +23,11 @@ from tests.support.examples import EXAMPLES
 
 BLOCK = 125
 BLOCKS = 40 * EXAMPLES
-REGRESSIONS = (3910, 4521, 3648, 4223, 8213, 8198, 24438, 21130, 52645, 54268)
+REGRESSIONS = (3910, 4521, 3648, 4223, 8213, 8198, 24438, 21130, 52645, 54268, 84546)
 """Worlds that broke a rule once, kept in case fewer are drawn. The first two: a reload between the choice of a job and its start; the next
 two: a home model that embeds and is asked for a text; then one who leaves a shared call as it is sent; a shared call that fails during a
 drain; a pause of no length; a restart just before the end; a lower limit of interruptions in the instant of one;
-a death in which a shared call is sent."""
+a death in which a shared call is sent; a death before the end of a call at Claude is written."""
 
 
 def first_broken(numbers: range | tuple[int, ...]) -> str | None:
