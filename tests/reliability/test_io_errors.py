@@ -30,21 +30,20 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
     with Fault(built(tmp_path), tmp_path) as fault:
         history = History()
         async with Served(tmp_path, environ=fault.environ) as gateway:
-            caller = Caller(gateway.url, history)
-            for nth in range(1, POSITIONS):
-                fault.arm(nth, error)
-                wishes = [Wish(key=f"hold-{nth}-{n}") for n in range(JOBS_PER_POSITION)]
-                answered = [await caller.submit(wish) for wish in wishes]
-                fired = fault.disarm()
-                assert all(answered) or fired
-                assert len(history.accepted) + len(history.open()) == len(history.wanted)
-                for wish in history.open():
-                    assert await caller.submit(wish), "the disk is well again, and the job was refused"
-                if not fired:
-                    break
-            else:
-                pytest.fail("there was always something left to fail")
-            caller.close()
+            with closing(Caller(gateway.url, history)) as caller:
+                for nth in range(1, POSITIONS):
+                    fault.arm(nth, error)
+                    wishes = [Wish(key=f"hold-{nth}-{n}") for n in range(JOBS_PER_POSITION)]
+                    answered = [await caller.submit(wish) for wish in wishes]
+                    fired = fault.disarm()
+                    assert all(answered) or fired
+                    assert len(history.accepted) + len(history.open()) == len(history.wanted)
+                    for wish in history.open():
+                        assert await caller.submit(wish), "the disk is well again, and the job was refused"
+                    if not fired:
+                        break
+                else:
+                    pytest.fail("there was always something left to fail")
         assert nth > JOBS_PER_POSITION
         kept = Judge(path=gateway.path, history=history).look()
         assert len(kept) == len(history.wanted) == nth * JOBS_PER_POSITION
@@ -56,18 +55,17 @@ async def test_a_job_without_a_key_that_was_refused_while_the_disk_failed_is_not
     with Fault(built(tmp_path), tmp_path) as fault:
         history = History()
         async with Served(tmp_path, environ=fault.environ) as gateway:
-            caller = Caller(gateway.url, history)
-            for nth in range(1, POSITIONS):
-                fault.arm(nth, lasting=True)
-                taken = await caller.submit(Wish(key=f"hold-{nth}-once"), keyed=False)
-                fired = fault.disarm()
-                assert taken or fired
-                assert await caller.submit(Wish(key=f"hold-{nth}-well")), "the disk is well again, and the job was refused"
-                if not fired:
-                    break
-            else:
-                pytest.fail("there was always something left to fail")
-            caller.close()
+            with closing(Caller(gateway.url, history)) as caller:
+                for nth in range(1, POSITIONS):
+                    fault.arm(nth, lasting=True)
+                    taken = await caller.submit(Wish(key=f"hold-{nth}-once"), keyed=False)
+                    fired = fault.disarm()
+                    assert taken or fired
+                    assert await caller.submit(Wish(key=f"hold-{nth}-well")), "the disk is well again, and the job was refused"
+                    if not fired:
+                        break
+                else:
+                    pytest.fail("there was always something left to fail")
         assert history.refused > 0
         assert {row["id"] for row in asked(gateway.path, "SELECT id FROM jobs")} == set(history.accepted.values())
 

@@ -32,6 +32,7 @@ class Backlog:
         self._capacity = capacity
         self._gather_s = gather_s
         self._awaited = 0
+        self._left_behind = 0
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._fresh = False
@@ -70,22 +71,25 @@ class Backlog:
             if self._closed and not self._jobs:
                 return None
             taken = [self._jobs.popleft() for _ in range(min(limit, len(self._jobs)))]
-            self._awaited -= sum(job.future is not None for job in taken)
+            self._awaited -= _awaited(taken)
+            self._left_behind = len(self._jobs)
             self._fresh = bool(self._jobs)
             return taken
 
     def put_back(self, jobs: list[Job]) -> list[Job]:
-        """Return jobs that could not be done to the front, and take out every job that somebody waits for.
+        """Return the jobs of the last `take`, which could not be done, to the front, but for those that somebody waits for.
 
         Returns:
-            The jobs taken out: they would meet the same fate, and must hear of it now.
+            Those, and the ones that waited behind them at that `take`: all would meet the same fate, and must hear of it now. What came
+            since then has not been tried, and is next.
         """
         with self._changed:
-            everything = [*jobs, *self._jobs]
-            self._jobs = deque(job for job in everything if job.future is None)
-            self._fresh = False
-            self._awaited = 0
-            return [job for job in everything if job.future is not None]
+            behind = [self._jobs.popleft() for _ in range(self._left_behind)]
+            self._left_behind = 0
+            self._awaited -= _awaited(behind)
+            self._fresh = self._awaited > 0
+            self._jobs.extendleft(job for job in reversed([*jobs, *behind]) if job.future is None)
+            return [job for job in [*jobs, *behind] if job.future is not None]
 
     def close(self) -> None:
         """Take no more jobs; what is queued can still be taken out."""
@@ -98,5 +102,9 @@ class Backlog:
         with self._changed:
             left = list(self._jobs)
             self._jobs.clear()
-            self._awaited = 0
+            self._awaited = self._left_behind = 0
             return left
+
+
+def _awaited(jobs: list[Job]) -> int:
+    return sum(job.future is not None for job in jobs)
