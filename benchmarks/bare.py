@@ -36,12 +36,15 @@ class Bare:
         exchange = await self._backend.open(BackendCall(method=scope["method"], path=scope["path"], headers=JSON_BODY, body=body))
         try:
             if any(name == b"content-length" for name, _ in exchange.headers):
-                whole = b"".join([chunk async for chunk in exchange.chunks()])
-                await answer.measured(exchange.status, exchange.headers, whole)
+                parts = await exchange.take()
+                while more := await exchange.take():
+                    parts += more
+                await answer.measured(exchange.status, exchange.headers, b"".join(parts))
                 return
             await answer.head(exchange.status, exchange.headers)
-            async for chunk in exchange.chunks():
-                await answer.chunk(chunk)
+            while chunks := await exchange.take(answer.chunks_at_once):
+                for chunk in chunks:
+                    await answer.chunk(chunk)
             await answer.end()
         finally:
             exchange.close()

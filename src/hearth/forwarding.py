@@ -48,7 +48,10 @@ class Forwarding:
             BackendGone: it does not say that it is complete.
             BackendError: an error, where the caller has the beginning of a stream already.
         """
-        body = b"".join([chunk async for chunk in exchange.chunks()])
+        parts: list[bytes] = []
+        while chunks := await exchange.take():
+            parts.extend(chunks)
+        body = b"".join(parts)
         if exchange.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise BackendBusy(error_text(body))
         if exchange.status >= 400 and work.reply.started:
@@ -72,16 +75,27 @@ class Forwarding:
             BackendGone: truncated.
             CallerGone: the caller has stopped reading.
         """
-        tail = StreamTail(route)
         if work.item.replayable:
             work.sent = Sent(limit_bytes=int(self._settings().scheduling.replay_limit_mib * MIB))
-        async for chunk in exchange.chunks():
+        tail = StreamTail(route)
+
+        def put(chunks: tuple[bytes, ...]) -> None:
             pace.progressed = True
-            tail.feed(chunk)
+            tail.feed(b"".join(chunks))
             if not work.forwarded:
                 self._first_byte(work, forwarded=True)
                 work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
-            await self._pass_on(work, chunk)
+            self._pass_on(work, chunks)
+
+        def offered(chunks: tuple[bytes, ...]) -> bool:
+            if work.reply.full:
+                return False
+            put(chunks)
+            return True
+
+        while chunks := await exchange.take(offered):
+            await self._reader_catches_up(work)
+            put(chunks)
         self._finish(work, tail)
 
     async def replay(self, work: Work, exchange: Exchange, route: Route, pace: Pace) -> None:
@@ -94,35 +108,36 @@ class Forwarding:
         if work.sent is None:
             raise StreamDiverged
         tail, replay, seen = StreamTail(route), Replay(route, work.sent), False
-        async for chunk in exchange.chunks():
+        while chunks := await exchange.take():
             pace.progressed = True
-            tail.feed(chunk)
             if not seen:
                 seen = True
                 self._first_byte(work, forwarded=False)
-            await self._continue(work, replay, replay.feed(chunk))
+            for chunk in chunks:
+                tail.feed(chunk)
+                self._continue(work, replay, replay.feed(chunk))
+            await self._reader_catches_up(work)
         if tail.complete:
-            await self._continue(work, replay, replay.finish())
+            self._continue(work, replay, replay.finish())
         self._finish(work, tail)
 
-    async def _continue(self, work: Work, replay: Replay, chunk: bytes) -> None:
+    def _continue(self, work: Work, replay: Replay, chunk: bytes) -> None:
         if not chunk:
             return
         if not work.forwarded:
             work.verified_chars = replay.verified_chars
             self._first_byte(work, forwarded=True)
-        await self._pass_on(work, chunk)
+        self._pass_on(work, (chunk,))
 
-    async def _pass_on(self, work: Work, chunk: bytes) -> None:
-        reply, sent = work.reply, work.sent
-        reply.push(chunk)
-        if sent is not None:
-            was_resumable = sent.replayable
-            sent.feed(chunk)
-            if was_resumable and not sent.replayable:
-                self._post(Outgrown(sequence=work.item.sequence, attempt=work.attempt))
-        if reply.full:
-            await self._reader_catches_up(work)
+    def _pass_on(self, work: Work, chunks: tuple[bytes, ...]) -> None:
+        sent = work.sent
+        work.reply.push_all(chunks)
+        if sent is None:
+            return
+        was_resumable = sent.replayable
+        sent.feed(b"".join(chunks))
+        if was_resumable and not sent.replayable:
+            self._post(Outgrown(sequence=work.item.sequence, attempt=work.attempt))
 
     def _finish(self, work: Work, tail: StreamTail) -> None:
         work.sent = None
@@ -141,6 +156,8 @@ class Forwarding:
 
     async def _reader_catches_up(self, work: Work) -> None:
         """Hold the backend back for a reader that is far behind, but not for long."""
+        if not work.reply.full:
+            return
         deadline_at = asyncio.get_running_loop().time() + self._settings().server.write_deadline_s
         try:
             with Limit(deadline_at):

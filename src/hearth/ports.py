@@ -36,6 +36,7 @@ from hearth.types import (
     LoadOptions,
     LoggedSwap,
     ResidentModel,
+    Taker,
 )
 
 __all__ = [
@@ -74,8 +75,8 @@ class SelectiveSink(EventSink, Protocol):
 class Exchange(Protocol):
     """One answer from a backend, its head already read.
 
-    `chunks` yields the body in the backend's own HTTP chunks, as bytes that were received; it raises `BackendGone` where the body ends
-    short of its framing. `close` ends the connection at once, never blocks, may be called twice, and is called on every path.
+    The body comes in the backend's own HTTP chunks, as bytes that were received. `close` ends the connection at once, never blocks, may be
+    called twice, and is called on every path.
     """
 
     @property
@@ -85,7 +86,16 @@ class Exchange(Protocol):
     def headers(self) -> Headers:
         """End-to-end headers only: hop-by-hop fields and Transfer-Encoding are gone."""
 
-    def chunks(self) -> AsyncIterator[bytes]: ...
+    async def take(self, at_once: Taker | None = None) -> tuple[bytes, ...]:
+        """The chunks that have come, at least one; none at the end.
+
+        While this waits, what comes is offered to `at_once` first, which saves waking the task that waits: what is taken there is not
+        returned. Nothing is offered once that task has been cancelled. Where `at_once` raises, so does this.
+
+        Raises:
+            BackendGone: the body ended short of its framing, after the chunks taken so far.
+        """
+        ...
 
     def close(self) -> None: ...
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from hearth.errors import CallerGone, HearthError
-from hearth.types import Headers, value
+from hearth.types import Headers, Taker, value
 
 
 @value
@@ -34,6 +34,7 @@ class Reply:
         self._abandoned = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self._at_once: Taker | None = None
 
     @property
     def started(self) -> bool:
@@ -68,11 +69,20 @@ class Reply:
 
     def push(self, chunk: bytes) -> None:
         """Add a chunk, keeping its boundaries. Ignored once the answer has ended."""
-        if self._ended or self._abandoned or not chunk:
+        if chunk:
+            self.push_all((chunk,))
+
+    def push_all(self, chunks: tuple[bytes, ...]) -> None:
+        """Add chunks, none of them empty."""
+        if self._ended or self._abandoned or self._taken_at_once(chunks):
             return
-        self._chunks.append(chunk)
-        self._unread_bytes += len(chunk)
+        self._chunks.extend(chunks)
+        self._unread_bytes += sum(map(len, chunks))
         _wake(self._reader)
+
+    def _taken_at_once(self, chunks: tuple[bytes, ...]) -> bool:
+        reader = self._reader
+        return self._at_once is not None and reader is not None and not reader.done() and self._at_once(chunks)
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -112,8 +122,10 @@ class Reply:
             await self._news()
         return self._head
 
-    async def take(self) -> tuple[bytes, ...]:
+    async def take(self, at_once: Taker | None = None) -> tuple[bytes, ...]:
         """All unread chunks, at least one; empty at the end of a complete answer.
+
+        While this waits, what is pushed is offered to `at_once` first: what it takes is neither unread nor returned.
 
         Raises:
             HearthError: the answer broke off after the chunks taken so far.
@@ -123,7 +135,11 @@ class Reply:
                 if self._error is not None or self._abandoned:
                     raise self._error or CallerGone
                 return ()
-            await self._news()
+            self._at_once = at_once
+            try:
+                await self._news()
+            finally:
+                self._at_once = None
         chunks = tuple(self._chunks)
         self._chunks.clear()
         self._unread_bytes = 0

@@ -6,6 +6,7 @@ monotonic clock unless a name says `wall`; durations end in `_s`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NewType, TypeVar, dataclass_transform
@@ -22,6 +23,8 @@ BATCH_JOB_PREFIX = "batch_req_"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""
+Taker = Callable[[tuple[bytes, ...]], bool]
+"""Is offered chunks within the callback that brought them; takes all, or says False and takes none."""
 
 
 T = TypeVar("T")

@@ -35,6 +35,7 @@ from hearth.reply import Reply, ReplyHead
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence
+from tests.support.taking import Taking
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
 RESIDENT = "resident:1"
@@ -171,7 +172,7 @@ class FakeWorker:
 
 
 @dataclass
-class FakeExchange:
+class FakeExchange(Taking):
     """A scripted backend answer; a chunk of None is a wait for ever."""
 
     status: int

@@ -6,12 +6,12 @@ import asyncio
 import gc
 import signal
 import socket
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.asgi import AT_ONCE, Answer, Receive, Scope, Send
+from hearth.api.asgi import AT_ONCE, Answer, AtOnce, Receive, Scope, Send
 from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
@@ -138,12 +138,17 @@ class Saying:
         if scope["type"] == "http":
             await Answer(send, self._noted(scope["extensions"][AT_ONCE]) if self.at_once else None).whole(200, self.headers, b"hello")
 
-    def _noted(self, send: Any) -> Any:
-        def sent(*answer: Any) -> bool:
-            self.took.append(send(*answer))
-            return self.took[-1]
+    def _noted(self, at_once: AtOnce) -> AtOnce:
+        self._real = at_once
+        return self
 
-        return sent
+    def whole(self, status: int, headers: Headers, body: bytes) -> bool:
+        self.took.append(self._real.whole(status, headers, body))
+        return self.took[-1]
+
+    def chunks(self, chunks: tuple[bytes, ...]) -> bool:
+        self.took.append(self._real.chunks(chunks))
+        return self.took[-1]
 
     def end_streams(self) -> None:
         """There are none."""
@@ -172,6 +177,35 @@ async def test_an_answer_in_one_piece_is_the_same_as_one_in_two_messages(headers
     short = Saying(headers, at_once=True)
     assert await said_by(short, raw) == await said_by(Saying(short.headers, at_once=False), raw)
     assert short.took == took
+
+
+class Streaming(Saying):
+    """Answers everything with the same stream, two pieces of which go at once where they may, and tries so before and after it, too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        answer = Answer(send, self._noted(scope["extensions"][AT_ONCE]) if self.at_once else None)
+        answer.chunks_at_once((b"too early",))
+        await answer.head(200, self.headers)
+        if not answer.chunks_at_once((b"one\n", b"two")):
+            await answer.chunk(b"one\ntwo")
+        await answer.chunk(b"three")
+        await answer.end(b"four")
+        answer.chunks_at_once((b"too late",))
+
+
+@pytest.mark.parametrize(
+    ("line", "took"),
+    [(b"POST / HTTP/1.1", [False, True, False]), (b"HEAD / HTTP/1.1", 3 * [False]), (b"POST / HTTP/1.0", 3 * [False])],
+)
+async def test_chunks_that_are_sent_at_once_stand_in_their_place_in_the_stream(line, took):
+    raw = b"%b\r\nHost: localhost\r\nConnection: close\r\n\r\n" % line
+    short, long = Streaming((), at_once=True), Streaming((), at_once=False)
+    said, expected = await said_by(short, raw), await said_by(long, raw)
+    assert short.took == took
+    assert said.replace(b"4\r\none\n\r\n3\r\ntwo\r\n", b"7\r\none\ntwo\r\n") == expected
+    assert (b"\r\none\n\r\n" in said) is any(took)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

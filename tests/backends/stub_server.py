@@ -15,6 +15,7 @@ from hearth.backends.ollama import OllamaBackend
 from hearth.errors import BackendError
 from hearth.ports import Exchange
 from tests.support.ollama_wire import Answer
+from tests.support.taking import chunks_of
 
 SOON_S = 30.0
 """Within this time a server must see that its client has left; idle connections are kept for longer."""
@@ -44,12 +45,12 @@ def whole(answer: Answer) -> bytes:
 
 async def read(exchange: Exchange) -> list[bytes]:
     """The whole body, chunk by chunk."""
-    return [chunk async for chunk in exchange.chunks()]
+    return [chunk async for chunk in chunks_of(exchange)]
 
 
 async def read_until_broken(exchange: Exchange) -> tuple[list[bytes], BackendError | None]:
     """What came, and what ended it."""
-    return await until_broken(exchange.chunks())
+    return await until_broken(chunks_of(exchange))
 
 
 async def until_broken(chunks: AsyncIterator[bytes]) -> tuple[list[bytes], BackendError | None]:

@@ -17,6 +17,7 @@ from hearth.types import BackendCall
 from tests.backends.stub_server import LAST_CHUNK, SOON_S, Peer, StubServer, chunked, head_of, read, read_until_broken, whole
 from tests.support import ollama_wire as wire
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, Service
+from tests.support.taking import chunks_of
 
 MODEL = "a"
 AT_ONCE = 20
@@ -148,6 +149,21 @@ async def test_chunks_come_one_by_one_and_in_order(bench: Bench) -> None:
     assert words_in(chunks) == ["t-one", "t-two", "t-three", ""]
 
 
+async def test_what_is_offered_and_what_is_returned_is_together_the_body(bench: Bench) -> None:
+    exchange = await bench.backend.open(call("t"))
+    came: list[bytes] = []
+
+    def all_but_the_second(chunks: tuple[bytes, ...]) -> bool:
+        wanted = b"t-two" not in chunks[0]
+        came.extend(chunks if wanted else ())
+        return wanted
+
+    while chunks := await exchange.take(all_but_the_second):
+        came.extend(chunks)
+    exchange.close()
+    assert words_in(came) == ["t-one", "t-two", "t-three", ""]
+
+
 async def test_status_and_end_to_end_headers_are_handed_on(bench: Bench) -> None:
     exchange = await bench.backend.open(call())
     exchange.close()
@@ -169,7 +185,7 @@ async def test_an_error_answer_is_an_answer_and_keeps_its_length(bench: Bench) -
 async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_the_reading(bench: Bench) -> None:
     bench.next_call(CallFault.STALL)
     exchange = await bench.backend.open(call())
-    chunks = exchange.chunks()
+    chunks = chunks_of(exchange)
     await anext(chunks)
     exchange.close()
     await bench.saw_leaving()

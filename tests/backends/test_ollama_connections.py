@@ -12,6 +12,7 @@ from hearth.backends.ollama import OllamaBackend
 from hearth.errors import BackendGone
 from hearth.types import BackendCall
 from tests.backends.stub_server import LAST_CHUNK, STREAM_HEAD, Peer, Serve, StubServer, backend_at, chunked, read, saying
+from tests.support.taking import chunks_of
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 2\r\n\r\nhi"
@@ -92,7 +93,7 @@ async def test_a_connection_that_has_not_taken_the_whole_request_carries_no_seco
 async def test_an_answer_that_was_not_read_to_the_end_ends_its_connection() -> None:
     async with StubServer(saying(STREAM_HEAD + chunked(b"one\n")), keeps=True) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
-        assert await anext(exchange.chunks()) == b"one\n"
+        assert await anext(chunks_of(exchange)) == b"one\n"
         exchange.close()
         await server.all_left()
 

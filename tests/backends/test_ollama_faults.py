@@ -27,6 +27,7 @@ from tests.backends.stub_server import (
     saying_and_waiting,
     until_broken,
 )
+from tests.support.taking import chunks_of
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -77,7 +78,7 @@ async def test_a_body_that_breaks_its_framing_gives_what_came_and_then_an_error(
 
     async with StubServer(serve) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
-        chunks = exchange.chunks()
+        chunks = chunks_of(exchange)
         assert await anext(chunks) == b"one\n"
         seen.set()
         later, ended_by = await until_broken(chunks)
@@ -102,7 +103,7 @@ async def test_a_reset_in_mid_body_is_gone() -> None:
 
     async with StubServer(serve) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
-        chunks = exchange.chunks()
+        chunks = chunks_of(exchange)
         assert await anext(chunks) == b"one\n"
         seen.set()
         with pytest.raises(BackendGone):
@@ -317,7 +318,7 @@ async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
 async def test_closing_the_backend_ends_running_answers_and_it_can_be_used_again() -> None:
     async with StubServer(saying_and_waiting(STREAM_HEAD + chunked(b"one\n"))) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
-        chunks = exchange.chunks()
+        chunks = chunks_of(exchange)
         await anext(chunks)
         await backend.aclose()
         with pytest.raises(BackendGone):

@@ -35,10 +35,10 @@ SHELL = (
     Mutant(
         what="a replay is not compared",
         module="forwarding",
-        old="await self._continue(work, replay, replay.feed(chunk))",
-        new="await self._continue(work, replay, chunk)",
+        old="self._continue(work, replay, replay.feed(chunk))",
+        new="self._continue(work, replay, chunk)",
     ),
-    Mutant(what="what was sent is not remembered", module="forwarding", old="            sent.feed(chunk)\n", new=""),
+    Mutant(what="what was sent is not remembered", module="forwarding", old='        sent.feed(b"".join(chunks))\n', new=""),
     Mutant(
         what="a whole answer is never finished",
         module="forwarding",

@@ -13,6 +13,7 @@ from enum import StrEnum
 from hearth.errors import BackendGone, HearthError
 from hearth.types import Headers
 from tests.support import ollama_wire as wire
+from tests.support.taking import Taking
 
 
 class CallFault(StrEnum):
@@ -59,7 +60,7 @@ class CallRecord:
     ending: Ending | None = None
 
 
-class FakeExchange:
+class FakeExchange(Taking):
     """The `Exchange` of one call: chunks become available at their instants and are lost when it is closed."""
 
     def __init__(self, record: CallRecord, answer: wire.Answer, instants: tuple[float, ...], at_end: Callable[[], None]) -> None:

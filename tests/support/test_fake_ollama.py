@@ -11,6 +11,7 @@ import pytest
 from hearth.errors import BackendGone, BackendUnreachable, SwapTimedOut
 from hearth.types import BackendCall, LoadOptions
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault, UnloadFault
+from tests.support.taking import chunks_of
 from tests.support.virtual_time import in_virtual_time
 
 KEEP = LoadOptions()
@@ -34,7 +35,7 @@ def loaded(*models: FakeModel, capacity_mib: float | None = None) -> FakeOllama:
 async def run(ollama: FakeOllama, asked: BackendCall) -> list[tuple[float, bytes]]:
     exchange = await ollama.open(asked)
     try:
-        return [(now(), chunk) async for chunk in exchange.chunks()]
+        return [(now(), chunk) async for chunk in chunks_of(exchange)]
     finally:
         exchange.close()
 
@@ -298,7 +299,7 @@ async def test_a_model_can_vanish_behind_our_back() -> None:
 async def test_listings_need_no_gpu() -> None:
     ollama = loaded()
     exchange = await ollama.open(BackendCall(method="GET", path="/api/tags"))
-    [body] = [chunk async for chunk in exchange.chunks()]
+    [body] = [chunk async for chunk in chunks_of(exchange)]
     assert [model["name"] for model in json.loads(body)["models"]] == ["a", "b"]
     assert (await ollama.open(BackendCall(method="GET", path="/nowhere"))).status == 404
     ollama.check()

@@ -17,11 +17,12 @@ from hearth.reply import Reply
 from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Stopped
 from hearth.types import BackendCall, Headers, Sequence
 from hearth.work import Work
+from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import new_item, settings_with, settle
 
 
-class AtOnce:
+class AtOnce(Taking):
     """A backend whose whole answer is there before anybody waits for it, after a turn of the loop, or that is not there at all."""
 
     status = 200

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 from hearth.errors import BodyTooLarge, CallerGone
 from hearth.types import Headers
@@ -20,8 +20,16 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-AtOnce = Callable[[int, Headers, bytes], bool]
-"""Sends a complete answer past ASGI, in one piece, where that is possible now; its headers declare its length."""
+class AtOnce(Protocol):
+    """Writes past ASGI, without waiting, where that is possible now; False where it is not, and then nothing was written."""
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> bool:
+        """A complete answer in one piece; its headers declare its length."""
+
+    def chunks(self, chunks: tuple[bytes, ...]) -> bool:
+        """Pieces of the body, each as one HTTP chunk."""
+
+
 AT_ONCE = "hearth.at_once"
 """Where an `AtOnce` stands in `scope["extensions"]`, where the server is Hearth's own."""
 
@@ -45,6 +53,10 @@ class Answer:
         """One piece of the body, as one HTTP chunk where the answer is chunked. Waits while the socket is full."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
+    def chunks_at_once(self, chunks: tuple[bytes, ...]) -> bool:
+        """Several of them, all or none; False where they would have to wait, or the server cannot."""
+        return self._at_once is not None and self._at_once.chunks(chunks)
+
     async def end(self, last: bytes = b"") -> None:
         """The body is complete, with `last` as its last piece."""
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
@@ -56,7 +68,7 @@ class Answer:
     async def measured(self, status: int, headers: Headers, body: bytes) -> None:
         """A complete answer whose headers have its Content-Length."""
         self.started = True
-        if self._at_once is None or not self._at_once(status, headers, body):
+        if self._at_once is None or not self._at_once.whole(status, headers, body):
             await self.head(status, headers)
             await self.end(body)
 

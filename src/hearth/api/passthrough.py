@@ -39,8 +39,9 @@ class Passthrough:
         try:
             own = (b"x-request-id", visit.request_id.encode("ascii"))
             await visit.answer.head(exchange.status, (*exchange.headers, own))
-            async for chunk in exchange.chunks():
-                await visit.answer.chunk(chunk)
+            while chunks := await exchange.take():
+                for chunk in chunks:
+                    await visit.answer.chunk(chunk)
             await visit.answer.end()
         finally:
             exchange.close()

@@ -17,7 +17,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import httptools
@@ -200,7 +199,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self.headers = []
         _slim(self.cycle.message_event)
-        self.scope["extensions"][AT_ONCE] = MethodType(_send_at_once, self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
+        self.scope["extensions"][AT_ONCE] = _AtOnce(self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -290,21 +289,39 @@ class DeadlineProtocol(HttpToolsProtocol):
             self.transport.abort()
 
 
-def _send_at_once(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
-    """What uvicorn does for both messages of a complete answer; False where it is to do that, to close, or to object to the headers."""
-    special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
-    if special or cycle.disconnected or cycle.flow.write_paused:
-        return False
-    fields = (*cycle.default_headers, *headers)
-    head = STATUS_LINE[status] + b"\r\n".join(map(b": ".join, fields))
-    if head.count(b"\n") != len(fields) or head.count(b"\r") != len(fields) or b"\r\nconnection:" in head.lower():
-        return False
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    cast("GatheringTransport", cycle.transport).write_at_once(b"%b\r\n\r\n%b" % (head, body))
-    cycle.message_event.set()
-    cycle.on_response()
-    return True
+class _AtOnce:
+    """What uvicorn does for the messages of an answer, where it need not wait for the caller."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> bool:
+        """False where uvicorn is to do it, to close, or to object to the headers."""
+        cycle = self._cycle
+        special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
+        if special or cycle.disconnected or cycle.flow.write_paused:
+            return False
+        fields = (*cycle.default_headers, *headers)
+        head = STATUS_LINE[status] + b"\r\n".join(map(b": ".join, fields))
+        if head.count(b"\n") != len(fields) or head.count(b"\r") != len(fields) or b"\r\nconnection:" in head.lower():
+            return False
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        cast("GatheringTransport", cycle.transport).write_at_once(b"%b\r\n\r\n%b" % (head, body))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+    def chunks(self, chunks: tuple[bytes, ...]) -> bool:
+        """False where the body is not chunked, and after its end."""
+        cycle = self._cycle
+        if not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected or cycle.flow.write_paused:
+            return False
+        framed = b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
+        cast("GatheringTransport", cycle.transport).write_at_once(framed)
+        return True
 
 
 def _slim(event: asyncio.Event) -> None:

@@ -1,8 +1,9 @@
 """From a submitted request to its last byte: stream the reply, and free the model the moment the caller leaves.
 
 One task per request watches for the caller's departure, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
-per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller who has heard nothing for a while is sent a
-sign of life in its dialect; from the first one on, errors can only be told inside the stream. Called by `api.inference`.
+per chunk than sending it, at once where the connection has room, so chunk boundaries come out as they went in. A streaming caller who has
+heard nothing for a while is sent a sign of life in its dialect; from the first one on, errors can only be told inside the stream. Called by
+`api.inference`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Relay:
         "_gone",
         "_left",
         "_of",
+        "_quiet",
         "_sending",
         "_settings",
         "_tail",
@@ -69,6 +71,7 @@ class Relay:
         self._left = False
         self._sending = False
         self._complete = False
+        self._quiet: _Quiet | None = None
         self._frame_end = frame_end(of.route)
         self._tail = self._frame_end
 
@@ -143,25 +146,34 @@ class Relay:
 
     async def _pass_chunks(self) -> None:
         reply, answer = self._ticket.reply, self._visit.answer
-        quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
+        self._quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
         try:
-            while chunks := await reply.take():
+            while chunks := await reply.take(self._sent_at_once):
                 self._sending = True
                 for chunk in chunks[:-1] if reply.complete else chunks:
-                    self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
                     await answer.chunk(chunk)
                 if reply.complete:
                     self._complete = True
                     await answer.end(chunks[-1])
                     return
                 self._sending = False
-                if quiet is not None:
-                    quiet.heard = True
+                self._note_sent(chunks)
             self._complete = True
             await answer.end()
         finally:
-            if quiet is not None:
-                quiet.stop()
+            if self._quiet is not None:
+                self._quiet.stop()
+
+    def _sent_at_once(self, chunks: tuple[bytes, ...]) -> bool:
+        sent = self._visit.answer.chunks_at_once(chunks)
+        if sent:
+            self._note_sent(chunks)
+        return sent
+
+    def _note_sent(self, chunks: tuple[bytes, ...]) -> None:
+        self._tail = (self._tail + b"".join(chunks[-2:]))[-2:]
+        if self._quiet is not None:
+            self._quiet.heard = True
 
     async def _sign_of_life(self) -> None:
         """Only between frames: one that has been sent in part must go on with its own bytes.

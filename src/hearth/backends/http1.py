@@ -10,15 +10,14 @@ other one is aborted: an orderly close first flushes what is unsent, which never
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import MappingProxyType
 
 import httptools
 
 from hearth.backends import headers as fields
 from hearth.errors import BackendError, BackendGone, BackendProtocolError
-from hearth.types import Headers
+from hearth.types import Headers, Taker
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_FIELDS = 128
@@ -127,7 +126,7 @@ class Answer:
         self._framed = False
         self._streamed = False
         self._part = b""
-        self._ready: deque[bytes] = deque()
+        self._ready: list[bytes] = []
         self._unread_bytes = 0
         self._paused = False
         self._body_bytes = 0
@@ -136,6 +135,7 @@ class Answer:
         self._keep = False
         self._error: BackendError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._at_once: Taker | None = None
 
     async def head(self) -> None:
         """Wait for status and headers.
@@ -153,35 +153,30 @@ class Answer:
             self._keep = False
             raise BackendProtocolError(f"The model server at {self._address} {problem}")
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    async def take(self, at_once: Taker | None = None) -> tuple[bytes, ...]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
 
         A body with neither chunks nor a length is whole wherever its connection ends (RFC 9112, section 6.3): only the terminator of
-        its dialect tells.
+        its dialect tells. `at_once`: as in `ports.Exchange`.
 
         Raises:
             BackendGone: the body ended short of its framing.
             BackendProtocolError: the framing is garbage, or the body or one line of a stream is larger than any answer.
         """
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """The iterator of `chunks`, which as a generator would have to be registered with the loop."""
-        ready = self._ready
-        while not ready:
-            self._unread_bytes = 0
+        while not self._ready:
             if self._error is not None:
                 raise self._error
             if self._ended:
-                raise StopAsyncIteration
-            if self._paused and self._link is not None:
-                self._paused = False
-                self._link.resume()
-            await self._news()
-        return ready.popleft()
+                return ()
+            self._read_on()
+            self._at_once = at_once
+            try:
+                await self._news()
+            finally:
+                self._at_once = None
+        chunks = tuple(self._ready)
+        self._taken()
+        return chunks
 
     def close(self) -> None:
         """Keep the connection where the answer is over, else end it."""
@@ -215,8 +210,28 @@ class Answer:
         return self._waiter
 
     def _tell(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        try:
+            awaited = self._at_once is None or self._ended or (bool(self._ready) and not self._at_once(tuple(self._ready)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, who takes the chunks is to hear of it, not this connection
+            waiter.set_exception(error)
+            return
+        if awaited:
+            waiter.set_result(None)
+        else:
+            self._taken()
+            self._read_on()
+
+    def _taken(self) -> None:
+        self._ready.clear()
+        self._unread_bytes = 0
+
+    def _read_on(self) -> None:
+        if self._paused and self._link is not None:
+            self._paused = False
+            self._link.resume()
 
     # What the connection reports.
 
