@@ -86,8 +86,9 @@ def config_text(upstream: Child, place: Path, *, port: int, parallel: int, model
 
 
 def write_config(upstream: Child, place: Path, *, port: int, parallel: int) -> Path:
-    """The same as a file."""
-    file = place / f"hearth-{port}.yaml"
+    """The same as a file in a folder of its own, as an owner has it: Hearth watches that folder, and writes its database beside it."""
+    file = place / "config" / f"hearth-{port}.yaml"
+    file.parent.mkdir(exist_ok=True)
     file.write_text(config_text(upstream, place, port=port, parallel=parallel))
     return file
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from watchdog.events import DirModifiedEvent, FileClosedEvent, FileModifiedEvent, FileMovedEvent
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
 
 from hearth.config.watching import FileWatch, observe
 from hearth.events import ConfigReloaded
@@ -187,6 +190,29 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
         while await told.get():
             pass
     await asyncio.to_thread(watch.close)
+
+
+async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed(file):
+    """The database may lie there, and is written to all the time."""
+    told: list[bool] = []
+    heard: list[Callable[[Any], None]] = []
+
+    def observing(_directories: list[str], hear: Callable[[Any], None]) -> BaseObserver:
+        heard.append(hear)
+        return Observer()
+
+    watch = FileWatch(file, told.append, asyncio.get_running_loop(), observing=observing)
+    assert watch.refresh()
+    for event, news in [
+        (FileModifiedEvent(str(file.with_name("hearth.db-wal"))), 0),
+        (FileClosedEvent(str(file.with_name("other.yaml"))), 1),
+        (FileMovedEvent(str(file.with_name("..data_tmp")), str(file.with_name("..data"))), 2),
+        (DirModifiedEvent(str(file.parent)), 3),
+        (FileModifiedEvent(str(file)), 4),
+    ]:
+        heard[0](event)
+        await asyncio.sleep(0)
+        assert len(told) == news
 
 
 async def test_a_closed_watch_leaves_no_thread_and_no_descriptor(file):

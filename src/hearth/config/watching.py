@@ -81,8 +81,11 @@ class FileWatch:
         """On watchdog's thread. At most one call is on its way to the loop, however much happens."""
         if event.event_type in _UNINTERESTING:
             return
+        modified = event.event_type == "modified"
         if os.fsdecode(event.src_path) in self._files or os.fsdecode(event.dest_path) in self._files:
-            self._writing = event.event_type == "modified"
+            self._writing = modified
+        elif modified and not event.is_directory:  # a file that is kept open for writing, as the database's
+            return
         if not self._posted:
             self._posted = True
             with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
