@@ -150,9 +150,10 @@ class Relay:
         try:
             while chunks := await reply.take(self._sent_at_once):
                 self._sending = True
-                for chunk in chunks[:-1] if reply.complete else chunks:
+                last = reply.complete  # asked once: it may become so while these are being sent, and then more has come
+                for chunk in chunks[:-1] if last else chunks:
                     await answer.chunk(chunk)
-                if reply.complete:
+                if last:
                     self._complete = True
                     await answer.end(chunks[-1])
                     return
