@@ -13,6 +13,7 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.api.asgi import AT_ONCE, Answer, AtOnce, Receive, Scope, Send
 from hearth.api.protocol import DeadlineProtocol, Deadlines
+from hearth.api.relay import Relay
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
 from hearth.errors import ConfigError
@@ -22,6 +23,7 @@ from tests.api.house import Caller, FakeGateway, hello, never
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
 CHAT = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+STREAM = CHAT.replace(b"false", b"true ")
 PATIENT = Deadlines(write_s=lambda: 10.0)
 
 
@@ -316,13 +318,13 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
     """`hearth serve` seldom collects the old generation: what only a collection frees piles up by the connection."""
 
     def alive() -> int:
-        return sum(isinstance(each, DeadlineProtocol) for each in gc.get_objects())
+        return sum(isinstance(each, DeadlineProtocol | Relay) for each in gc.get_objects())
 
     gc.collect()
     gc.disable()
     try:
         before = alive()
-        for raw in (HEALTH, CHAT):
+        for raw in (HEALTH, CHAT, STREAM):
             await answer_to(url, raw.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
         async with asyncio.timeout(30.0):
             while alive() > before:  # noqa: ASYNC110 - the last callbacks of a connection tell nobody

@@ -146,7 +146,7 @@ class Relay:
 
     async def _pass_chunks(self) -> None:
         reply, answer = self._ticket.reply, self._visit.answer
-        self._quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
+        self._quiet = quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
         try:
             while chunks := await reply.take(self._sent_at_once):
                 self._sending = True
@@ -162,8 +162,9 @@ class Relay:
             self._complete = True
             await answer.end()
         finally:
-            if self._quiet is not None:
-                self._quiet.stop()
+            self._quiet = None  # it holds this relay
+            if quiet is not None:
+                quiet.stop()
 
     def _sent_at_once(self, chunks: tuple[bytes, ...]) -> bool:
         sent = self._visit.answer.chunks_at_once(chunks)
