@@ -144,6 +144,10 @@ class Saying:
         self._real = at_once
         return self
 
+    @property
+    def full(self) -> bool:
+        return self._real.full
+
     def whole(self, status: int, headers: Headers, body: bytes) -> bool:
         self.took.append(self._real.whole(status, headers, body))
         return self.took[-1]

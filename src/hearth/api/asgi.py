@@ -23,6 +23,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class AtOnce(Protocol):
     """Writes past ASGI, without waiting, where that is possible now; False where it is not, and then nothing was written."""
 
+    @property
+    def full(self) -> bool:
+        """The caller takes nothing now: whatever is sent has to wait."""
+
     def whole(self, status: int, headers: Headers, body: bytes) -> bool:
         """A complete answer in one piece; its headers declare its length."""
 
@@ -43,6 +47,11 @@ class Answer:
         self._send = send
         self._at_once = at_once
         self.started = False
+
+    @property
+    def full(self) -> bool:
+        """Whatever is sent now is known to have to wait for the caller."""
+        return self._at_once is not None and self._at_once.full
 
     async def head(self, status: int, headers: Headers) -> None:
         """Status line and headers; only the first call of an answer may be this one."""

@@ -297,6 +297,11 @@ class _AtOnce:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
 
+    @property
+    def full(self) -> bool:
+        """The connection has no room."""
+        return self._cycle.flow.write_paused
+
     def whole(self, status: int, headers: Headers, body: bytes) -> bool:
         """False where uvicorn is to do it, to close, or to object to the headers."""
         cycle = self._cycle

@@ -180,10 +180,11 @@ class Relay:
     async def _sign_of_life(self) -> None:
         """Only between frames: one that has been sent in part must go on with its own bytes.
 
-        Nor while bytes of the answer wait for room: a sign would wait behind them, and nobody knows where in a frame it would come out.
+        Nor while bytes of the answer wait for room, or a sign would have to: it would wait behind them, or those that come when there is
+        room again go past it, and nobody knows where in a frame it would come out.
         """
         answer = self._visit.answer
-        if self._gone or self._sending or not self._tail.endswith(self._frame_end):
+        if self._gone or self._sending or answer.full or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._of.route), *self._headers()))
