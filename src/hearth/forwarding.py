@@ -94,6 +94,7 @@ class Forwarding:
             return True
 
         while chunks := await exchange.take(offered):
+            pace.progressed = True
             await self._reader_catches_up(work)
             put(chunks)
         self._finish(work, tail)

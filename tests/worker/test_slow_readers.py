@@ -115,3 +115,16 @@ async def test_a_reply_that_failed_before_its_head_says_why_to_whoever_asks_late
     await settle(1)
     with pytest.raises(CallerGone, match="too late"):
         await reply.body()
+
+
+@in_virtual_time
+async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_waits_for_the_reader():
+    impatient = settings_with(server={"write_buffer_mib": 0.01 * KIB, "write_deadline_s": 10.0}, ollama={"idle_timeout_s": 30.0})
+    async with House("a", resident=("a",), settings=impatient) as house:
+        ticket, parts = house.submit("a", stream=True, service_s=146.0, first_byte_s=1.0, chunks=5), list[bytes]()
+        for second in (30.9, 62.0, 89.0, 118.0):
+            await sleep_until(second)
+            parts.extend(await ticket.reply.take())
+        parts.append(await ticket.reply.body())
+        assert len(b"".join(parts).splitlines()) == 6
+        assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
