@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from typing import Any, Self, TypeVar, cast
+from weakref import finalize
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
@@ -53,7 +54,7 @@ class Moves:
 
 
 class Disk:
-    """A database in memory that lives through several processes.
+    """A database in memory that lives through several processes, for as long as anybody holds it.
 
     Attributes:
         broken: every access fails; broken_writes: whatever is to be written; silent: a commit is made, and reported as failed.
@@ -61,7 +62,8 @@ class Disk:
     """
 
     def __init__(self, content: bytes | None = None) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        finalize(self, self.connection.close)  # on whichever thread lets go of the last of its users
         self.connection.deserialize(content or _migrated())
         self.connection.execute("PRAGMA foreign_keys = ON")
         self.broken = self.broken_writes = self.silent = False

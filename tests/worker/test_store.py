@@ -6,7 +6,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -339,7 +339,7 @@ async def test_what_was_learned_of_models_survives_a_restart(live, settings):
 async def test_what_was_learned_and_cannot_be_read_does_not_stop_the_start(live, settings, document):
     async with live(settings) as first:
         await first.chat()
-    with sqlite3.connect(settings.storage.path) as connection:
+    with closing(sqlite3.connect(settings.storage.path)) as connection, connection:
         connection.execute("UPDATE estimates SET document = ?", (document,))
     async with live(settings) as second:
         assert second.gateway.worker.scheduler.state.estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s
