@@ -182,6 +182,15 @@ async def test_a_streamed_line_without_end_is_cut_off() -> None:
     assert isinstance(error, BackendProtocolError)
 
 
+@pytest.mark.parametrize("ending", [b"", b"broken"])
+async def test_a_chunk_that_breaks_off_larger_than_any_answer_ends_it(ending) -> None:
+    size = 0x80 if not ending else 0x50
+    chunks, error = await broken_body(saying(STREAM_HEAD + b"%x\r\n" % size + 0x50 * b"x" + ending), max_body_bytes=64)
+    assert chunks == []
+    assert isinstance(error, BackendProtocolError)
+    assert "more than an answer" in str(error)
+
+
 async def test_a_long_line_is_allowed_where_nothing_is_streamed() -> None:
     said = OK + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n" + b"x" * 100
     assert await broken_body(saying(said), max_line_bytes=64) == ([b"x" * 100], None)

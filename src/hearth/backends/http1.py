@@ -254,8 +254,7 @@ class Answer:
     def connection_ended(self, *, whole: bool) -> None:
         """No more bytes will come; `whole`: by an orderly end."""
         open_ended = self.status and not self._framed and whole
-        self._flush()
-        self._end(None if open_ended else BackendGone())
+        self._end(self._rest() or (None if open_ended else BackendGone()))
 
     def _end(self, error: BackendError | None) -> None:
         """The first ending counts. What has come of an answer is read before its error."""
@@ -269,8 +268,15 @@ class Answer:
             return error.__context__
         if not self.status:
             return self._no_http()
-        self._flush()
-        return BackendProtocolError(f"The model server at {self._address} sent a body with broken framing.")
+        return self._rest() or BackendProtocolError(f"The model server at {self._address} sent a body with broken framing.")
+
+    def _rest(self) -> BackendError | None:
+        """Let what came of a chunk be read that will not be whole; an error where it is more than an answer can be."""
+        try:
+            self._flush()
+        except BackendProtocolError as error:
+            return error
+        return None
 
     def _no_http(self) -> BackendError:
         return BackendProtocolError(f"The model server at {self._address} sent something that is not an HTTP answer.")
