@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hearth.storage.backlog import Backlog, Job
 
@@ -88,3 +92,34 @@ async def test_closing_ends_the_gathering():
     assert len(backlog.take(50, 5.0) or ()) == 1
     assert backlog.take(50, 5.0) is None
     assert monotonic() - began_at < NOT_GATHERED_S
+
+
+COMING = st.lists(st.booleans(), max_size=4)
+"""Jobs that come: whether somebody waits for each."""
+
+
+@given(st.lists(st.tuples(COMING, st.integers(1, 4), COMING, st.booleans()), max_size=12))
+def test_whatever_comes_before_and_during_attempts_that_fail_or_not_is_tried_in_order_and_heard_of_once(
+    rounds: list[tuple[list[bool], int, list[bool], bool]],
+):
+    backlog, waiting = Backlog(8, gather_s=0.0), list[Job]()
+
+    def come(somebody: list[bool]) -> list[Job]:
+        came = [Job(run=lambda _: None, future=cast("asyncio.Future[object]", object()) if waits else None) for waits in somebody]
+        there = len(backlog)
+        assert [backlog.add(job) for job in came] == [there + n < 8 for n in range(len(came))]
+        return came[: max(0, 8 - there)]
+
+    for before, limit, meanwhile, fails in rounds:
+        came = come(before)
+        waiting = [*waiting, *came]
+        taken = backlog.take(limit, 0.0)
+        assert taken == waiting[:limit]
+        came = come(meanwhile)
+        tried, waiting, fresh = waiting, [*waiting[limit:], *came], bool(waiting[limit:] or came)
+        if fails:
+            assert backlog.put_back(taken) == [job for job in tried if job.future is not None]
+            waiting = [*(job for job in tried if job.future is None), *came]
+            fresh = any(job.future is not None for job in came)
+        assert (backlog._awaited, backlog._fresh) == (sum(job.future is not None for job in waiting), fresh)
+    assert backlog.clear() == waiting
