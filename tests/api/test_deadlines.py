@@ -13,8 +13,6 @@ from uvicorn.server import ServerState
 from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
-from hearth.queue import NewItem
-from hearth.reply import Reply, ReplyHead
 from tests.api.house import FakeGateway, Serve, hello, never
 from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -143,28 +141,3 @@ async def test_who_has_taken_enough_of_an_answer_has_all_time_for_the_rest():
         one.protocol.resume_writing()
         await sleep_until(10 * WRITE_S)
         assert not one.line.ended
-
-
-@in_virtual_time
-async def test_who_has_not_taken_what_was_sent_is_sent_no_sign_of_life_which_would_come_out_within_a_frame():
-    async def begins(new: NewItem, reply: Reply) -> None:
-        replies.append(reply)
-        reply.start(ReplyHead(status=200, headers=()))
-        reply.push(b"data: a\n\n")
-        await asyncio.Event().wait()
-
-    replies: list[Reply] = []
-    async with connection(begins) as one:
-        one.protocol.data_received(STREAM)
-        await sleep_until(1.0)
-        one.line.unsent_bytes = 1000
-        one.protocol.pause_writing()
-        for _ in range(10):
-            one.line.unsent_bytes -= 1
-            await asyncio.sleep(WRITE_S - 1.0)
-        one.protocol.resume_writing()
-        replies[0].push(b"data: b")
-        await asyncio.sleep(1.0)
-        replies[0].push(b"b\n\n")
-        await asyncio.sleep(1.0)
-        assert one.line.sent.endswith(b"9\r\ndata: a\n\n\r\n7\r\ndata: b\r\n3\r\nb\n\n\r\n")

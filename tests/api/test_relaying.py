@@ -9,7 +9,8 @@ from typing import Any
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
 from tests.api.house import NDJSON, FakeGateway, http_scope
-from tests.support.virtual_time import in_virtual_time
+from tests.api.test_deadlines import STREAM, WRITE_S, connection
+from tests.support.virtual_time import in_virtual_time, sleep_until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
@@ -38,3 +39,61 @@ async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_on
     gateway.worker.serve = two_then_the_rest
     await gateway.app()(http_scope("POST", "/api/chat", ((b"host", b"localhost"),), "127.0.0.1"), stay, take)
     assert taken == [b"one\n", b"two\n", b"three\n", b"four\n"]
+
+
+async def begins(new: NewItem, reply: Reply) -> None:
+    """Serve one frame; the test goes on."""
+    reply.start(ReplyHead(status=200, headers=()))
+    reply.push(b"data: a\n\n")
+    await asyncio.Event().wait()
+
+
+@in_virtual_time
+async def test_what_goes_at_once_counts_for_the_signs_of_life_as_what_waits():
+    async with connection(begins) as one:
+        one.protocol.data_received(STREAM)
+        await sleep_until(1.0)
+        (reply,) = one.gateway.worker.replies
+        for piece in (b"data: b", b"\n", b"\n", b"data: c\n\n"):
+            reply.push(piece)
+            assert one.line.sent.endswith(piece + b"\r\n")
+            await asyncio.sleep(38.0)
+        sent = one.line.sent.partition(b"data: a\n\n\r\n")[2]
+        sign = b"b\r\n: waiting\n\n\r\n"
+        assert sent == b"7\r\ndata: b\r\n1\r\n\n\r\n1\r\n\n\r\n" + sign + b"9\r\ndata: c\n\n\r\n" + 2 * sign
+
+
+@in_virtual_time
+async def test_nothing_goes_at_once_to_who_takes_nothing():
+    async with connection(begins) as one:
+        one.protocol.data_received(STREAM)
+        await sleep_until(1.0)
+        (reply,) = one.gateway.worker.replies
+        one.protocol.pause_writing()
+        sent = bytes(one.line.sent)
+        reply.push(b"data: b\n\n")
+        reply.push(b"data: c\n\n")
+        await sleep_until(2.0)
+        assert one.line.sent == sent
+        one.protocol.resume_writing()
+        await sleep_until(3.0)
+        assert one.line.sent == sent + b"9\r\ndata: b\n\n\r\n9\r\ndata: c\n\n\r\n"
+
+
+@in_virtual_time
+async def test_who_has_not_taken_what_was_sent_is_sent_no_sign_of_life_which_would_come_out_within_a_frame():
+    async with connection(begins) as one:
+        one.protocol.data_received(STREAM)
+        await sleep_until(1.0)
+        (reply,) = one.gateway.worker.replies
+        one.line.unsent_bytes = 1000
+        one.protocol.pause_writing()
+        for _ in range(10):
+            one.line.unsent_bytes -= 1
+            await asyncio.sleep(WRITE_S - 1.0)
+        one.protocol.resume_writing()
+        reply.push(b"data: b")
+        await asyncio.sleep(1.0)
+        reply.push(b"b\n\n")
+        await asyncio.sleep(1.0)
+        assert one.line.sent.endswith(b"9\r\ndata: a\n\n\r\n7\r\ndata: b\r\n3\r\nb\n\n\r\n")

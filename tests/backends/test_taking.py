@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -111,7 +112,28 @@ async def test_a_server_that_was_held_back_goes_on_once_its_chunks_are_taken_at_
     answer.feed(b"80000\r\n" + 0x80000 * b"x" + b"\r\n")
     assert (link.pauses, link.resumes) == (1, 1)
     assert sum(map(len, sum(taking.taken, ()))) == 0x80000
+    answer.feed(ONE)
+    assert (link.pauses, link.resumes) == (1, 1)
     waiting.cancel()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@in_virtual_time
+async def test_who_takes_is_let_go_of_with_the_wait(ends):
+    """It knows the answer: what knew it any longer would leave a circle for each stream to the garbage collector."""
+    answer, reply, taking = begun(), Reply(limit_bytes=5), Taking()
+    waiting = [asyncio.ensure_future(answer.take(taking)), asyncio.ensure_future(reply.take(taking))]
+    await settle()
+    if ends:
+        answer.feed(END)
+        reply.finish()
+    else:
+        [task.cancel() for task in waiting]
+    await settle()
+    waiting.clear()
+    known = weakref.ref(taking)
+    del taking
+    assert known() is None
 
 
 class Pausing(Link):

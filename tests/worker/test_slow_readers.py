@@ -104,6 +104,7 @@ async def test_the_first_ending_of_a_reply_counts():
     reply.push(b"all")
     reply.finish()
     reply.fail(CallerGone())
+    reply.push(b"late")
     assert (await reply.take(), await reply.take(), reply.complete) == ((b"all",), (), True)
 
 
