@@ -264,3 +264,27 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
                 diverged += 1
                 wrong += not "".join(first).startswith(text)
     return wrong, diverged
+
+
+@in_virtual_time
+async def test_a_replay_that_keeps_coming_is_not_called_silent():
+    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0}, ollama={"idle_timeout_s": 3.0})
+    async with House("a", resident=("a",), settings=settings, service=Voice(WORDS)) as house:
+        listening = asyncio.ensure_future(heard(streaming(house)))
+        await interrupted(house)
+        body, error = await listening
+        assert (text_of(body), error) == (TEXT, None)
+
+
+@in_virtual_time
+async def test_a_replay_waits_for_a_reader_who_stands_still_no_longer_than_any_stream():
+    server = {"write_buffer_mib": 0.0001, "write_deadline_s": 2.0}
+    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0}, server=server)
+    async with House("a", resident=("a",), settings=settings, service=Voice(WORDS)) as house:
+        ticket = streaming(house)
+        listening = asyncio.ensure_future(heard(ticket))
+        await interrupted(house)
+        listening.cancel()
+        await sleep_until(60.0)
+        assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
+        assert house.ollama.calls[-1].ending is Ending.CLOSED
