@@ -200,10 +200,7 @@ class Answer:
         return None
 
     def _field(self, wanted: bytes) -> bytes:
-        for name, value in self.headers:
-            if name == wanted:
-                return value.strip().lower()
-        return b""
+        return next((value.strip().lower() for name, value in self.headers if name == wanted), b"")
 
     def _news(self) -> asyncio.Future[None]:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -253,8 +250,7 @@ class Answer:
 
     def connection_ended(self, *, whole: bool) -> None:
         """No more bytes will come; `whole`: by an orderly end."""
-        open_ended = self.status and not self._framed and whole
-        self._end(self._rest() or (None if open_ended else BackendGone()))
+        self._end(self._rest() or (None if self.status and not self._framed and whole else BackendGone()))
 
     def _end(self, error: BackendError | None) -> None:
         """The first ending counts. What has come of an answer is read before its error."""
