@@ -118,8 +118,8 @@ async def test_an_internal_request_stops_a_running_external_one_which_completes_
     shown = interrupted["external_queue"]["next_items"][0]
     assert (shown["sequence"], shown["band"], shown["interrupt_count"]) == (running["sequence"], "interrupted", 1)
     assert status == 200
-    assert not external.done()
     assert (await external).eval_count == SOME_TOKENS
+    assert [event.lane for event in home.events.of(ItemEnded)] == [Lane.INTERNAL, Lane.EXTERNAL]
     assert [event.sequence for event in home.events.of(ItemInterrupted)] == [running["sequence"]]
 
 
@@ -131,8 +131,8 @@ async def test_an_internal_request_for_another_model_stops_what_keeps_it_out(sta
         status, said = await complete(home, AS_HOUSE, prompt="hi", model=OTHER_SLOW, max_tokens=2)
 
         assert (status, said["model"]) == (200, OTHER_SLOW)
-        assert not external.done()
         answer = await external
+    assert [event.lane for event in home.events.of(ItemEnded)] == [Lane.INTERNAL, Lane.EXTERNAL]
     assert answer.usage is not None
     assert answer.usage.completion_tokens == SOME_TOKENS
     assert len(home.events.of(ItemInterrupted)) == 1
