@@ -204,6 +204,8 @@ async def test_a_stream_longer_than_what_is_kept_finishes_first():
     settings = settings_with(scheduling={"replay_limit_mib": 0.0001, "preempt_min_remaining_s": 0.0})
     async with House("a", resident=("a",), service=Voice(WORDS), settings=settings) as house:
         listening = asyncio.ensure_future(heard(streaming(house)))
+        await sleep_until(4.0)
+        assert [entry.outgrown for entry in house.worker.scheduler.state.running] == [True]
         await interrupted(house)
         assert house.now == 11.0
         said, error = await listening
