@@ -16,7 +16,7 @@ from hearth.config.checks import exposure_problem
 
 
 class Stage(io.StringIO):
-    """Remembers what is printed, and lets a test wait until something was."""
+    """Remembers what is printed, and lets a test wait until it matches a pattern."""
 
     def __init__(self, awaited: str) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Stage(io.StringIO):
 
     def write(self, text: str) -> int:
         written = super().write(text)
-        if self._awaited in self.getvalue():
+        if re.search(self._awaited, self.getvalue(), re.DOTALL):
             self._seen.set()
         return written
 
@@ -41,8 +41,7 @@ async def played(until: str, *, port: int | None = 0, speed: float = 400.0) -> t
 
 
 async def test_a_round_shows_swaps_and_the_way_home_and_ends_with_a_table():
-    text, tally = await played("comes home")
-    assert "makes room for" in text
+    text, tally = await played("makes room for.*comes home")  # where the first caller is late, it also comes home at the start
     assert text.rindex("comes home") < text.index("mean wait")
     assert set(tally.callers) == set(CALLERS)
     assert all(count.failed == 0 for count in tally.callers.values())
@@ -50,7 +49,7 @@ async def test_a_round_shows_swaps_and_the_way_home_and_ends_with_a_table():
 
 
 async def test_the_house_interrupts_others_and_they_finish_later():
-    text, tally = await played("runs again (try 2)", speed=40.0)
+    text, tally = await played(r"runs again \(try 2\)", speed=40.0)
     assert re.search(r"is interrupted after .*: assistant goes first", text)
     assert sum(count.interruptions for count in tally.callers.values()) >= 1
 
