@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
 from tests.api.house import NDJSON, FakeGateway, http_scope
-from tests.api.test_deadlines import STREAM, WRITE_S, connection
+from tests.api.test_deadlines import STREAM, WRITE_S, Connection, connection
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -41,19 +43,25 @@ async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_on
     assert taken == [b"one\n", b"two\n", b"three\n", b"four\n"]
 
 
-async def begins(new: NewItem, reply: Reply) -> None:
-    """Serve one frame; the test goes on."""
-    reply.start(ReplyHead(status=200, headers=()))
-    reply.push(b"data: a\n\n")
-    await asyncio.Event().wait()
+@asynccontextmanager
+async def begun() -> AsyncIterator[tuple[Connection, Reply]]:
+    """A stream of which one frame was sent at 1.0; the test goes on with the reply."""
+
+    async def one_frame(new: NewItem, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=()))
+        reply.push(b"data: a\n\n")
+        await asyncio.Event().wait()
+
+    async with connection(one_frame) as one:
+        one.protocol.data_received(STREAM)
+        await sleep_until(1.0)
+        (reply,) = one.gateway.worker.replies
+        yield one, reply
 
 
 @in_virtual_time
 async def test_what_goes_at_once_counts_for_the_signs_of_life_as_what_waits():
-    async with connection(begins) as one:
-        one.protocol.data_received(STREAM)
-        await sleep_until(1.0)
-        (reply,) = one.gateway.worker.replies
+    async with begun() as (one, reply):
         for piece in (b"data: b", b"\n", b"\n", b"data: c\n\n"):
             reply.push(piece)
             assert one.line.sent.endswith(piece + b"\r\n")
@@ -65,10 +73,7 @@ async def test_what_goes_at_once_counts_for_the_signs_of_life_as_what_waits():
 
 @in_virtual_time
 async def test_nothing_goes_at_once_to_who_takes_nothing():
-    async with connection(begins) as one:
-        one.protocol.data_received(STREAM)
-        await sleep_until(1.0)
-        (reply,) = one.gateway.worker.replies
+    async with begun() as (one, reply):
         one.protocol.pause_writing()
         sent = bytes(one.line.sent)
         reply.push(b"data: b\n\n")
@@ -82,10 +87,7 @@ async def test_nothing_goes_at_once_to_who_takes_nothing():
 
 @in_virtual_time
 async def test_who_has_not_taken_what_was_sent_is_sent_no_sign_of_life_which_would_come_out_within_a_frame():
-    async with connection(begins) as one:
-        one.protocol.data_received(STREAM)
-        await sleep_until(1.0)
-        (reply,) = one.gateway.worker.replies
+    async with begun() as (one, reply):
         one.line.unsent_bytes = 1000
         one.protocol.pause_writing()
         for _ in range(10):

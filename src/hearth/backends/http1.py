@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import httptools
@@ -32,14 +33,12 @@ _CODINGS = MappingProxyType({b"content-encoding": (b"", b"identity"), b"transfer
 STREAMED = (b"application/x-ndjson", b"text/event-stream")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How large an answer may be: `body_bytes` in all, `line_bytes` for one line of a streamed one."""
 
-    __slots__ = ("body_bytes", "line_bytes")
-
-    def __init__(self, *, body_bytes: int, line_bytes: int) -> None:
-        self.body_bytes = body_bytes
-        self.line_bytes = line_bytes
+    body_bytes: int
+    line_bytes: int
 
 
 class Link(asyncio.Protocol):
@@ -222,8 +221,7 @@ class Answer:
             self._read_on()
 
     def _taken(self) -> None:
-        self._ready.clear()
-        self._unread_bytes = 0
+        self._ready, self._unread_bytes = [], 0
 
     def _read_on(self) -> None:
         if self._paused and self._link is not None:
@@ -250,7 +248,8 @@ class Answer:
 
     def connection_ended(self, *, whole: bool) -> None:
         """No more bytes will come; `whole`: by an orderly end."""
-        self._end(self._rest() or (None if self.status and not self._framed and whole else BackendGone()))
+        open_ended = self.status and not self._framed and whole
+        self._end(self._rest() or (None if open_ended else BackendGone()))
 
     def _end(self, error: BackendError | None) -> None:
         """The first ending counts. What has come of an answer is read before its error."""
