@@ -170,6 +170,31 @@ async def test_the_recorded_process_list_is_understood() -> None:
     assert await ask(saying(json_answer(captured("ps_empty").body)), OllamaControl.resident) == ()
 
 
+async def test_looking_again_and_again_takes_one_connection_until_it_dies() -> None:
+    alive = [True, True, True, False, True]
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(json_answer(captured("ps_empty").body)) if alive.pop(0) else peer.hang_up()
+
+    async with StubServer(serve, keeps=True) as server:
+        control = OllamaControl(server.url, timeout_s=LONG_S)
+        for _ in range(3):
+            assert await control.resident() == ()
+        assert server.connections == 1
+        assert await control.resident() == ()
+        assert server.connections == 2
+        await control.aclose()
+        await server.all_left()
+
+
+async def test_a_prefix_of_the_server_is_part_of_every_path() -> None:
+    async with StubServer(saying(json_answer(b'{"version":"1"}'))) as server:
+        control = OllamaControl(f"{server.url}/behind/a/proxy", timeout_s=LONG_S)
+        await control.version()
+        assert (await server.peers.get()).path == "/behind/a/proxy/api/version"
+        await control.aclose()
+
+
 async def test_a_process_list_without_sizes_counts_as_nothing_known() -> None:
     listed = await ask(saying(json_answer(b'{"models":[{"name":"a","unheard_of":1}]}')), OllamaControl.resident)
     assert listed == (ResidentModel(name="a", size_mib=0.0, vram_mib=0.0, context_tokens=None),)

@@ -1,7 +1,8 @@
 """The official Ollama client, bent to what the control path needs: a timeout per call, `/api/version`, loading, errors of ours.
 
-Imported on first use only (it costs about a third of a second), by `ollama_control` and nobody else. Its calls must not be cancelled:
-the connection pool inside leaks on cancellation, and Ollama aborts a load whose client has left. `ollama_control` sees to that.
+It speaks through `ollama.OllamaBackend`: httpx's own connections would take twice as much again, every few seconds, of the loop that
+everybody waits for. Imported on first use only (it costs about a third of a second), by `ollama_control` and nobody else. Its calls must
+not be cancelled by whoever stops waiting: Ollama aborts a load whose client has left. `ollama_control` sees to that.
 
 The rules of `/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps` are those of Ollama's API page
 (https://docs.ollama.com/api).
@@ -17,8 +18,8 @@ from typing import TypeVar
 import httpx
 import ollama
 
+from hearth.backends.ollama import OllamaBackend
 from hearth.errors import (
-    BackendError,
     BackendGone,
     BackendProtocolError,
     BackendTimeout,
@@ -27,13 +28,15 @@ from hearth.errors import (
     SwapFailed,
     SwapTimedOut,
 )
-from hearth.types import MIB, InstalledModel, LoadOptions, ResidentModel
+from hearth.types import MIB, BackendCall, InstalledModel, LoadOptions, ResidentModel
 
 T = TypeVar("T")
 Body = Mapping[str, object]
 
-SLACK_S = 1.0
-"""A server that trickles bytes restarts the library's own timeout for ever; this much later the call ends anyway."""
+ORIGIN = "http://model-server"
+"""What the library is told; where calls go is `OllamaBackend`'s."""
+MAX_BODY_BYTES = 16 * 1024**2
+"""A list of models takes less than a KiB for each."""
 FOREVER = -1
 """`keep_alive` of a loaded model: Hearth alone decides when it goes."""
 NOT_A_TEXT_MODEL = "does not support generate"
@@ -48,21 +51,40 @@ class Refused(BackendProtocolError):
         super().__init__(f"The model server answered {status_code}: {text}")
 
 
+class DataPath(httpx.AsyncBaseTransport):
+    """httpx's way to the model server: one call after the other on a kept connection. Raises what `OllamaBackend.open` does."""
+
+    def __init__(self, backend: OllamaBackend) -> None:
+        self._backend = backend
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The whole answer."""
+        headers = tuple((name.lower(), value) for name, value in request.headers.raw)
+        path = request.url.raw_path.decode("ascii")
+        answer = await self._backend.open(BackendCall(method=request.method, path=path, headers=headers, body=request.content))
+        parts: list[bytes] = []
+        try:
+            while chunks := await answer.take():
+                parts += chunks
+        finally:
+            answer.close()
+        return httpx.Response(answer.status, headers=list(answer.headers), content=b"".join(parts))
+
+    async def aclose(self) -> None:
+        """End the connections."""
+        await self._backend.aclose()
+
+
 class ControlClient(ollama.AsyncClient):
-    """One connection per call: none is reused that a restarted server has forgotten. All timeouts are whole calls, in seconds.
+    """All timeouts are whole calls, in seconds.
 
     The reading methods raise BackendUnreachable (no connection, or no answer within `timeout_s`), BackendGone, BackendProtocolError.
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        super().__init__(
-            base_url,
-            timeout=timeout_s,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            trust_env=False,
-            follow_redirects=False,
-        )
+        backend = OllamaBackend(base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES)
+        super().__init__(ORIGIN, transport=DataPath(backend), trust_env=False, follow_redirects=False)
 
     async def server_version(self) -> str:
         """The version that the server reports."""
@@ -123,8 +145,7 @@ class ControlClient(ollama.AsyncClient):
             await self._post("/api/embed", {"model": model, "input": [], **wish}, timeout_s)
 
     async def _post(self, path: str, body: Body, timeout_s: float) -> None:
-        limits = httpx.Timeout(timeout_s, connect=min(timeout_s, self._timeout_s))
-        await _in_our_terms(self._send("POST", path, body, limits), timeout_s)
+        await _in_our_terms(self._send("POST", path, body), timeout_s)
 
     async def _read(self, call: Coroutine[object, object, T]) -> T:
         try:
@@ -132,9 +153,8 @@ class ControlClient(ollama.AsyncClient):
         except BackendTimeout as error:
             raise BackendUnreachable from error
 
-    async def _send(self, method: str, path: str, body: Body | None = None, limits: httpx.Timeout | None = None) -> httpx.Response:
-        chosen = limits or self._timeout_s
-        answer = await self._request_raw(method, path, json=body, timeout=chosen)  # type: ignore[no-untyped-call]  # untyped in the package
+    async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
+        answer = await self._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # untyped in the package
         if not isinstance(answer, httpx.Response):
             raise BackendProtocolError
         return answer
@@ -143,21 +163,15 @@ class ControlClient(ollama.AsyncClient):
 async def _in_our_terms(call: Coroutine[object, object, T], timeout_s: float) -> T:
     """Await a call of the library and translate what it raises; BackendTimeout: connected, but no answer in time."""
     try:
-        async with asyncio.timeout(timeout_s + SLACK_S):
+        async with asyncio.timeout(timeout_s):
             return await call
-    except (httpx.TransportError, OSError) as error:
-        raise _connection_failure(error) from error
+    except TimeoutError as error:
+        raise BackendTimeout from error
     except ollama.ResponseError as error:
         raise Refused(error.status_code, str(error.error)) from error
     except (ValueError, TypeError, AttributeError) as error:
         # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.
         raise BackendProtocolError("The model server sent something that is not an answer.") from error
-
-
-def _connection_failure(error: httpx.TransportError | OSError) -> BackendError:
-    if isinstance(error, (httpx.ConnectTimeout, ConnectionError)):
-        return BackendUnreachable()
-    return BackendTimeout() if isinstance(error, (httpx.TimeoutException, TimeoutError)) else BackendGone()
 
 
 def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
