@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 from hearth.clock import Clock
@@ -68,7 +69,7 @@ class Executor:
         sent = None if work.reply.started else self._send(work)  # before a replay it is seen whether there can be one
         task = asyncio.get_running_loop().create_task(self._attempt(work, sent, prompt_s, limit_s), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
-        task.add_done_callback(lambda ended: self._forget(work, attempt, sent, ended))
+        task.add_done_callback(partial(self._forget, work, attempt, sent))
 
     def _send(self, work: Work) -> _Sent | None:
         """What cannot be sent is tried again by its task, which tells of what is wrong with it."""

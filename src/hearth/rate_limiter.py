@@ -35,18 +35,16 @@ class CallerUsage:
 class _Window:
     """Instants of admissions in one sliding window, oldest first: 8 bytes each, since an hour may hold a hundred thousand."""
 
-    __slots__ = ("_first", "_span_s", "_stamps")
+    __slots__ = ("_first", "_span_s", "_stamps", "add")
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._stamps = array("d")
         self._first = 0
+        self.add = self._stamps.append
 
     def __len__(self) -> int:
         return len(self._stamps) - self._first
-
-    def add(self, at: float) -> None:
-        self._stamps.append(at)
 
     def prune(self, now: float) -> None:
         stamps, first = self._stamps, self._first
@@ -59,9 +57,10 @@ class _Window:
 
     def free_at(self, limit: int) -> float:
         """The instant from which fewer than `limit` stamps count: -inf for already, +inf for never."""
-        if len(self) < limit:
+        stamps = self._stamps
+        if len(stamps) - self._first < limit:
             return -math.inf
-        return self._stamps[len(self._stamps) - limit] + self._span_s if limit > 0 else math.inf
+        return stamps[len(stamps) - limit] + self._span_s if limit > 0 else math.inf
 
 
 class _Ledger:

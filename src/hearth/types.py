@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import NewType, TypeVar, dataclass_transform
 
 Sequence = NewType("Sequence", int)
@@ -336,6 +337,7 @@ class EndedCount:
     interruptions: int
 
 
+@lru_cache(maxsize=256)
 def canonical_model(name: str) -> str:
     """The name that Ollama lists for what a caller wrote: default registry and library dropped, `:latest` where there is no tag.
 

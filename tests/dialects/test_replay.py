@@ -81,9 +81,10 @@ def test_with_nothing_sent_yet_a_run_passes_as_it_is(path: str) -> None:
 
 def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
     sent = Sent(limit_bytes=10)
-    sent.feed(b"0123456789")
+    assert not sent.feed(b"0123456789")
     assert (sent.replayable, sent.data) == (True, b"0123456789")
-    sent.feed(b"x")
+    assert sent.feed(b"x")
+    assert not sent.feed(b"y")
     assert (sent.replayable, sent.data) == (False, b"")
     with pytest.raises(StreamDiverged):
         Replay(route("/api/chat"), sent)

@@ -38,7 +38,12 @@ SHELL = (
         old="self._continue(work, replay, replay.feed(chunk))",
         new="self._continue(work, replay, chunk)",
     ),
-    Mutant(what="what was sent is not remembered", module="forwarding", old='        sent.feed(b"".join(chunks))\n', new=""),
+    Mutant(
+        what="what was sent is not remembered",
+        module="forwarding",
+        old='if work.sent is not None and work.sent.feed(b"".join(chunks)):',
+        new="if work.sent is None:",
+    ),
     Mutant(
         what="a whole answer is never finished",
         module="forwarding",
@@ -100,7 +105,7 @@ SHELL = (
         new="lambda fresh: None",
     ),
     Mutant(what="a reload is not in force", module="reloading", old="        self.config = fresh\n", new=""),
-    Mutant(what="the limit is one less", module="rate_limiter", old="if len(self) < limit:", new="if len(self) < limit - 1:"),
+    Mutant(what="the limit is one less", module="rate_limiter", old="self._first < limit:", new="self._first < limit - 1:"),
     Mutant(what="the hour is not counted", module="rate_limiter", old="        self.hour.add(at)\n", new=""),
     Mutant(what="a place is free too early", module="rate_limiter", old="- limit] + self._span_s if", new="- limit] + self._span_s / 2 if"),
     Mutant(

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httptools
 import uvicorn
@@ -199,7 +199,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self.headers = []
         _slim(self.cycle.message_event)
-        self.scope["extensions"][AT_ONCE] = _AtOnce(self.cycle)  # type: ignore[assignment]  # as in `on_message_begin`
+        self.scope["extensions"][AT_ONCE] = _AtOnce(self.cycle, self._outgoing)  # type: ignore[assignment]  # as in `on_message_begin`
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -292,10 +292,11 @@ class DeadlineProtocol(HttpToolsProtocol):
 class _AtOnce:
     """What uvicorn does for the messages of an answer, where it need not wait for the caller."""
 
-    __slots__ = ("_cycle",)
+    __slots__ = ("_cycle", "_outgoing")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, outgoing: GatheringTransport) -> None:
         self._cycle = cycle
+        self._outgoing = outgoing
 
     @property
     def full(self) -> bool:
@@ -314,7 +315,7 @@ class _AtOnce:
             return False
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
-        cast("GatheringTransport", cycle.transport).write_at_once(b"%b\r\n\r\n%b" % (head, body))
+        self._outgoing.write_at_once(b"%b\r\n\r\n%b" % (head, body))
         cycle.message_event.set()
         cycle.on_response()
         return True
@@ -325,7 +326,7 @@ class _AtOnce:
         if not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected or cycle.flow.write_paused:
             return False
         framed = b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
-        cast("GatheringTransport", cycle.transport).write_at_once(framed)
+        self._outgoing.write_at_once(framed)
         return True
 
 

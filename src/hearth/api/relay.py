@@ -236,4 +236,4 @@ def wire_time(clock: Clock) -> str:
 
 
 def _has_length(head: ReplyHead | None) -> bool:
-    return head is not None and any(name == b"content-length" for name, _ in head.headers)
+    return head is not None and b"content-length" in dict(head.headers)

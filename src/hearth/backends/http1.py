@@ -198,9 +198,6 @@ class Answer:
                 return "encoded its answer although it was told not to."
         return None
 
-    def _field(self, wanted: bytes) -> bytes:
-        return next((value.strip().lower() for name, value in self.headers if name == wanted), b"")
-
     def _news(self) -> asyncio.Future[None]:
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
@@ -304,7 +301,7 @@ class Answer:
         self._chunked = b"transfer-encoding" in names
         self._framed = self._chunked or b"content-length" in names
         self.headers = fields.to_return(self._raw)
-        self._streamed = self._field(b"content-type").startswith(STREAMED)
+        self._streamed = names.get(b"content-type", b"").strip().lower().startswith(STREAMED)
         if self._bodiless:
             self._end(None)
 

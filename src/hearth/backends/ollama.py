@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Generator
+from functools import lru_cache
 from typing import Any
 
 from yarl import URL
@@ -21,7 +22,7 @@ from yarl import URL
 from hearth.backends import headers as fields
 from hearth.backends.http1 import Answer, Limits, Link
 from hearth.errors import BackendGone, BackendUnreachable, BadRequest, ConfigError, HearthError
-from hearth.types import BackendCall
+from hearth.types import BackendCall, Headers
 
 MAX_LINE_BYTES = 16 * 1024**2
 """Of a streamed body; a native done line with the `context` of a long conversation takes a few MiB."""
@@ -29,6 +30,8 @@ MAX_BODY_BYTES = 1024**3
 KEPT = 64
 """Idle connections that are kept at most; more than the slots of any card."""
 KEPT_FOR_S = 60.0
+HEADS = 64
+"""Heads of requests that are remembered: a program sends the same one each time."""
 PATH = re.compile(r"/[!-~]*")
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
@@ -61,6 +64,7 @@ class OllamaBackend:
         self._address = f"{url.host}:{url.port}"
         self._prefix = url.raw_path.rstrip("/")
         self._host_line = f"Host: {url.host_port_subcomponent}\r\n".encode("ascii")
+        self._head = lru_cache(HEADS)(self._written)
         self._connect_timeout_s = connect_timeout_s
         self._limits = Limits(body_bytes=max_body_bytes, line_bytes=max_line_bytes)
         self._kept_for_s = kept_for_s
@@ -110,14 +114,18 @@ class OllamaBackend:
         return answer
 
     def _request(self, call: BackendCall) -> bytes:
-        if not PATH.fullmatch(call.path):
-            raise BadRequest("The path is not a plain URL path.")
-        lines = [f"{call.method} {self._prefix}{call.path} HTTP/1.1\r\n".encode("ascii"), self._host_line]
-        lines += [b"%b: %b\r\n" % field for field in fields.to_send(call.headers)]
-        lines.append(b"Accept-Encoding: identity\r\n")
+        head = self._head(call.method, call.path, call.headers)
         if call.body or call.method not in _WITHOUT_BODY:
-            lines.append(b"Content-Length: %d\r\n" % len(call.body))
-        return b"".join((*lines, b"\r\n", call.body))
+            return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(call.body), call.body)
+        return head + b"\r\n"
+
+    def _written(self, method: str, path: str, headers: Headers) -> bytes:
+        """The head of a request, but for the length of its body."""
+        if not PATH.fullmatch(path):
+            raise BadRequest("The path is not a plain URL path.")
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode("ascii"), self._host_line]
+        lines += [b"%b: %b\r\n" % field for field in fields.to_send(headers)]
+        return b"".join((*lines, b"Accept-Encoding: identity\r\n"))
 
     async def _connect(self) -> Link:
         loop = asyncio.get_running_loop()

@@ -144,16 +144,13 @@ def native_usage(said: JsonObject) -> Usage:
 
 
 def _count(fields: JsonObject, name: str) -> int | None:
-    return _whole_number(fields.get(name), MOST_TOKENS)
+    value = fields.get(name)
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None  # and no bool
 
 
 def _seconds(fields: JsonObject, name: str) -> float | None:
-    nanoseconds = _whole_number(fields.get(name), MOST_NANOSECONDS)
-    return None if nanoseconds is None else nanoseconds / 1e9
-
-
-def _whole_number(value: object, most: int) -> int | None:
-    return value if type(value) is int and 0 <= value <= most else None  # and no bool
+    value = fields.get(name)
+    return value / 1e9 if type(value) is int and 0 <= value <= MOST_NANOSECONDS else None
 
 
 def _object(data: bytes) -> JsonObject:

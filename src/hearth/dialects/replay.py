@@ -28,13 +28,15 @@ class Sent:
         self._size_bytes = 0
         self._parts: list[bytes] = []
 
-    def feed(self, chunk: bytes) -> None:
-        """Add what was passed on to the caller, of whichever run; cut anywhere. Beyond `limit_bytes` all is forgotten."""
+    def feed(self, chunk: bytes) -> bool:
+        """Add what was passed on to the caller, of whichever run; cut anywhere. True where that was too much, and all was forgotten."""
+        was_known = self._size_bytes <= self._limit_bytes
         self._size_bytes += len(chunk)
-        if self.replayable:
+        if self._size_bytes <= self._limit_bytes:
             self._parts.append(chunk)
-        else:
-            self._parts.clear()
+            return False
+        self._parts.clear()
+        return was_known
 
     @property
     def replayable(self) -> bool:

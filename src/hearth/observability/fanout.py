@@ -72,13 +72,10 @@ class EventFanout:
             known = ((sink, handlers[kind]) for sink, handlers in self._sinks)
             takers = self._takers[kind] = tuple((sink, take) for sink, take in known if take is not None)
         for sink, take in takers:
-            self._hand(sink, take, event)
-
-    def _hand(self, sink: EventSink, take: _Handler, event: Event) -> None:
-        try:
-            take(event)
-        except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one
-            self._report(sink, event, error)
+            try:
+                take(event)
+            except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one
+                self._report(sink, event, error)
 
     def _report(self, sink: EventSink, event: Event, error: Exception) -> None:
         if _holds(self._reported, sink):

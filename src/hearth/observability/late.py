@@ -58,8 +58,11 @@ class LateFanout(EventFanout):
         for sink, handlers in self._sinks:
             for event in events:
                 take = handlers[type(event)]
-                if take is not None:
-                    self._hand(sink, take, event)
+                try:
+                    if take is not None:
+                        take(event)
+                except Exception as error:  # noqa: BLE001 - supervision point, as in `EventFanout`
+                    self._report(sink, event, error)
 
     def _flush_soon(self) -> None:
         try:

@@ -184,7 +184,7 @@ class WaitingRoom:
 
     def ahead_of(self, band: Band) -> int:
         """How many entries wait in this band or a more urgent one: those before a newcomer to it."""
-        return sum(len(line.alive) for lines in self.lines[: band + 1] for line in lines.values())
+        return 0 if not self.lines_of else sum(len(line.alive) for lines in self.lines[: band + 1] for line in lines.values())
 
     def heads(self, band: Band) -> list[Entry]:
         """The first entry of each line of a band, in no particular order."""
@@ -201,7 +201,8 @@ class WaitingRoom:
 
     def only(self) -> Entry:
         """The entry that waits, where there is exactly one."""
-        (entry,) = self.all_entries()
+        (line,) = [line for lines in self.lines for line in lines.values()]
+        (entry,) = line.alive.values()
         return entry
 
     def models(self) -> tuple[str | None, ...]:
