@@ -24,6 +24,8 @@ POST = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: applica
 SERVED = b"HTTP/1.1 200 "
 WITHIN_S = 30.0
 CHURN = 1000
+MANY = 500
+"""More than Python would go into itself for."""
 
 
 def opened(**sections: dict[str, Any]) -> Any:
@@ -80,6 +82,12 @@ async def test_an_upgrade_that_is_offered_is_not_taken_up_and_the_connection_goe
     async with opened() as front:
         said = await answers_to(front, UPGRADE + offer, ends=ends)
         assert [said.count(b"HTTP/1.1 %d " % status) for status in (101, 200, 400)] == ([0, 0, 1] if ends else [0, 2, 0])
+
+
+async def test_what_is_in_one_packet_with_many_offers_of_http_2_is_all_answered():
+    async with opened() as front:
+        said = await answers_to(front, (UPGRADE + OFFERS[0]) * MANY + VERSION)
+        assert said.count(SERVED) == MANY + 2
 
 
 async def test_a_body_that_follows_an_offer_of_http_2_is_read():

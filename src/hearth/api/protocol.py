@@ -70,10 +70,17 @@ class _Parser(httptools.HttpRequestParser):
 
     def feed_data(self, data: Buffer) -> None:
         """Raises HttpParserError."""
+        parser, rest = self, data
+        while (head_bytes := parser._up_to_a_wish(rest)) is not None:
+            parser, rest = self._owner.read_again(), memoryview(rest)[head_bytes:]
+
+    def _up_to_a_wish(self, data: Buffer) -> int | None:
+        """Where in `data` the head ends that has a wish; None where it was read to its end."""
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as wish:
-            self._owner.read_on(bytes(data)[wish.args[0] :])
+            return int(wish.args[0])
+        return None
 
 
 class _Pipeline(list[tuple[RequestResponseCycle, App]]):
@@ -212,8 +219,8 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._phase = Reading.NOTHING
             super().on_message_complete()
 
-    def read_on(self, rest: bytes) -> None:
-        """Read the request whose head has just ended again, without its wish for another protocol, and then what follows it.
+    def read_again(self) -> _Parser:
+        """Read the head that has just ended again, without its wish for another protocol. Returns what reads the bytes after it.
 
         Java's HTTP client wishes for HTTP/2 with its first POST on a connection. Raises HttpParserError for a tunnel or a WebSocket, which
         are no requests that could be answered.
@@ -223,8 +230,9 @@ class DeadlineProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError("there are no tunnels and no WebSockets here")
         version = self.parser.get_http_version().encode("ascii")
         fields = (b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade")
-        self.parser = _Parser(self)
-        self.parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(fields)) + rest)
+        self.parser = parser = _Parser(self)
+        parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(fields)))
+        return parser
 
     def on_response_complete(self) -> None:
         """After an answer the keep-alive timeout of uvicorn takes over."""
