@@ -64,7 +64,7 @@ def test_show_prints_the_effective_settings_as_yaml(hearth, file):
 def test_show_never_prints_a_key_or_its_whole_digest(hearth, file):
     digest = "ab" * 32
     file.write_text(f'auth: {{keys: [{{name: a, sha256: "{digest}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n')
-    result = hearth("config", "show", str(file), SECRET="hearth_clear")
+    result = hearth("config", "show", str(file), SECRET="hearth_clear_as_day")
     assert result.exit_code == 0, result.stderr
     assert digest not in result.output
     assert "hearth_clear" not in result.output

@@ -16,6 +16,7 @@ from tests.config.reading import only_problem_of, problems_of, settings_of
 SECRET = "hk_correct-horse-battery-staple"
 DIGITS = "01234567"
 DIGEST = "ab" * 32
+SHORT = "15_characters_x"
 
 
 def test_a_key_from_the_environment_becomes_its_digest() -> None:
@@ -44,6 +45,7 @@ def test_a_digest_is_compared_in_lower_case() -> None:
         ("{name: a, key: '${MISSING}'}", "auth.keys[0].key: the environment variable MISSING is not set"),
         ("{name: a, key: '${EMPTY}'}", "auth.keys[0].key: the environment variable EMPTY is not set"),
         ("{name: a, key: '${BROKEN}'}", "auth.keys[0].key: the environment variable BROKEN holds a character that no HTTP header"),
+        ("{name: a, key: '${SHORT}'}", "auth.keys[0].key: the environment variable SHORT has fewer than 16 characters; `hearth admin"),
         ("{name: a, key: 5}", "auth.keys[0].key: must be ${NAME}"),
         (f"{{sha256: '{DIGEST}'}}", "auth.keys[0].name: is missing"),
         (f"{{name: a, sha256: '{DIGEST}', lane: vip}}", "auth.keys[0].lane: must be 'internal' or 'external'"),
@@ -51,7 +53,15 @@ def test_a_digest_is_compared_in_lower_case() -> None:
     ],
 )
 def test_an_unusable_key_is_refused(entry: str, says: str) -> None:
-    assert only_problem_of(f"auth: {{keys: [{entry}]}}", K=SECRET, EMPTY="", BROKEN="two\nlines").startswith(f"f.yaml:1: {says}")
+    assert only_problem_of(f"auth: {{keys: [{entry}]}}", K=SECRET, EMPTY="", BROKEN="two\nlines", SHORT=SHORT).startswith(
+        f"f.yaml:1: {says}"
+    )
+
+
+def test_a_key_from_the_environment_has_sixteen_characters() -> None:
+    enough = f"{SHORT}!"
+    (key,) = settings_of("auth: {keys: [{name: a, key: '${ENOUGH}'}]}", ENOUGH=enough).auth.keys
+    assert key.sha256 == hashlib.sha256(enough.encode()).hexdigest()
 
 
 def test_two_keys_may_share_neither_name_nor_secret() -> None:

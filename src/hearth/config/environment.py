@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hearth.config.problems import KeyPath, Problem
+from hearth.config.rules import MIN_SECRET_CHARS
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _REPLACED_IN: Final = frozenset(
@@ -26,6 +27,7 @@ _REPLACED_IN: Final = frozenset(
     }
 )
 _CLEAR_NOWHERE: Final = ("cloud", "api_key")
+_MAKE_ONE: Final = "`hearth admin key new NAME` makes a key that nobody guesses"
 _UNKNOWN_DIGEST: Final = "0" * 64
 _WHERE = (
     "`${...}` is replaced only in auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, "
@@ -96,6 +98,8 @@ class _Replacement:
             self._refuse(path, f"the environment variable {match.group(1)} is not set; set it, or give sha256 instead")
         elif not (content.isascii() and content.isprintable() and " " not in content):
             self._refuse(path, f"the environment variable {match.group(1)} holds a character that no HTTP header can carry")
+        elif len(content) < MIN_SECRET_CHARS:
+            self._refuse(path, f"the environment variable {match.group(1)} has fewer than {MIN_SECRET_CHARS} characters; {_MAKE_ONE}")
         return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
 
     def _refuse(self, path: KeyPath, text: str) -> None:

@@ -57,7 +57,7 @@ class KeySettings:
     name: str
     """The caller's name in status, limits and logs. hot"""
     sha256: str
-    """SHA-256 of the key in hex (`hearth admin key new NAME` prints both); `key: ${ENV}` is hashed when the file is read. hot"""
+    """SHA-256 of the key in hex (`hearth admin key new NAME` prints both); `key: ${ENV}`, 16 characters or more, is hashed. hot"""
     lane: Lane = Lane.EXTERNAL
     """`internal` goes before everything else; `external` queues in order. hot"""
     max_priority: Priority = Priority.CRITICAL
