@@ -21,6 +21,8 @@ RequestId = NewType("RequestId", str)
 JOB_PREFIX = "job_"
 BATCH_JOB_PREFIX = "batch_req_"
 """What the id of a job begins with, the latter for a request of a batch; 32 hex digits follow. No other request goes by such an id."""
+SEVERAL_CALLERS = "several"
+"""The caller of what different callers share. No key has this name: whose name it is may see and cancel it."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""

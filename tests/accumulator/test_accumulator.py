@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hearth.accumulating.batch import SEVERAL
 from hearth.cancelling import cancel_caller, cancel_item
 from hearth.config.settings import AgingSettings
 from hearth.errors import BackendGone, BackendUnreachable, CallerGone, FirstByteTimeout, HearthError, QueueFull, ShuttingDown
@@ -24,7 +23,7 @@ from hearth.events import (
     ItemQueued,
     ItemResent,
 )
-from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId, Sequence
+from hearth.types import SEVERAL_CALLERS, BackendCall, Lane, Outcome, Priority, RequestId, Sequence
 from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, vector_in
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
@@ -161,7 +160,7 @@ async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none
 
 
 @in_virtual_time
-@pytest.mark.parametrize(("other", "shown_as"), [("two", SEVERAL), ("one", "one")])
+@pytest.mark.parametrize(("other", "shown_as"), [("two", SEVERAL_CALLERS), ("one", "one")])
 async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_looked_up(other, shown_as):
     async with EmbeddingHouse(max_inputs=2) as house:
         house.ask("a")

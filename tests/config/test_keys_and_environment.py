@@ -48,6 +48,7 @@ def test_a_digest_is_compared_in_lower_case() -> None:
         ("{name: a, key: '${SHORT}'}", "auth.keys[0].key: the environment variable SHORT has fewer than 16 characters; `hearth admin"),
         ("{name: a, key: 5}", "auth.keys[0].key: must be ${NAME}"),
         (f"{{sha256: '{DIGEST}'}}", "auth.keys[0].name: is missing"),
+        (f"{{name: several, sha256: '{DIGEST}'}}", "auth.keys[0].name: must not be several: embedding calls of different callers go by it"),
         (f"{{name: a, sha256: '{DIGEST}', lane: vip}}", "auth.keys[0].lane: must be 'internal' or 'external'"),
         (f"{{name: a, sha256: '{DIGEST}', adnim: true}}", "auth.keys[0].adnim: unknown key; did you mean admin?"),
     ],

@@ -16,11 +16,9 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.events import Event, ItemDispatched
 from hearth.intake import NewItem
 from hearth.reply import Reply
-from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence, WorkKind
+from hearth.types import SEVERAL_CALLERS, BackendCall, Headers, Lane, Priority, RequestId, Sequence, WorkKind
 from hearth.work import call_on
 
-SEVERAL = "several"
-"""The caller of a call whose members have different ones."""
 _JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 
 
@@ -63,7 +61,7 @@ class Batch:
         return NewItem(
             lane=self.key.lane,
             priority=self.key.priority,
-            caller=first.caller if len(callers) == 1 else SEVERAL,
+            caller=first.caller if len(callers) == 1 else SEVERAL_CALLERS,
             model=self.key.model,
             task_type=self.key.task_type,
             kind=WorkKind.EMBED,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hearth.config.problems import KeyPath, Problem
+from hearth.types import SEVERAL_CALLERS
 
 
 def cross_problems(document: object) -> tuple[Problem, ...]:
@@ -20,6 +21,7 @@ def cross_problems(document: object) -> tuple[Problem, ...]:
         *_exposed(document, has_keys=bool(keys)),
         *_repeated(keys, "name"),
         *_repeated(keys, "sha256"),
+        *_reserved(keys),
         *_limitless(document),
         *_unrecorded(document),
     )
@@ -70,6 +72,13 @@ def _repeated(keys: list[object], field: str) -> list[Problem]:
 _REMEDY: Mapping[str, str] = MappingProxyType(
     {"name": "every key needs a name of its own", "sha256": "every caller needs a key of its own"}
 )
+
+
+def _reserved(keys: list[object]) -> list[Problem]:
+    """Keys whose callers would pass for the owners of what is shared."""
+    text = f"must not be {SEVERAL_CALLERS}: embedding calls of different callers go by it; choose another name"
+    named = [index for index, entry in enumerate(keys) if _at(entry, "name") == SEVERAL_CALLERS]
+    return [Problem(path=("auth", "keys", index, "name"), text=text) for index in named]
 
 
 def _limitless(document: object) -> list[Problem]:
