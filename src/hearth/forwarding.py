@@ -14,7 +14,7 @@ from typing import Self
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
-from hearth.dialects.framing import StreamTail, read_whole
+from hearth.dialects.framing import Ending, StreamTail, read_whole
 from hearth.dialects.ollama import error_text
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
@@ -99,7 +99,7 @@ class Forwarding:
             pace.progressed = True
             await self._reader_catches_up(work)
             put(chunks)
-        self._finish(work, tail)
+        self._finish(work, tail.ending())
 
     async def replay(self, work: Work, exchange: Exchange, route: Route, pace: Pace) -> None:
         """Pass on what follows after this run has reproduced everything that its caller has; nothing before.
@@ -120,9 +120,10 @@ class Forwarding:
                 tail.feed(chunk)
                 self._continue(work, replay, replay.feed(chunk))
             await self._reader_catches_up(work)
-        if tail.complete:
+        ending = tail.ending()
+        if ending.complete:
             self._continue(work, replay, replay.finish())
-        self._finish(work, tail)
+        self._finish(work, ending)
 
     def _continue(self, work: Work, replay: Replay, chunk: bytes) -> None:
         if not chunk:
@@ -137,12 +138,12 @@ class Forwarding:
         if work.sent is not None and work.sent.feed(b"".join(chunks)):
             self._post(Outgrown(sequence=work.item.sequence, attempt=work.attempt))
 
-    def _finish(self, work: Work, tail: StreamTail) -> None:
+    def _finish(self, work: Work, ending: Ending) -> None:
         work.sent = None
-        work.usage = tail.usage()
-        if not tail.complete and not tail.reported_error:
+        work.usage = ending.usage
+        if not ending.complete and not ending.reported_error:
             raise BackendGone
-        if tail.reported_error:  # its caller has the model server's own words
+        if ending.reported_error:  # its caller has the model server's own words
             work.error = BackendError()
         work.reply.finish()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.errors import stream_error
-from hearth.dialects.framing import MOST_NANOSECONDS, MOST_TOKENS, StreamTail, read_whole
+from hearth.dialects.framing import MOST_NANOSECONDS, MOST_TOKENS, Ending, StreamTail, read_whole
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone
 from hearth.types import RequestId, Usage
@@ -28,19 +28,15 @@ BROKEN = [
 ]
 
 
-def tail_of(path: str, *chunks: bytes) -> StreamTail:
+def ending_of(path: str, *chunks: bytes) -> Ending:
     tail = StreamTail(INFERENCE_ROUTES[path])
     for chunk in chunks:
         tail.feed(chunk)
-    return tail
+    return tail.ending()
 
 
-def verdict(tail: StreamTail) -> tuple[bool, bool, Usage]:
-    return tail.complete, tail.reported_error, tail.usage()
-
-
-def replay(stream: Captured) -> StreamTail:
-    return tail_of(stream.path, *stream.chunks)
+def replay(stream: Captured) -> Ending:
+    return ending_of(stream.path, *stream.chunks)
 
 
 def test_the_captures_hold_a_whole_and_a_broken_stream_of_every_dialect() -> None:
@@ -49,9 +45,9 @@ def test_the_captures_hold_a_whole_and_a_broken_stream_of_every_dialect() -> Non
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_stream_that_ollama_ended_itself_is_complete(name: str) -> None:
-    tail = replay(captured(name))
-    assert tail.complete
-    assert not tail.reported_error
+    ending = replay(captured(name))
+    assert ending.complete
+    assert not ending.reported_error
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -78,7 +74,7 @@ def test_only_native_routes_report_that_their_runner_died(name: str) -> None:
     ],
 )
 def test_a_stream_reports_its_usage_where_its_dialect_has_one(name: str, usage: Usage) -> None:
-    assert replay(captured(name)).usage() == usage
+    assert replay(captured(name)).usage == usage
 
 
 @given(st.sampled_from(STREAMS), st.data())
@@ -86,19 +82,19 @@ def test_how_a_stream_is_cut_into_chunks_never_matters(name: str, data: st.DataO
     stream = captured(name)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream.body)), max_size=30)))
     pieces = [stream.body[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream.body)], strict=True)]
-    assert verdict(tail_of(stream.path, *pieces)) == verdict(tail_of(stream.path, stream.body))
+    assert ending_of(stream.path, *pieces) == ending_of(stream.path, stream.body)
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_that_comes_byte_by_byte_means_the_same(name: str) -> None:
     stream = captured(name)
-    assert verdict(tail_of(stream.path, *(bytes((byte,)) for byte in stream.body))) == verdict(replay(stream))
+    assert ending_of(stream.path, *(bytes((byte,)) for byte in stream.body)) == replay(stream)
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_stream_is_not_complete_before_its_last_line(name: str) -> None:
     stream = captured(name)
-    assert not tail_of(stream.path, stream.body.rstrip(b"\n")[:-1]).complete
+    assert not ending_of(stream.path, stream.body.rstrip(b"\n")[:-1]).complete
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -106,7 +102,7 @@ def test_a_stream_of_any_length_is_judged_by_its_end(name: str) -> None:
     stream = captured(name)
     body = stream.chunks[0] * 5000 + stream.body
     pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
-    assert verdict(tail_of(stream.path, *pieces)) == verdict(replay(stream))
+    assert ending_of(stream.path, *pieces) == replay(stream)
 
 
 def test_only_the_end_of_a_long_stream_is_held() -> None:
@@ -120,35 +116,35 @@ def test_only_the_end_of_a_long_stream_is_held() -> None:
 def test_a_last_line_that_lists_a_large_context_is_understood() -> None:
     said = {"response": "", "done": True, "context": [123456] * 130_000, "prompt_eval_count": 129_000, "eval_count": 5}
     body = b'{"response":"x","done":false}\n' * 3000 + json.dumps(said).encode() + b"\n"
-    tail = tail_of("/api/generate", *(body[at : at + 4096] for at in range(0, len(body), 4096)))
-    assert tail.complete
-    assert tail.usage() == Usage(prompt_tokens=129_000, output_tokens=5)
+    ending = ending_of("/api/generate", *(body[at : at + 4096] for at in range(0, len(body), 4096)))
+    assert ending.complete
+    assert ending.usage == Usage(prompt_tokens=129_000, output_tokens=5)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
 def test_only_line_feeds_end_a_line(separator: str) -> None:
     text = json.dumps({"response": f"a{separator}b", "done": True, "eval_count": 3}, ensure_ascii=False).encode()
-    assert tail_of("/api/generate", text + b"\n").usage() == Usage(output_tokens=3)
+    assert ending_of("/api/generate", text + b"\n").usage == Usage(output_tokens=3)
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
 def test_our_own_last_frame_counts_as_a_reported_error(path: str) -> None:
     frame = stream_error(INFERENCE_ROUTES[path], BackendGone(), RequestId("req_1"))
-    tail = tail_of(path, frame)
-    assert tail.reported_error
-    assert not tail.complete
+    ending = ending_of(path, frame)
+    assert ending.reported_error
+    assert not ending.complete
 
 
 def test_a_failed_response_is_both_an_end_and_an_error() -> None:
-    tail = tail_of("/v1/responses", b'event: response.failed\ndata: {"type":"response.failed","response":{}}\n\n')
-    assert tail.complete
-    assert tail.reported_error
+    ending = ending_of("/v1/responses", b'event: response.failed\ndata: {"type":"response.failed","response":{}}\n\n')
+    assert ending.complete
+    assert ending.reported_error
 
 
 def test_an_incomplete_response_ends_its_stream_with_usage() -> None:
     said = {"type": "response.incomplete", "response": {"usage": {"input_tokens": 3, "output_tokens": 4}}}
-    tail = tail_of("/v1/responses", b"event: response.incomplete\ndata: " + json.dumps(said).encode() + b"\n\n")
-    assert verdict(tail) == (True, False, Usage(prompt_tokens=3, output_tokens=4))
+    ending = ending_of("/v1/responses", b"event: response.incomplete\ndata: " + json.dumps(said).encode() + b"\n\n")
+    assert ending == Ending(complete=True, reported_error=False, usage=Usage(prompt_tokens=3, output_tokens=4))
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
@@ -156,12 +152,12 @@ def test_an_incomplete_response_ends_its_stream_with_usage() -> None:
     "body", [b"", b"\n\n", b"<html>\n", b"data: <html>\n\n", b"[1]\n", b"data: [1]\n\n", b'data: {"type":[]}\n\n', b"\xff\xfe\n"]
 )
 def test_what_is_no_stream_at_all_is_neither_complete_nor_an_error(path: str, body: bytes) -> None:
-    assert verdict(tail_of(path, body)) == (False, False, Usage())
+    assert ending_of(path, body) == Ending(complete=False, reported_error=False, usage=Usage())
 
 
 def test_done_in_the_text_of_an_answer_is_not_the_terminator() -> None:
-    assert not tail_of("/api/generate", b'{"response":"\\"done\\":true","done":false}\n').complete
-    assert not tail_of("/v1/chat/completions", b'data: {"choices":[{"delta":{"content":"[DONE]"}}]}\n\n').complete
+    assert not ending_of("/api/generate", b'{"response":"\\"done\\":true","done":false}\n').complete
+    assert not ending_of("/v1/chat/completions", b'data: {"choices":[{"delta":{"content":"[DONE]"}}]}\n\n').complete
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,10 @@ SHELL = (
     Mutant(what="connections stay open", module="executor", old="if exchange is not None:\n                exchange.close()", new="pass"),
     Mutant(what="an attempt that never ran reports nothing", module="executor", old="if work.reported < attempt:", new="if False:"),
     Mutant(
-        what="a truncated stream is whole", module="forwarding", old="if not tail.complete and not tail.reported_error:", new="if False:"
+        what="a truncated stream is whole",
+        module="forwarding",
+        old="if not ending.complete and not ending.reported_error:",
+        new="if False:",
     ),
     Mutant(
         what="a replay is not compared",

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 HEADER_LIMIT_BYTES = 64 * 1024
 _FRAMING_PER_BODY_BYTE = 8
 """What chunks of a single byte take beside it is 5; the rest of a chunked body, extensions and trailers, has the limit of a head."""
-
-
 Buffer: TypeAlias = "bytes | bytearray | memoryview[int] | array[int]"
 """What httptools reads."""
 

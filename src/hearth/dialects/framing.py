@@ -12,7 +12,7 @@ import re
 
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import Endpoint, Route
-from hearth.types import Dialect, Usage, WorkKind, value
+from hearth.types import NO_USAGE, Dialect, Usage, WorkKind, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
 """Longest line that is understood: the last line of a long native answer lists its whole context, some 8 bytes per token."""
@@ -28,8 +28,23 @@ _EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,
 _RESPONSES_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
+@value
+class Ending:
+    """How a stream ended.
+
+    Attributes:
+        complete: the dialect's own terminator was the last thing that came.
+        reported_error: an error in the dialect's own form was.
+        usage: what the last lines report; all None where they report nothing.
+    """
+
+    complete: bool
+    reported_error: bool
+    usage: Usage
+
+
 class StreamTail:
-    """The end of one stream; `feed` every chunk, then ask. Asking parses the last lines, so ask at the end, not per chunk."""
+    """The end of one stream; `feed` every chunk, then ask for the `ending`, once: that parses the last lines."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -51,42 +66,40 @@ class StreamTail:
         del self._tail[: max(start + 1, len(self._tail) - LINE_CAP_BYTES)]
         self._trim_at_bytes = max(_TRIM_AT_BYTES, 2 * len(self._tail))
 
-    @property
-    def complete(self) -> bool:
-        """The dialect's own terminator was the last thing that came."""
-        last = self._last_data()
+    def ending(self) -> Ending:
+        """What the last lines say."""
+        frames = self._frames()
+        last = frames[0] if frames else b""
+        said = _object(last)
+        kind = said.get("type")
+        return Ending(
+            complete=self._is_terminator(last, said),
+            reported_error=bool(said.get("error")) or kind in ("error", "response.failed"),
+            usage=self._usage(frames),
+        )
+
+    def _is_terminator(self, last: bytes, said: JsonObject) -> bool:
         if self._route.dialect is Dialect.OLLAMA:
-            return _object(last).get("done") is True
+            return said.get("done") is True
         if self._route.dialect is Dialect.ANTHROPIC:
-            return _object(last).get("type") == "message_stop"
+            return said.get("type") == "message_stop"
         if self._route.path is Endpoint.OPENAI_RESPONSES:
-            return _object(last).get("type") in _RESPONSES_ENDS
+            return said.get("type") in _RESPONSES_ENDS
         return last == b"[DONE]"
 
-    @property
-    def reported_error(self) -> bool:
-        """An error in the dialect's own form was the last thing that came."""
-        last = _object(self._last_data())
-        return bool(last.get("error")) or last.get("type") in ("error", "response.failed")
-
-    def usage(self) -> Usage:
-        """What the last lines report; all None where they report nothing."""
-        for data in reversed(self._data()):
-            found = _usage(self._route, _object(data))
-            if found != Usage():
+    def _usage(self, frames: list[bytes]) -> Usage:
+        for frame in frames:
+            found = _usage(self._route, _object(frame))
+            if found != NO_USAGE:
                 return found
-        return Usage()
+        return NO_USAGE
 
-    def _last_data(self) -> bytes:
-        data = self._data()
-        return data[-1] if data else b""
-
-    def _data(self) -> list[bytes]:
-        """The payloads of the last lines, oldest first."""
-        lines = [line.strip() for line in bytes(self._tail).split(b"\n")[-_KEPT_LINES - 1 :]]
+    def _frames(self) -> list[bytes]:
+        """The payloads of the last lines, latest first."""
+        lines = [line.strip() for line in reversed(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :])]
         if self._route.dialect is Dialect.OLLAMA:
-            return [line for line in lines if line]
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+            return [bytes(line) for line in lines if line]
+        return [bytes(line[5:].strip()) for line in lines if line.startswith(b"data:")]
 
 
 @value

@@ -94,8 +94,8 @@ def test_the_stories_are_what_the_vendors_own_types_read(events):
 def test_every_answer_is_complete_for_the_gateways_own_readers(path, events):
     tail = StreamTail(INFERENCE_ROUTES[path])
     tail.feed(streamed(path, events))
-    assert tail.complete
-    assert not tail.reported_error
+    assert tail.ending().complete
+    assert not tail.ending().reported_error
     assert read_whole(INFERENCE_ROUTES[path], json.dumps(whole(path, events)).encode()).complete
 
 
@@ -329,8 +329,8 @@ def test_a_stream_without_its_end_is_no_answer(path, stream):
 def test_an_error_in_a_stream_is_told_in_the_callers_words(path):
     tail = StreamTail(INFERENCE_ROUTES[path])
     tail.feed(_broken(path))
-    assert tail.reported_error
-    assert not tail.complete
+    assert tail.ending().reported_error
+    assert not tail.ending().complete
     assert answer(path, stream=False).failure(BackendGone("cut")) == b""
 
 
