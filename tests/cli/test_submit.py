@@ -6,6 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import struct
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -18,6 +22,7 @@ from hearth.bootstrap import running_gateway
 from hearth.cli import main
 from hearth.cli.answers import without_controls
 from hearth.cli.console import console_for
+from hearth.cli.exits import GatewayUnreachable
 from hearth.cli.gateway_client import GatewayClient, read_address
 from hearth.cli.waiting_line import WaitingLine, waiting_words
 from hearth.config.gateway_config import GatewayConfig
@@ -176,6 +181,37 @@ def leave_after_the_first_line(client: GatewayClient) -> None:
     body = {"model": "llama3.1:8b", "prompt": "a long story", "stream": True, "options": {"num_predict": 100_000}}
     with client.send("/api/generate", body, {}) as answer:
         next(answer.lines)
+
+
+def test_a_reader_of_the_answer_who_goes_away_is_not_taken_for_a_gateway_that_does(busy):
+    answers(busy, {"response": "half", "done": False}, LAST)
+    unread, output = os.pipe()
+    os.close(unread)
+    command = [sys.executable, "-c", "from hearth.cli import main; main()", "submit", "-m", "m", "--url", busy.url]
+    result = subprocess.run(command, input=b"why?", stdout=output, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(output)
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
+def test_a_connection_that_breaks_within_an_answer_is_a_gateway_that_cannot_be_reached():
+    begun = threading.Event()
+
+    def break_off() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"response": "half"}\n')
+            begun.wait(30)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=break_off).start()
+        client = GatewayClient(address=read_address(f"127.0.0.1:{server.getsockname()[1]}"))
+        with client.send("/api/generate", {}, {}) as answer:
+            assert next(answer.lines) == {"response": "half"}
+            begun.set()
+            with pytest.raises(GatewayUnreachable, match="reset"):
+                next(answer.lines)
 
 
 def test_ctrl_c_is_an_abort(busy):

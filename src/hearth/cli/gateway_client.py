@@ -56,19 +56,19 @@ class GatewayClient:
             GatewayUnreachable: nothing answers there, or something that is not Hearth.
             CommandFailed: the gateway refuses.
         """
-        with self._opened(path, self.timeout_s) as response:
+        with self._opened(path, self.timeout_s) as response, self._reaching():
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
     def order(self, path: str, body: Mapping[str, object] | None = None, *, timeout_s: float) -> dict[str, object]:
         """What the gateway answers to a POST of JSON, or of nothing. Raises as `fetch` does."""
         sent = None if body is None else json.dumps(body).encode()
         typed = {} if body is None else {"Content-Type": "application/json"}
-        with self._opened(path, timeout_s, method="POST", body=sent, headers=typed) as response:
+        with self._opened(path, timeout_s, method="POST", body=sent, headers=typed) as response, self._reaching():
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
     def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:
         """The JSON objects of a server-sent event stream, until it ends. Silence longer than `silence_s` is GatewayUnreachable."""
-        with self._opened(path, silence_s) as response:
+        with self._opened(path, silence_s) as response, self._reaching():
             while line := response.readline(_ANSWER_CAP_BYTES):
                 if line.startswith(b"data:"):
                     yield self._object(line.removeprefix(b"data:"))
@@ -78,8 +78,11 @@ class GatewayClient:
         """POST JSON and read the answer line by line, however long it takes; leaving the block hangs up. Raises as `fetch` does."""
         typed = {**headers, "Content-Type": "application/json"}
         with self._opened(path, None, method="POST", body=json.dumps(body).encode(), headers=typed) as response:
-            lines = (self._object(line) for line in iter(response.readline, b"") if line.strip())
-            yield Answer(headers={name.lower(): value for name, value in response.headers.items()}, lines=lines)
+            yield Answer(headers={name.lower(): value for name, value in response.headers.items()}, lines=self._lines(response))
+
+    def _lines(self, response: HTTPResponse) -> Iterator[dict[str, object]]:
+        with self._reaching():
+            yield from (self._object(line) for line in iter(response.readline, b"") if line.strip())
 
     @contextmanager
     def _opened(
@@ -93,14 +96,23 @@ class GatewayClient:
     ) -> Iterator[HTTPResponse]:
         connection = _connection(self.address, timeout_s)
         try:
-            self._request(connection, method, path, body, headers)
-            with connection.getresponse() as response:
-                self._check(response)
+            with self._reaching():
+                self._request(connection, method, path, body, headers)
+                response = connection.getresponse()
+            with response:
+                with self._reaching():
+                    self._check(response)
                 yield response
-        except (OSError, HTTPException) as error:
-            raise GatewayUnreachable(self._advice(str(error) or type(error).__name__)) from error
         finally:
             connection.close()
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Only around what the connection does: what fails where an answer is written to is not the gateway's."""
+        try:
+            yield
+        except (OSError, HTTPException) as error:
+            raise GatewayUnreachable(self._advice(str(error) or type(error).__name__)) from error
 
     def _request(self, connection: HTTPConnection, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> None:
         """Raises CommandFailed for what no header can carry, and does not repeat it: it may be the key."""
