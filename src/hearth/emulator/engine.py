@@ -22,6 +22,8 @@ from hearth.service_model import ServiceModel
 
 _GIB = 1024**3
 _LOGGED_LOADS = 10_000
+_KEEP_ALIVE_S = 300.0
+"""Ollama's own, OLLAMA_KEEP_ALIVE unset."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,14 +42,12 @@ class Limits:
         parallel: slots per model (OLLAMA_NUM_PARALLEL); waiting: length of the load queue (OLLAMA_MAX_QUEUE).
         loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
         vram_gib: 0 means no GPU and no limit.
-        keep_alive_s: default stay after the last request (OLLAMA_KEEP_ALIVE).
     """
 
-    parallel: int = 1
-    waiting: int = 512
-    loaded: int = 3
-    vram_gib: float = 24.0
-    keep_alive_s: float = 300.0
+    parallel: int
+    waiting: int
+    loaded: int
+    vram_gib: float
 
     @property
     def default_context_tokens(self) -> int:
@@ -60,11 +60,11 @@ class Limits:
 class Engine:
     """Runners and the loop that loads them. `start` before use, `stop` once; both on one event loop."""
 
-    def __init__(self, service: ServiceModel, limits: Limits, clock: Clock, faults: Faults | None = None) -> None:
+    def __init__(self, service: ServiceModel, limits: Limits, clock: Clock, faults: Faults) -> None:
         self.service = service
         self.limits = limits
         self.clock = clock
-        self.faults = faults or Faults()
+        self.faults = faults
         self.loads: deque[tuple[str, float]] = deque(maxlen=_LOGGED_LOADS)
         self.running: Counter[str] = Counter()
         self.leaked: Counter[str] = Counter()
@@ -233,7 +233,7 @@ class Engine:
 
     def _new_runner(self, pending: _Pending) -> Runner:
         model = pending.installed.model
-        keep_alive_s = self.limits.keep_alive_s if pending.keep_alive_s is None else pending.keep_alive_s
+        keep_alive_s = _KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s
         parallel = 1 if model.can("embedding") else self.limits.parallel
         runner = Runner(
             model=model,
@@ -272,8 +272,6 @@ class Engine:
             runner.slots.release()
 
     def _begin_unload(self, runner: Runner) -> None:
-        if self._loaded.get(runner.model.weights) is not runner or runner.references > 0:
-            return
         runner.stop_timer()
         stuck_s = self.faults.stuck_s
         if stuck_s == 0:

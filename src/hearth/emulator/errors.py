@@ -41,19 +41,6 @@ def error_body(error: OllamaError, dialect: Dialect, request_id: str) -> bytes:
         kind = {400: "invalid_request_error", 404: "not_found_error"}.get(error.status, "api_error")
         return encode({"error": {"message": error.message, "type": kind, "param": None, "code": None}})
     if dialect is Dialect.ANTHROPIC:
-        inner = {"type": _anthropic_kind(error.status), "message": error.message}
-        return encode({"type": "error", "error": {**inner}, "request_id": request_id})
+        kind = {400: "invalid_request_error", 404: "not_found_error", 503: "overloaded_error"}.get(error.status, "api_error")
+        return encode({"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id})
     return encode({"error": error.message})
-
-
-def _anthropic_kind(status: int) -> str:
-    kinds = {
-        400: "invalid_request_error",
-        401: "authentication_error",
-        403: "permission_error",
-        404: "not_found_error",
-        429: "rate_limit_error",
-        503: "overloaded_error",
-        529: "overloaded_error",
-    }
-    return kinds.get(status, "api_error")

@@ -48,7 +48,7 @@ class Sink(Protocol):
     def started(self) -> bool:
         """Bytes are on the wire; the status can no longer change."""
 
-    def prepare(self, content_type: str, *, status: int = 200, headers: HeaderPairs = ()) -> None:
+    def prepare(self, content_type: str, *, status: int = 200) -> None:
         """Decide the head of a streamed answer; nothing is sent before the first chunk."""
 
     def add_header(self, name: str, value: str) -> None:
@@ -86,9 +86,9 @@ def read_struct(call: Call, struct: str) -> JsonObject:
         raise OllamaError(400, error.message, at_bind=True) from error
 
 
-async def send_json(sink: Sink, value: JsonObject, *, status: int = 200) -> None:
+async def send_json(sink: Sink, value: JsonObject) -> None:
     """A native answer: charset, Content-Length, no newline."""
-    await sink.whole(encode(value), status=status)
+    await sink.whole(encode(value))
 
 
 async def send_v1(sink: Sink, value: JsonObject) -> None:

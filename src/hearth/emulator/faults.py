@@ -22,9 +22,9 @@ class Faults:
         rng: decides where a quirk has a probability.
     """
 
-    def __init__(self, quirks: frozenset[Quirk] = frozenset(), rng: random.Random | None = None) -> None:
+    def __init__(self, quirks: frozenset[Quirk], rng: random.Random) -> None:
         self._settings = settings_of(quirks)
-        self._rng = rng or random.Random(0)  # noqa: S311 - which request is hit, no secret
+        self._rng = rng
         self._occasions: Counter[QuirkName] = Counter()
 
     @property

@@ -41,7 +41,9 @@ class ModelName:
 
 def parse_name(text: str) -> ModelName | None:
     """The name that `text` spells, None for an invalid one."""
-    path, _, tag = _split_tag(text)
+    path, colon, tag = text.rpartition(":")
+    if not colon or "/" in tag:
+        path, tag = text, "latest"
     parts = path.split("/")
     if len(parts) > 3 or not _PART.match(tag):
         return None
@@ -50,10 +52,3 @@ def parse_name(text: str) -> ModelName | None:
     if not (_HOST.match(host) and _PART.match(namespace) and _PART.match(parts[-1])):
         return None
     return ModelName(host=host, namespace=namespace, model=parts[-1], tag=tag)
-
-
-def _split_tag(text: str) -> tuple[str, str, str]:
-    head, colon, tag = text.rpartition(":")
-    if not colon or "/" in tag:
-        return text, "", "latest"
-    return head, colon, tag

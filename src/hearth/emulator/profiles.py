@@ -6,7 +6,8 @@ Text in, values out; it never opens a file. Called by `cli` and by tests. Keys a
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import fields
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
@@ -16,11 +17,9 @@ from hearth.emulator.names import parse_name
 from hearth.errors import ConfigError
 from hearth.service_model import ModelProfile
 
-_OWN: Final = frozenset({"vocabulary", "byte_tokens", "ends", "templated", "parameters", "system"})
-
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=False)
+    model_config = ConfigDict(extra="forbid")
 
     name: str
     size_gib: float = Field(default=4.6, gt=0)
@@ -44,8 +43,8 @@ class _Entry(BaseModel):
 
     def model(self) -> EmulatedModel:
         facts = self.model_dump()
-        own = {key: facts.pop(key) for key in _OWN}
-        return EmulatedModel(profile=ModelProfile(**facts), **own)
+        profile = ModelProfile(**{each.name: facts.pop(each.name) for each in fields(ModelProfile)})
+        return EmulatedModel(profile=profile, **facts)
 
 
 class _Entries(RootModel[list[_Entry]]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from hearth.emulator.exchange import JSON_UTF8, HeaderPairs
+from hearth.emulator.exchange import JSON_UTF8
 
 _GO_WRITES_LAST = (hdrs.DATE, hdrs.CONTENT_LENGTH, hdrs.CONNECTION, hdrs.TRANSFER_ENCODING)
 
@@ -29,8 +29,8 @@ class WireSink:
     def add_header(self, name: str, value: str) -> None:
         self._extra.append((name, value))
 
-    def prepare(self, content_type: str, *, status: int = 200, headers: HeaderPairs = ()) -> None:
-        self._prepared = web.StreamResponse(status=status, headers=self._headers(content_type, headers))
+    def prepare(self, content_type: str, *, status: int = 200) -> None:
+        self._prepared = web.StreamResponse(status=status, headers=self._headers(content_type))
 
     async def chunk(self, data: bytes) -> None:
         await self._begin()
@@ -38,7 +38,7 @@ class WireSink:
             await self.response.write(data)
 
     async def whole(self, body: bytes, content_type: str | None = JSON_UTF8, *, status: int = 200) -> None:
-        response = web.Response(status=status, body=body, headers=self._headers(content_type, ()))
+        response = web.Response(status=status, body=body, headers=self._headers(content_type))
         self.response = response
         await response.prepare(self._request)
 
@@ -54,8 +54,8 @@ class WireSink:
             self.response = self._prepared
             await self._prepared.prepare(self._request)
 
-    def _headers(self, content_type: str | None, headers: HeaderPairs) -> CIMultiDict[str]:
-        chosen = CIMultiDict([*self._extra, *headers])
+    def _headers(self, content_type: str | None) -> CIMultiDict[str]:
+        chosen = CIMultiDict(self._extra)
         if content_type is not None:
             chosen[hdrs.CONTENT_TYPE] = content_type
         return chosen
