@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
-from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import count, islice
+from itertools import islice
 from math import sqrt
 
 from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, integer_field, lookup, object_field, string_field
@@ -21,6 +19,7 @@ from hearth.emulator.exchange import Call, Server, Sink, read_struct, send_json,
 from hearth.emulator.generation import Execution
 from hearth.emulator.models import EmulatedModel, Installed
 from hearth.emulator.options import Options, read_options
+from hearth.emulator.text import draws
 from hearth.emulator.tokens import count_tokens
 
 _MISSING = 'model "{}" not found, try pulling it first'
@@ -138,16 +137,9 @@ def vector_of(model: EmulatedModel, text: str, dimensions: int | None = None) ->
     """A vector of length 1 in single precision; shortened ones are normalised again."""
     full = model.profile.embedding_length
     size = min(dimensions, full) if dimensions else full
-    raw = list(islice(_components(f"{model.profile.name}\x00{text}"), size))
+    raw = [number / 2**31 - 1.0 for number in islice(draws(f"{model.profile.name}\x00{text}"), size)]
     length = sqrt(sum(value * value for value in raw))
     return struct.unpack(f"<{size}f", struct.pack(f"<{size}f", *(value / length for value in raw)))
-
-
-def _components(key: str) -> Iterator[float]:
-    for block in count():
-        digest = blake2b(f"{block} {key}".encode()).digest()
-        for place in range(0, len(digest), 4):
-            yield int.from_bytes(digest[place : place + 4]) / 2**31 - 1.0
 
 
 def shortest(value: float) -> float:

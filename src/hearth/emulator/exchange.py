@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hearth.dialects.gojson import JsonObject, decode, encode, struct_of
 from hearth.emulator.engine import Engine
-from hearth.emulator.errors import OllamaError
+from hearth.emulator.errors import OllamaError, error_body
 from hearth.emulator.models import Catalogue
 from hearth.errors import BadRequest
 from hearth.types import Dialect
@@ -89,6 +89,16 @@ def read_struct(call: Call, struct: str) -> JsonObject:
 async def send_json(sink: Sink, value: JsonObject) -> None:
     """A native answer: charset, Content-Length, no newline."""
     await sink.whole(encode(value))
+
+
+async def break_off(error: OllamaError, sink: Sink) -> None:
+    """End a native stream with its error: its last line, or the whole answer where nothing of it has been sent."""
+    body = error_body(error, Dialect.OLLAMA, "")
+    if sink.started:
+        await sink.chunk(body + b"\n")
+        return
+    sink.prepare(JSON, status=error.status)
+    await sink.chunk(body)
 
 
 async def send_v1(sink: Sink, value: JsonObject) -> None:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, encode, lookup, object_field, string_field
 from hearth.emulator.durations import timestamp
 from hearth.emulator.errors import OllamaError, error_body
-from hearth.emulator.exchange import JSON, NDJSON, Call, Server, Sink, read_struct, send_json
+from hearth.emulator.exchange import JSON, NDJSON, Call, Server, Sink, break_off, read_struct, send_json
 from hearth.emulator.models import EmulatedModel, Installed, details_of, valid_name
 from hearth.emulator.names import ModelName
 from hearth.types import Dialect
@@ -187,11 +187,8 @@ class _Progress:
             await self._sink.whole(encode({"status": "success"}), JSON)
 
     async def fail(self, error: OllamaError) -> None:
-        if self.streaming and self._sink.started:
-            await self.tell({"error": error.message})
-        elif self.streaming:
-            self._sink.prepare(JSON, status=error.status)
-            await self._sink.chunk(error_body(error, Dialect.OLLAMA, ""))
+        if self.streaming:
+            await break_off(error, self._sink)
         else:
             await self._sink.whole(error_body(error, Dialect.OLLAMA, ""), JSON, status=error.status)
 

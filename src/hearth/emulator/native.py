@@ -21,15 +21,14 @@ from hearth.dialects.gojson import (
     struct_of,
 )
 from hearth.emulator.durations import keep_alive_s, nanoseconds, timestamp
-from hearth.emulator.errors import OllamaError, error_body
-from hearth.emulator.exchange import JSON, NDJSON, Call, Server, Sink, read_struct, send_json
+from hearth.emulator.errors import OllamaError
+from hearth.emulator.exchange import NDJSON, Call, Server, Sink, break_off, read_struct, send_json
 from hearth.emulator.logprobs import logprobs_of
 from hearth.emulator.models import Installed
 from hearth.emulator.prompts import Message, render
 from hearth.emulator.session import Ask, Finished, Session, check_capabilities, open_session
 from hearth.emulator.text import Piece, ToolCall
 from hearth.emulator.tokens import token_ids
-from hearth.types import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,16 +161,7 @@ async def _stream(lines: _Lines, installed: Installed, session: Session, sink: S
         if finished.plan.reason is not None:
             await sink.chunk(encode(lines.last(installed, finished, session.handed_over_at, whole=False)) + b"\n")
     except OllamaError as error:
-        await _fail(error, sink)
-
-
-async def _fail(error: OllamaError, sink: Sink) -> None:
-    body = error_body(error, Dialect.OLLAMA, "")
-    if not sink.started:
-        sink.prepare(JSON, status=error.status)
-        await sink.chunk(body)
-        return
-    await sink.chunk(body + b"\n")
+        await break_off(error, sink)
 
 
 class _Lines:
