@@ -13,7 +13,6 @@ from hearth.cli.exits import CommandFailed, ExitCode
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
 
-_TIMEOUT_S = 10.0
 _ALL_TIMEOUT_S = 60.0
 """A caller may have very many jobs, and each end is written to the disk."""
 
@@ -34,7 +33,7 @@ def cancel(
     """
     if bool(requests) == (caller is not None):
         raise click.UsageError("name requests, or --caller, and not both")
-    client = GatewayClient(address=address, key=key, timeout_s=_TIMEOUT_S)
+    client = GatewayClient(address=address, key=key)
     if caller is not None:
         answer = client.order(f"/llm/requests/cancel?caller={quote(caller, safe='')}", timeout_s=_ALL_TIMEOUT_S)
         click.echo(json.dumps(answer) if as_json else _summary(caller, answer))
@@ -49,7 +48,7 @@ def cancel(
 def _cancelled(client: GatewayClient, request: str) -> dict[str, object]:
     """What the gateway says; with `error` where it knows no such request. The others are tried all the same."""
     try:
-        return client.order(_path_of(request), timeout_s=_TIMEOUT_S)
+        return client.order(_path_of(request))
     except CommandFailed as refused:
         return {"request_id": request, "cancelled": False, "error": refused.message}
 

@@ -17,6 +17,7 @@ from hearth.cli.answers import without_controls
 from hearth.cli.exits import CommandFailed, GatewayUnreachable
 
 _ANSWER_CAP_BYTES = 4 * 1024 * 1024
+_FETCH_TIMEOUT_S = 5.0
 
 
 def read_address(text: str) -> SplitResult:
@@ -42,12 +43,10 @@ class GatewayClient:
     Attributes:
         address: `http://host:port`, also https, with or without a path before `/llm` (`read_address`).
         key: sent as `Authorization: Bearer`, None for a gateway without keys.
-        timeout_s: for connecting and between two reads.
     """
 
     address: SplitResult
     key: str | None = None
-    timeout_s: float = 5.0
 
     def fetch(self, path: str) -> dict[str, object]:
         """The JSON object at `path`.
@@ -56,11 +55,11 @@ class GatewayClient:
             GatewayUnreachable: nothing answers there, or something that is not Hearth.
             CommandFailed: the gateway refuses.
         """
-        with self._opened(path, self.timeout_s) as response, self._reaching():
+        with self._opened(path, _FETCH_TIMEOUT_S) as response, self._reaching():
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
-    def order(self, path: str, body: Mapping[str, object] | None = None, *, timeout_s: float) -> dict[str, object]:
-        """What the gateway answers to a POST of JSON, or of nothing. Raises as `fetch` does."""
+    def order(self, path: str, body: Mapping[str, object] | None = None, *, timeout_s: float = 10.0) -> dict[str, object]:
+        """What the gateway answers to a POST of JSON, or of nothing; `timeout_s` as for a socket. Raises as `fetch` does."""
         sent = None if body is None else json.dumps(body).encode()
         typed = {} if body is None else {"Content-Type": "application/json"}
         with self._opened(path, timeout_s, method="POST", body=sent, headers=typed) as response, self._reaching():
