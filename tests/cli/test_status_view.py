@@ -24,10 +24,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=8,
 )
-SECTIONS = (
-    *("current_request", "running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config", "latency"),
-    "orders",
-)
+SECTIONS = ("running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config", "latency", "orders")
 
 
 def drawn(answer: dict[str, object]) -> str:
@@ -50,7 +47,7 @@ def test_an_odd_answer_is_drawn_without_an_error(answer):
 
 
 def test_an_idle_gateway_says_so():
-    text = drawn(busy(current_request=None, running=[], internal_queue={"pending": 0, "next_items": []}))
+    text = drawn(busy(running=[], internal_queue={"pending": 0, "next_items": []}))
     assert "idle" in text
     assert "internal)" not in text
 
@@ -61,12 +58,6 @@ def test_the_owners_orders_in_force_are_shown():
     for said in ("draining: new requests", "paused: requests of other", "pinned: llama3.1:8b", "to load: a:1b", "to unload: b:1b"):
         assert said in text
     assert "order" not in drawn(busy(orders={"draining": False, "paused": [], "pinned": None, "loads": [], "unloads": [], "since": {}}))
-
-
-def test_the_one_current_request_of_a_gateway_without_a_list_is_shown():
-    answer = busy()
-    del answer["running"]
-    assert "continue" in drawn(answer)
 
 
 def test_several_running_requests_are_all_shown():
@@ -159,7 +150,7 @@ def test_a_model_that_runs_on_the_cpu_is_pointed_out():
 
 
 def test_a_callers_name_cannot_steer_the_terminal():
-    text = drawn(busy(running=[], current_request={"sequence": 1, "caller": "\x1b[2Jevil", "model": "[red]m[/red]"}))
+    text = drawn(busy(running=[{"sequence": 1, "caller": "\x1b[2Jevil", "model": "[red]m[/red]"}]))
     assert "\x1b" not in text
     assert "[red]m[/red]" in text
 

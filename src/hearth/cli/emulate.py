@@ -51,8 +51,6 @@ class QuirkType(click.ParamType[Quirk]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Quirk:
         """Raises `click.BadParameter`."""
-        if isinstance(value, Quirk):
-            return value
         try:
             return parse_quirk(str(value))
         except ConfigError as error:

@@ -105,7 +105,7 @@ def read_status(answer: Mapping[str, object]) -> StatusPage:
     return StatusPage(
         mode=text(answer, "mode"),
         orders=orders_in_words(part(answer, "orders")),
-        running=_running(answer),
+        running=_items(answer, "running"),
         lanes=(_lane("internal", answer, stats), _lane("external", answer, stats)),
         interrupted_24h=int(number(stats, "external_interrupted") or 0),
         gpu=_gpu(part(answer, "gpu")),
@@ -127,13 +127,6 @@ def orders_in_words(orders: Mapping[str, object]) -> tuple[str, ...]:
         *(f"to unload: {model}" for model in texts(orders, "unloads")),
     ]
     return tuple(line for line in said if line)
-
-
-def _running(answer: Mapping[str, object]) -> tuple[ItemRow, ...]:
-    """`running` where the gateway lists several, else seed 004's one `current_request`."""
-    several = _items(answer, "running")
-    current = part(answer, "current_request")
-    return several or ((_row(current),) if current else ())
 
 
 def _lane(name: str, answer: Mapping[str, object], stats: Mapping[str, object]) -> Lane:
