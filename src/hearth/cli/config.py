@@ -17,7 +17,7 @@ import click
 
 from hearth.cli.answers import part, texts, without_controls
 from hearth.cli.config_file import FoundConfig, find_config
-from hearth.cli.exits import CommandFailed, ExitCode
+from hearth.cli.exits import CommandFailed, ExitCode, Unusable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
 from hearth.config.comparing import Change, compare, fingerprints
@@ -67,12 +67,6 @@ def example(*, service: bool) -> None:
     click.echo((config_for_a_service() if service else shipped_config()).rstrip())
 
 
-class ComparisonRefused(click.ClickException):
-    """The gateway does not show its configuration: exit 2, since 1 says that there are differences."""
-
-    exit_code = int(ExitCode.USAGE)
-
-
 @config.command
 @_FILE
 @click.option(
@@ -120,7 +114,7 @@ def _running(client: GatewayClient) -> _Side:
     try:
         page = client.fetch("/llm/admin/config")
     except CommandFailed as refused:
-        raise ComparisonRefused(refused.message) from refused
+        raise Unusable(refused.message) from refused  # 1 would say that there are differences
     return _Side(
         name=f"the gateway at {client.address.geturl()}",
         values=cast("Plain", part(page, "settings")),

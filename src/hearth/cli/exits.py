@@ -36,8 +36,8 @@ class GatewayUnreachable(click.ClickException):
     exit_code = int(ExitCode.UNREACHABLE)
 
 
-class StartRefused(click.ClickException):
-    """Something that the configuration names cannot be used: exit 2."""
+class Unusable(click.ClickException):
+    """Something that the options or the configuration name cannot be used: exit 2."""
 
     exit_code = int(ExitCode.USAGE)
 

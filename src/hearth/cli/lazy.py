@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-from hearth.cli.exits import CommandFailed, ConfigRefused, StartRefused
+from hearth.cli.exits import CommandFailed, ConfigRefused, Unusable
 from hearth.errors import ConfigError, HearthError, StorageRefused
 
 
@@ -46,12 +46,12 @@ class RootGroup(click.Group):
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises ConfigRefused or StartRefused (exit 2) or CommandFailed (exit 1) for an error of ours."""
+        """Run the command. Raises ConfigRefused or Unusable (exit 2) or CommandFailed (exit 1) for an error of ours."""
         try:
             return super().invoke(ctx)
         except ConfigError as error:
             raise ConfigRefused(error) from error
         except StorageRefused as error:
-            raise StartRefused(error.message) from error
+            raise Unusable(error.message) from error
         except HearthError as error:
             raise CommandFailed(error.message) from error
