@@ -58,6 +58,10 @@ class GatewayClient:
         with self._opened(path, _FETCH_TIMEOUT_S) as response, self._reaching():
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
+    def status(self) -> dict[str, object]:
+        """What runs, who waits, and the GPU. Raises as `fetch` does."""
+        return self.fetch("/llm/queue/status")
+
     def order(self, path: str, body: Mapping[str, object] | None = None, *, timeout_s: float = 10.0) -> dict[str, object]:
         """What the gateway answers to a POST of JSON, or of nothing; `timeout_s` as for a socket. Raises as `fetch` does."""
         sent = None if body is None else json.dumps(body).encode()

@@ -14,7 +14,6 @@ from hearth.cli.exits import CommandFailed
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
 
-_PAGE = "/llm/queue/status"
 _STREAM = "/llm/queue/stream"
 _SILENCE_S = 45.0
 """Three missed heartbeats of `/llm/queue/stream`."""
@@ -34,7 +33,7 @@ def status(address: SplitResult, key: str | None, *, as_json: bool, watch: bool)
 
 def _print_json(client: GatewayClient, *, watch: bool) -> None:
     if not watch:
-        click.echo(json.dumps(client.fetch(_PAGE), indent=2))
+        click.echo(json.dumps(client.status(), indent=2))
         return
     for answer in client.stream(_STREAM, silence_s=_SILENCE_S):
         click.echo(json.dumps(answer))
@@ -46,7 +45,7 @@ def _draw(client: GatewayClient, *, watch: bool) -> None:
 
     console = console_for(sys.stdout, environ=os.environ)
     if not watch:
-        console.print(status_view(client.fetch(_PAGE)))
+        console.print(status_view(client.status()))
         return
     if not console.is_terminal:
         raise CommandFailed("--watch draws on a terminal; use --json --watch for one line per change")

@@ -24,7 +24,6 @@ from hearth.clock import new_request_id
 from hearth.types import Priority
 
 _GENERATE = "/api/generate"
-_STATUS = "/llm/queue/status"
 _FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _NUMBERS = {"prompt_tokens": "prompt_eval_count", "output_tokens": "eval_count"}
 _HEADERS = {"queue_position": "x-queue-position", "estimated_wait_s": "x-estimated-wait-seconds", "served_by": "x-hearth-served-by"}
@@ -91,7 +90,7 @@ def _prompt(path: Path) -> str:
 
 
 def _model_at_hand(client: GatewayClient) -> str:
-    gpu = part(client.fetch(_STATUS), "gpu")
+    gpu = part(client.status(), "gpu")
     if model := text(gpu, "loaded_model") or text(gpu, "home_model"):
         return model
     raise click.UsageError("no model is loaded and there is no home model: name one with --model (`hearth models` lists them)")

@@ -15,8 +15,6 @@ from hearth.cli.exits import CommandFailed, GatewayUnreachable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
 
-_PAGE = "/llm/queue/status"
-
 
 @click.command
 @gateway_options
@@ -43,7 +41,7 @@ def looking(client: GatewayClient) -> Callable[[], dict[str, object] | str]:
     def look() -> dict[str, object] | str:
         nonlocal seen
         try:
-            answer = client.fetch(_PAGE)
+            answer = client.status()
         except GatewayUnreachable as error:
             if not seen:
                 raise

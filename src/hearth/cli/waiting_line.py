@@ -19,7 +19,6 @@ from hearth.cli.status_page import loading_model
 from hearth.cli.status_view import duration
 
 EVERY_S = 1.0
-_PAGE = "/llm/queue/status"
 
 
 def waiting_words(answer: Mapping[str, object], request_id: str) -> str:
@@ -84,7 +83,7 @@ class WaitingLine:
     def _ask(self) -> None:
         while not self._pause(self._over, EVERY_S):
             try:
-                words = waiting_words(self._client.fetch(_PAGE), self._request_id)
+                words = waiting_words(self._client.status(), self._request_id)
             except click.ClickException:  # the answer is what counts; its own connection says what is wrong
                 continue
             if not self._over.is_set():
