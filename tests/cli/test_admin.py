@@ -104,4 +104,4 @@ def test_an_answer_without_targets_is_no_success(hearth, busy, answer):
 
 def test_no_answer_can_drive_the_terminal(hearth, busy):
     busy.put(ALERT_TEST, {"targets": [tried("x\x07", "y\x07")]})
-    assert hearth("admin", "alert", "test", "--url", busy.url).stdout == "x? (x?.example): not delivered: y?\n"
+    assert hearth("admin", "alert", "test", "--url", busy.url).stdout == "x\ufffd (x\ufffd.example): not delivered: y\ufffd\n"

@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.text import Text
 
-from hearth.cli.console import console_for, printable
+from hearth.cli.answers import printable
+from hearth.cli.console import console_for
 
 
 class Terminal(io.StringIO):

@@ -44,8 +44,9 @@ def test_a_misspelt_command_is_corrected_without_importing_any():
     assert imported_by("stauts") == set()
 
 
-def test_status_imports_neither_web_framework_nor_rich_for_json():
-    assert imported_by("status", "--json", "--url", "http://127.0.0.1:1") == set()
+@pytest.mark.parametrize("command", ["status --json", "cancel 17", "admin pause"])
+def test_a_command_that_draws_nothing_imports_neither_web_framework_nor_rich(command):
+    assert imported_by(*command.split(), "--url", "http://127.0.0.1:1") == set()
 
 
 def test_a_misspelt_command_is_a_usage_error_that_names_the_right_one(hearth):

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.answers import parts
+from hearth.cli.answers import parts, printable
 from hearth.cli.exits import ExitCode
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
@@ -92,7 +92,7 @@ def _target_line(target: Mapping[str, object]) -> str:
     """`discord (discord.com): delivered`, or why it was not."""
     answer = str(target.get("answer"))
     what = "delivered" if target.get("delivered") is True else f"not delivered: {answer}{_ADVICE.get(answer, '')}"
-    return "".join(each if each.isprintable() else "?" for each in f"{target.get('target')} ({target.get('host')}): {what}")
+    return printable(f"{target.get('target')} ({target.get('host')}): {what}")
 
 
 _ADVICE: Mapping[str, str] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""What the commands take out of a gateway's JSON: values with types, whatever the answer holds.
+"""What the commands take out of a gateway's JSON, values with types, whatever the answer holds; and what of a foreign text may be shown.
 
 A missing or odd field becomes None or nothing, so that an older command still shows a newer gateway. Pure; used by the commands of
 `hearth.cli`.
@@ -47,3 +47,8 @@ def number(of: Mapping[str, object], name: str) -> float | None:
 def without_controls(text: str) -> str:
     """`text` with line breaks and tabs, and a mark in place of every other control character."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+
+
+def printable(value: object) -> str:
+    """`value` as one line of text without control or other unprintable characters: a name cannot move the cursor."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in str(value))

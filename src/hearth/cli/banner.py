@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.console import printable
+from hearth.cli.answers import printable
 from hearth.cli.status_view import emulator_box
 from hearth.config.settings import Settings
 from hearth.events import EmulatorStarted, Event, GatewayStarted

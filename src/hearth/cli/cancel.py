@@ -7,8 +7,7 @@ from urllib.parse import SplitResult, quote
 
 import click
 
-from hearth.cli.answers import number, texts
-from hearth.cli.console import printable
+from hearth.cli.answers import number, printable, texts
 from hearth.cli.exits import CommandFailed, ExitCode
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.answers import part, texts, without_controls
+from hearth.cli.answers import part, printable, texts, without_controls
 from hearth.cli.config_file import FoundConfig, find_config
 from hearth.cli.exits import CommandFailed, ExitCode, Unusable
 from hearth.cli.gateway_client import GatewayClient
@@ -138,8 +138,6 @@ def _print_changes(changes: tuple[Change, ...], old: _Side, new: _Side) -> None:
 
 
 def _value(value: Plain) -> str:
-    from hearth.cli.console import printable  # noqa: PLC0415 (rich is not paid for by the other commands)
-
     return "(unset)" if value is None else printable(json.dumps(value, ensure_ascii=False))
 
 

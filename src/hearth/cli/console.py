@@ -1,7 +1,4 @@
-"""The terminal: one place that decides about colour, width, and what foreign text may do to a screen.
-
-Names of callers and models come from others; they are written through `printable`, never as markup. Called by the commands that draw.
-"""
+"""The terminal: one place that decides about colour and width, and that text is never markup. Called by the commands that draw."""
 
 from __future__ import annotations
 
@@ -26,8 +23,3 @@ def console_for(stream: TextIO, *, environ: Mapping[str, str]) -> Console:
 def int_or(text: str | None, default: int) -> int:
     """`text` as a positive decimal number, else `default`."""
     return int(text) if text and text.isdecimal() and int(text) > 0 else default
-
-
-def printable(value: object) -> str:
-    """`value` as one line of text without control or other unprintable characters: a name cannot move the cursor."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in str(value))

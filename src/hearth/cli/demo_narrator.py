@@ -8,7 +8,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from hearth.cli.console import printable
+from hearth.cli.answers import printable
 from hearth.cli.demo_callers import CALLERS
 from hearth.cli.status_view import duration
 from hearth.events import (

@@ -17,7 +17,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hearth.cli.console import console_for, printable
+from hearth.cli.answers import printable
+from hearth.cli.console import console_for
 from hearth.cli.status_view import duration
 from hearth.cli.stopping import until_stopped
 from hearth.clock import SystemClock

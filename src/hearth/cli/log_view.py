@@ -12,8 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.answers import number, parts
-from hearth.cli.console import printable
+from hearth.cli.answers import number, parts, printable
 from hearth.cli.status_view import duration
 
 _TEXTS = ("ended", "caller", "model", "task", "outcome")

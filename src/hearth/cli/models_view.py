@@ -8,8 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.answers import number, parts
-from hearth.cli.console import printable
+from hearth.cli.answers import number, parts, printable
 
 _MIB_PER_GIB = 1024.0
 _STYLES = {"in memory": "green", "loading": "yellow", "unloading": "yellow"}

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.console import printable
+from hearth.cli.answers import printable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
 from hearth.cli.status_page import orders_in_words

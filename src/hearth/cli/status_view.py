@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.console import printable
+from hearth.cli.answers import printable
 from hearth.cli.status_page import BackendState, CardState, GpuState, ItemRow, Lane, LaneLatency, StatusPage, read_status
 
 _COLUMNS = ("", "#", "caller", "model", "task", "for")

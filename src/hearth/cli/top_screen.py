@@ -9,8 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.answers import number, part, parts, text
-from hearth.cli.console import printable
+from hearth.cli.answers import number, part, parts, printable, text
 from hearth.cli.status_page import read_status
 from hearth.cli.status_view import duration, emulator_notice, facts
 

@@ -12,8 +12,7 @@ from types import TracebackType
 import click
 from rich.console import Console
 
-from hearth.cli.answers import number, part, parts
-from hearth.cli.console import printable
+from hearth.cli.answers import number, part, parts, printable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.status_page import loading_model
 from hearth.cli.status_view import duration
