@@ -13,7 +13,7 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.scheduling.core import Scheduler
-from hearth.simulation.bound import foreseen
+from hearth.simulation.bound import foreseen_wait_s
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import Summary, summary
 from hearth.simulation.workloads import WORKLOADS, Workload, mixes
@@ -68,7 +68,7 @@ def test_under_twice_the_load_that_fits_swaps_stay_within_their_share(name: str,
 def test_adaptive_is_near_a_schedule_that_knows_every_arrival(load: float, factor: float) -> None:
     kinds = (mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR)
     drawn = [mixes.poisson(each, load, jobs=400, seed=seed) for each in kinds for seed in SEEDS]
-    ratios = [served(each, ADAPTIVE).mean_wait_s / foreseen(each, width=500).mean_wait_s for each in drawn]
+    ratios = [served(each, ADAPTIVE).mean_wait_s / foreseen_wait_s(each, width=500) for each in drawn]
     assert fmean(ratios) <= factor
     assert max(ratios) <= factor + 0.4, "no mix is an exception"
 

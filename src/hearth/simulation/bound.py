@@ -6,14 +6,13 @@ item that needs them arrives. Of two ways to the same counts and the same model 
 waited less is dropped. Where that leaves too many (more than two models, or long workloads) only the `width` most promising ways of each
 length are followed: then the result is a schedule that is hard to beat, not a proven bound.
 
-Pure. Called by tests and by benchmarks.
+Pure. Called by tests.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import accumulate
 
@@ -22,22 +21,14 @@ from hearth.simulation.workloads import Workload
 WIDTH = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
-    """The clairvoyant schedule: mean seconds from arrival to start, and when the last item ends."""
-
-    mean_wait_s: float
-    makespan_s: float
-
-
 Way = tuple[float, float]
 """(instant at which the GPU is free, sum of waits so far)"""
 Position = tuple[tuple[int, ...], int]
 """(items served by model, model in memory)"""
 
 
-def foreseen(workload: Workload, *, width: int = WIDTH) -> Foreseen:
-    """The best schedule that this finds for a workload whose arrivals are all known.
+def foreseen_wait_s(workload: Workload, *, width: int = WIDTH) -> float:
+    """The mean time from arrival to start in the best schedule that this finds for a workload whose arrivals are all known.
 
     Raises:
         ValueError: an item waits for the end of another, names no model, or a model has more than one slot.
@@ -74,13 +65,12 @@ class _Search:
         self._jobs = len(workload.jobs)
         self._width = width
 
-    def run(self) -> Foreseen:
+    def run(self) -> float:
         """Item after item, all ways at once."""
         ways: dict[Position, list[Way]] = {((0,) * len(self._names), self._resident): [(0.0, 0.0)]}
         for _ in range(self._jobs):
             ways = self._narrowed(self._one_more(ways))
-        end_s, waited_s = min((way for found in ways.values() for way in found), key=lambda way: way[1])
-        return Foreseen(mean_wait_s=waited_s / max(1, self._jobs), makespan_s=end_s)
+        return min(waited_s for found in ways.values() for _, waited_s in found) / max(1, self._jobs)
 
     def _one_more(self, ways: dict[Position, list[Way]]) -> dict[Position, list[Way]]:
         longer: dict[Position, list[Way]] = {}

@@ -13,6 +13,7 @@ from hearth.scheduling.actions import Action, Dispatch
 from hearth.scheduling.forecast import forecast
 from hearth.scheduling.inputs import Arrived, Input
 from hearth.scheduling.state import State
+from hearth.simulation.engine import Brain
 from hearth.types import Sequence
 
 WORTH_S = 1.0
@@ -34,13 +35,11 @@ class EstimateError:
     median_error_pct: float | None
 
 
-class WatchedBrain(Protocol):
-    """A scheduler, or a checker around one."""
+class WatchedBrain(Brain, Protocol):
+    """One whose state can be looked at."""
 
     @property
     def state(self) -> State: ...
-
-    def handle(self, fact: Input, now: float) -> list[Action]: ...
 
 
 class Estimating:

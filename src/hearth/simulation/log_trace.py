@@ -10,21 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import pydantic
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import MIB_PER_GB, ModelSettings, SchedulerSettings
+from hearth.simulation.traces import Seconds, Tokens
 from hearth.simulation.workloads import Job, SwapCosts, Workload
 from hearth.types import Lane, Outcome, Usage
 
 MINUTE_S = 60.0
 UNKNOWN_SERVICE_S = 1.0
 """For an answer that never came, where no answer of any model did."""
-
-Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 class _Row(pydantic.BaseModel):
@@ -44,8 +42,8 @@ class LoggedItem(_Row):
     first_byte_s: Seconds | None = None
     backend_s: Seconds | None = None
     total_s: Seconds
-    prompt_tokens: Count | None = None
-    output_tokens: Count | None = None
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     outcome: Outcome
 
 

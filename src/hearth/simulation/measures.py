@@ -1,7 +1,7 @@
 """What a run says about its policy: the numbers that policies are compared by, and their JSON form.
 
-Pure. Times are seconds since the start of the simulation, rounded only where they are drawn. Called by `report`, `plots`,
-`hearth simulate` and benchmarks.
+Pure. Times are seconds since the start of the simulation, rounded only where they are drawn. Called by `report`, `plots` and
+`hearth simulate`.
 """
 
 from __future__ import annotations

@@ -16,20 +16,19 @@ def comparison(found: Iterable[Findings], *, title: str | None = None) -> Table:
     lanes = [lane for lane in Lane if any(lane in row.lanes for row in rows)]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, show_edge=False)
     table.add_column("policy", header_style="dim", no_wrap=True)
-    for heading in _headings(rows, lanes):
+    for heading in _headings(lanes):
         table.add_column(heading, justify="right", header_style="dim")
     for row in rows:
-        table.add_row(row.policy, *_cells(row, rows, lanes))
+        table.add_row(row.policy, *_cells(row, lanes))
     return table
 
 
-def _headings(rows: Sequence[Findings], lanes: Sequence[Lane]) -> list[str]:
+def _headings(lanes: Sequence[Lane]) -> list[str]:
     waits = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
-    estimated = ["estimate off by\nmedian s (%)"] if _any_estimates(rows) else []
-    return ["makespan\ns", "swaps", "swapping\n%", "busy\n%", *waits, "interrupted", *estimated]
+    return ["makespan\ns", "swaps", "swapping\n%", "busy\n%", *waits, "interrupted", "estimate off by\nmedian s (%)"]
 
 
-def _cells(row: Findings, rows: Sequence[Findings], lanes: Sequence[Lane]) -> list[str]:
+def _cells(row: Findings, lanes: Sequence[Lane]) -> list[str]:
     return [
         f"{row.summary.makespan_s:,.1f}",
         f"{row.summary.swaps:,}",
@@ -37,12 +36,8 @@ def _cells(row: Findings, rows: Sequence[Findings], lanes: Sequence[Lane]) -> li
         f"{row.summary.busy_pct:.1f}",
         *(_waits(row.lanes.get(lane)) for lane in lanes),
         f"{sum(lane.interrupts for lane in row.lanes.values()):,}",
-        *([_estimate(row)] if _any_estimates(rows) else []),
+        _estimate(row),
     ]
-
-
-def _any_estimates(rows: Sequence[Findings]) -> bool:
-    return any(row.estimates is not None for row in rows)
 
 
 def _waits(waits: LaneWaits | None) -> str:

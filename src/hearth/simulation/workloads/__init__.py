@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.simulation.workloads.jobs import NOTHING_REPORTED, Job, Mix, SwapCosts, Workload, random_workload
+from hearth.simulation.workloads.jobs import Job, Mix, SwapCosts, Workload, random_workload
 from hearth.simulation.workloads.shipped import WORKLOADS
 
-__all__ = ["NOTHING_REPORTED", "WORKLOADS", "Job", "Mix", "SwapCosts", "Workload", "random_workload"]
+__all__ = ["WORKLOADS", "Job", "Mix", "SwapCosts", "Workload", "random_workload"]
