@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,13 @@ def plan(*, port: int = 0, speed: float = 20.0, models_file: Path | None = None)
     return EmulatorPlan(
         host="127.0.0.1", port=port, models=read_models(models_file), speed=speed, seed=1, parallel=1, max_queue=8, vram_gib=24.0
     )
+
+
+def asked(said: io.StringIO, path: str, body: bytes | None = None) -> Any:
+    """The open answer of the emulator that says where it listens."""
+    url = said.getvalue().split("listens on ")[1].split(",")[0]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return opener.open(urllib.request.Request(f"{url}{path}", data=body), timeout=30)
 
 
 async def test_it_says_where_it_listens_and_what_the_models_can_do():
@@ -42,9 +50,7 @@ async def test_it_answers_like_an_ollama_until_it_is_stopped():
     names: list[str] = []
 
     def tags() -> None:
-        url = said.getvalue().split("listens on ")[1].split(",")[0]
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{url}/api/tags", timeout=30) as answer:
+        with asked(said, "/api/tags") as answer:
             names.extend(model["name"] for model in json.load(answer)["models"])
 
     async def stopped() -> None:
@@ -101,11 +107,8 @@ async def test_quirks_are_shown_and_given_to_the_emulator():
     statuses: list[int] = []
 
     def load() -> None:
-        url = said.getvalue().split("listens on ")[1].split(",")[0]
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        request = urllib.request.Request(f"{url}/api/generate", data=b'{"model":"llama3.1:8b"}')
         try:
-            opener.open(request, timeout=30).close()
+            asked(said, "/api/generate", b'{"model":"llama3.1:8b"}').close()
         except urllib.error.HTTPError as error:
             statuses.append(error.code)
             error.close()

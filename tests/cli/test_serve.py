@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import socket
@@ -11,16 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import uvloop
-
-from hearth import bootstrap
-
-
-def test_the_gateway_is_served_on_uvloop():
-    async def kind() -> type[asyncio.AbstractEventLoop]:
-        return type(asyncio.get_running_loop())
-
-    assert bootstrap.run(kind()) is uvloop.Loop
 
 
 def test_emulator_and_an_ollama_exclude_each_other(hearth):

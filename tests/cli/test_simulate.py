@@ -19,28 +19,10 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import PolicyName, Settings
 from hearth.simulation.workloads import WORKLOADS
 from tests.cli.stub_gateway import StubGateway
+from tests.simulation.test_log_trace import BEGAN, swap
+from tests.simulation.test_log_trace import row as item
 
-BEGAN = 1_900_000_000.0
 FIRST, SECOND = list(WORKLOADS)[:2]
-
-
-def item(number: int, **changes: Any) -> dict[str, Any]:
-    known = {
-        "epoch": 1,
-        "sequence": number,
-        "caller": "n8n",
-        "lane": "external",
-        "model": "a:latest",
-        "accepted_wall_s": BEGAN + number,
-        "ended_wall_s": BEGAN + number + 1.0,
-        "first_byte_s": 0.25,
-        "backend_s": 1.0,
-        "total_s": 1.0,
-        "prompt_tokens": 10,
-        "output_tokens": 20,
-        "outcome": "completed",
-    }
-    return known | changes
 
 
 class LogGateway(StubGateway):
@@ -133,9 +115,7 @@ def test_without_matplotlib_the_command_says_what_to_install_before_it_simulates
 
 
 def test_the_log_of_a_gateway_is_replayed_under_another_policy(hearth, gateway):
-    swaps = (
-        {"ended_wall_s": BEGAN, "from_models": ["a:latest"], "to_model": "b:latest", "swap_s": 6.0, "vram_mib": 9000.0, "failed": False},
-    )
+    swaps = (swap("a:latest", "b:latest", 6.0, vram_mib=9000.0),)
     gateway.keep(item(0), item(1, model="b:latest"), item(2, accepted_wall_s=BEGAN + 1), swaps=swaps)
     result = hearth("simulate", "--from-log", "--url", gateway.url, "--policy", "fifo", "--json", "-", HEARTH_KEY="hearth_k")
     (run,) = runs_of(result)

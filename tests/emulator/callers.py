@@ -10,6 +10,7 @@ import aiohttp
 from hearth.emulator import EmulatedModel, Emulator
 from hearth.service_model import ModelProfile
 from tests.emulator.conftest import StartEmulator
+from tests.emulator.waiting import until
 
 
 def model(name: str, **changes: Any) -> EmulatedModel:
@@ -52,6 +53,13 @@ class Caller:
         async with self.session.post(self.url + path, json={"model": "a", "stream": True, **STREAMS[path]}) as response:
             return response.status, await response.read()
 
+    async def begin_stream(self) -> aiohttp.ClientResponse:
+        """A long native stream of model `a` of which the first line has been read."""
+        body = {"model": "a", "prompt": "x", "options": {"num_predict": FOREVER_TOKENS}}
+        response = await self.session.post(self.url + "/api/generate", json=body)
+        await response.content.readline()
+        return response
+
     async def ps(self) -> list[dict[str, Any]]:
         async with self.session.get(self.url + "/api/ps") as response:
             models: list[dict[str, Any]] = (await response.json())["models"]
@@ -61,6 +69,11 @@ class Caller:
 async def started(start: StartEmulator, session: aiohttp.ClientSession, *models: EmulatedModel, **settings: Any) -> tuple[Emulator, Caller]:
     emulator, url = await start(models, **settings)
     return emulator, Caller(session, url)
+
+
+async def leave_in_mid_stream(emulator: Emulator, caller: Caller) -> None:
+    (await caller.begin_stream()).close()
+    await until(lambda: not emulator.in_flight)
 
 
 def loaded_names(emulator: Emulator) -> list[str]:

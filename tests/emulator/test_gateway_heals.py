@@ -29,7 +29,7 @@ from hearth.config.settings import (
 from hearth.emulator import Emulator, parse_quirk
 from hearth.errors import BackendGone
 from hearth.events import ItemResent, SwapCompleted
-from tests.emulator.callers import FOREVER_TOKENS, SLOW, STREAMS, Caller, cancel, loaded_names, model
+from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_stream, loaded_names, model
 from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
 from tests.worker.house import Recorder
@@ -45,17 +45,6 @@ class House:
     emulator: Emulator
     caller: Caller
     recorder: Recorder
-
-    async def begin_stream(self) -> aiohttp.ClientResponse:
-        """A long native stream of which the first line has been read."""
-        body = {"model": "a", "prompt": "x", "options": {"num_predict": FOREVER_TOKENS}}
-        response = await self.caller.session.post(self.caller.url + "/api/generate", json=body)
-        await response.content.readline()
-        return response
-
-    async def leave_in_mid_stream(self) -> None:
-        (await self.begin_stream()).close()
-        await until(lambda: not self.emulator.in_flight)
 
 
 @pytest.fixture
@@ -118,7 +107,7 @@ async def test_a_keep_alive_of_a_caller_never_reaches_ollama_with_a_prompt(build
 
 async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload(build) -> None:
     house = await build("slot-leak", first_byte_timeout_s=SHORT_S)
-    await house.leave_in_mid_stream()
+    await leave_in_mid_stream(house.emulator, house.caller)
     assert house.emulator.leaked_slots == {"a:latest": 1}
     loads, resent, began_at = len(house.emulator.loads), len(house.recorder.of(ItemResent)), time.monotonic()
 
@@ -165,7 +154,7 @@ async def test_the_request_after_a_runner_died_works(build) -> None:
 
 async def test_a_native_stream_that_runs_when_its_runner_dies_ends_with_ollamas_own_error(build) -> None:
     house = await build("dead-runner=1", parallel=2)
-    response = await house.begin_stream()
+    response = await house.caller.begin_stream()
     await house.caller.generate("a")
 
     last = (await response.read()).splitlines()[-1]

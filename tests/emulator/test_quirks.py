@@ -8,12 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from hearth.emulator import Emulator, Quirk, QuirkName, parse_quirk
+from hearth.emulator import Quirk, QuirkName, parse_quirk
 from hearth.errors import ConfigError
-from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, STREAMS, Caller, cancel, loaded_names, model, started
+from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, STREAMS, cancel, leave_in_mid_stream, loaded_names, model, started
 from tests.emulator.captures import dechunk, masked, read_capture
 from tests.emulator.waiting import until
 
@@ -23,15 +22,6 @@ ENDS = (b'"done":true', b'finish_reason":"', b"[DONE]", b"response.completed", b
 
 def quirks(*texts: str) -> dict[str, Any]:
     return {"quirks": frozenset(map(parse_quirk, texts))}
-
-
-async def leave_in_mid_stream(emulator: Emulator, caller: Caller) -> None:
-    body = {"model": "a", "prompt": "x", "options": {"num_predict": FOREVER_TOKENS}}
-    async with aiohttp.ClientSession() as session:
-        response = await session.post(caller.url + "/api/generate", json=body)
-        await response.content.readline()
-        response.close()
-    await until(lambda: not emulator.in_flight)
 
 
 def test_a_quirk_is_read_with_and_without_a_value() -> None:
@@ -170,9 +160,7 @@ async def test_a_runner_dies_after_three_requests_where_no_number_is_given(start
 
 async def test_a_stream_that_runs_when_the_runner_dies_ends_with_the_recorded_error(start_emulator, session) -> None:
     _, caller = await started(start_emulator, session, model("a", **SLOW), num_parallel=2, **quirks("dead-runner=1"))
-    body = {"model": "a", "prompt": "x", "options": {"num_predict": FOREVER_TOKENS}}
-    async with session.post(caller.url + "/api/generate", json=body) as response:
-        await response.content.readline()
+    async with await caller.begin_stream() as response:
         await caller.generate("a")
         lines = (await response.read()).splitlines()
 
