@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import BytesIO
 from random import Random
 
@@ -11,6 +12,7 @@ import pytest
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import Run, simulate
 from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_png, merged
+from hearth.simulation.records import StopRecord
 from hearth.simulation.traces import parse_trace
 from hearth.simulation.workloads import Mix, random_workload
 
@@ -52,14 +54,21 @@ def test_the_same_runs_make_the_same_picture():
     assert draw_png(runs(5, PolicyName.AFFINITY), title="day") == draw_png(runs(5, PolicyName.AFFINITY), title="day")
 
 
-def test_what_a_run_did_is_in_its_picture():
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: replace(run, records=[replace(each, model="b") for each in run.records]),
+        lambda run: replace(run, stops=[StopRecord(model="a", start=0.0, end=1.0)]),
+        lambda run: replace(run, swaps=[replace(each, start=each.start - 0.5, end=each.end - 0.5) for each in run.swaps]),
+    ],
+    ids=["answering", "interrupted", "being loaded"],
+)
+def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers(change):
     header = '{"models": {"a": {}, "b": {}}, "swap_s": {"": {"a": 2, "b": 7}}, "resident": ["a"]}'
     requests = [f'{{"id": {number}, "model": "{model}", "service_s": 1}}' for number, model in enumerate("aba")]
     house = parse_trace("\n".join([header, *requests]), source="t")
-    drawn = {
-        draw_png({"x": simulate(house, house.settings(SchedulerSettings(), policy))}) for policy in (PolicyName.FIFO, PolicyName.AFFINITY)
-    }
-    assert len(drawn) == 2
+    run = simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
+    assert draw_png({"x": run}) != draw_png({"x": change(run)})
 
 
 @pytest.mark.parametrize("internal", [0.0, 1.0])
