@@ -274,6 +274,7 @@ def test_the_line_follows_the_status_until_the_answer_begins(busy):
         assert pauses.over.wait(30)
         line._line._live.refresh()
         begun()
+        assert not line._line._live.is_started
         shown = terminal.getvalue()
         begun()
         assert terminal.getvalue() == shown

@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 import pytest
+from rich.console import ConsoleDimensions
 
 from hearth.cli.console import console_for
 from hearth.cli.exits import GatewayUnreachable
@@ -65,6 +66,19 @@ def test_a_low_terminal_shows_fewer_requests_and_says_how_many_are_missing():
     lines = drawn(recorded("status_busy"), rows=3)
     assert "... and 4 more" in lines
     assert not any("n8n" in line for line in lines)
+
+
+def test_where_only_one_runs_nobody_is_missing():
+    lines = drawn({"running": [{"caller": "n8n", "running_s": 3.0}]})
+    assert not any("nobody" in line or "more" in line for line in lines)
+
+
+def test_the_screen_is_cut_to_the_height_of_the_terminal():
+    terminal = Terminal()
+    console = console_for(terminal, environ={})
+    console.size = ConsoleDimensions(width=140, height=30)
+    watch(lambda: {"running": [{"running_s": 3.0}] * 30}, console, go_on=lambda: False)
+    assert "... and 20 more" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
