@@ -1,4 +1,4 @@
-"""What runs beside the gateway: alerts, the cloud, the card."""
+"""What runs beside the gateway, a function for each: made, and joined to it."""
 
 from __future__ import annotations
 
@@ -231,6 +231,7 @@ def card_of_this_machine(config: GatewayConfig, *, closing: AsyncExitStack) -> G
 
 
 def gpu_watch(gateway: Gateway, card: GpuReader, control: ModelControl) -> GpuWatch:
+    """What looks at the card, and tells the scheduler of its memory."""
     return GpuWatch(
         reader=card,
         resident=control.resident,

@@ -1,4 +1,4 @@
-"""What `hearth status` and `hearth top` show, read out of the gateway's JSON. Pure; called by `status_view` and `top_screen`."""
+"""What `hearth status` and `hearth top` show, read out of the gateway's JSON. Pure; called by the commands that show any of it."""
 
 from __future__ import annotations
 

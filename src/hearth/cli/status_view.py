@@ -1,6 +1,6 @@
 """How `hearth status` looks. Pure drawing: values in, something rich can print out; every name goes through `printable`.
 
-Called by `hearth.cli.status`.
+Called by `hearth.cli.status`; others take parts of it, above all `duration`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The execution of one reply on a loaded model: waits for a slot, reads the prompt, says the tokens at the model's pace.
 
 Paces by an absolute schedule, so a fast emulator is not limited by the resolution of timers. It must never frame bytes for a dialect.
-Called by the handlers.
+Called by `session` and `embeddings`.
 """
 
 from __future__ import annotations
