@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from hearth.dialects.gojson import JsonObject
@@ -106,6 +108,7 @@ def test_vectors_are_those_of_their_text_and_print_shortest() -> None:
     assert vector == vector_of(MODEL, "text", 16)
     assert vector != vector_of(MODEL, "other", 16)
     assert all(len(repr(shortest(value))) <= 15 for value in vector)
+    assert struct.pack("<16f", *map(shortest, vector)) == struct.pack("<16f", *vector)
 
 
 def test_prompts_are_counted_with_their_begin_token() -> None:
