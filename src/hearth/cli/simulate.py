@@ -85,11 +85,10 @@ def simulate(
         _check_plots()
     if save_file is not None:
         _write(save_file, trace_text(chosen[0].workload))
+    tried = [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)]
     progress = RunProgress(console_for(sys.stderr, environ=os.environ), SystemClock())
-    with progress.over(sum(len(source.workload.jobs) for source in chosen) * len(policies or _POLICIES)):
-        runs = run_policies(
-            chosen, config.scheduler_settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)], progress
-        )
+    with progress.over(sum(len(source.workload.jobs) for source in chosen) * len(tried)):
+        runs = run_policies(chosen, config.scheduler_settings, tried, progress)
     if json_file is not None:
         _write(json_file, json.dumps([_entry(run) for run in runs]) + "\n")
     if plot_file is not None:
