@@ -111,6 +111,14 @@ async def test_asking_for_more_context_than_the_model_has_is_no_reload(start_emu
     assert (await caller.ps())[0]["context_length"] == 2048
 
 
+async def test_an_answer_that_may_not_shift_its_context_ends_where_the_context_does(start_emulator, session):
+    _, caller = await started(start_emulator, session, model("a"))
+
+    answer = await caller.generate("a", tokens=500, shift=False, options={"num_ctx": 64})
+
+    assert (answer["done_reason"], answer["prompt_eval_count"] + answer["eval_count"]) == ("length", 64)
+
+
 async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a"), model("b", load_s=60.0, vram_gib=0.1))
     await caller.generate("a")

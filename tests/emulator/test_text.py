@@ -8,6 +8,7 @@ import pytest
 
 from hearth.dialects.gojson import JsonObject
 from hearth.emulator.embeddings import shortest, vector_of
+from hearth.emulator.errors import OllamaError
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import Message, Room, fit_messages
 from hearth.emulator.samples import sample
@@ -100,6 +101,8 @@ def test_the_oldest_messages_are_dropped_until_the_rest_fits_and_the_system_mess
     assert "be kind" in prompt.text
     assert "number 8" in prompt.text
     assert "number 0" not in prompt.text
+    with pytest.raises(OllamaError, match="longer than the context"):
+        fit_messages(MODEL, turns, Room(num_ctx=150, truncate=False))
 
 
 def test_vectors_are_those_of_their_text_and_print_shortest() -> None:

@@ -43,7 +43,7 @@ def test_the_header_tells_of_models_swaps_memory_and_residents():
 
 def test_tokens_stand_for_service_time_at_the_models_rates():
     job = parse_trace(text({"id": 0, "model": "a", "prompt_tokens": 500, "output_tokens": 100}), source="t").jobs[0]
-    assert job.service_s == 2.5
+    assert (job.service_s, job.first_byte_s) == (2.5, 2.5)
     assert (job.usage.prompt_s, job.usage.decode_s) == (0.5, 2.0)
 
 
@@ -119,6 +119,7 @@ def test_a_bad_request_is_named_with_its_line(request_line, expected):
         ({**HEADER, "swap_s": {"b": {"a": -2}}}, "t.jsonl:1: swap_s.b.a: "),
         ({**HEADER, "home": "b", "swap_s": {"b": {"a": 1}}}, 't.jsonl:1: swap_s: nothing tells what loading "b" costs'),
         ({**HEADER, "swap_s": {}}, 't.jsonl:1: swap_s: nothing tells what loading "a" costs'),
+        ({**HEADER, "swap_s": {}, "resident": []}, 't.jsonl:1: swap_s: nothing tells what loading "a" costs'),
         ({**HEADER, "models": {"a": {"parallel": 0}}}, "t.jsonl:1: models.a.parallel: "),
     ],
 )
