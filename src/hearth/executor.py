@@ -124,7 +124,7 @@ class Executor:
         except asyncio.CancelledError:
             report = Stopped(sequence=sequence, attempt=attempt)
         except HearthError as error:
-            work.error = error
+            work.error = error.again()
             report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(error))
         work.reported = attempt  # from here on no decision can stop what has ended
         if isinstance(report, Failed) and isinstance(work.error, BackendUnreachable):

@@ -118,7 +118,7 @@ class Reply:
         """
         while self._head is None:
             if self.ended:
-                raise self._error or CallerGone
+                raise self._broken()
             await self._news()
         return self._head
 
@@ -133,7 +133,7 @@ class Reply:
         while not self._chunks:
             if self.ended:
                 if self._error is not None or self._abandoned:
-                    raise self._error or CallerGone
+                    raise self._broken()
                 return ()
             self._at_once = at_once
             try:
@@ -160,8 +160,12 @@ class Reply:
             HearthError: as it ended.
         """
         if self._head is None or self._error is not None:
-            raise self._error or CallerGone
+            raise self._broken()
         return self._head, b"".join(self._chunks)
+
+    def _broken(self) -> HearthError:
+        """What to raise; each time another, since one that is raised comes to know this reply."""
+        return CallerGone() if self._error is None else self._error.again()
 
     def _news(self) -> asyncio.Future[None]:
         self._reader = asyncio.get_running_loop().create_future()

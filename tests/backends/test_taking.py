@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import weakref
+from contextlib import suppress
 
 import pytest
 
 from hearth.backends.http1 import Answer, Limits, Link
+from hearth.errors import BackendError
 from hearth.reply import Reply, ReplyHead
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import settle
@@ -134,6 +137,27 @@ async def test_who_takes_is_let_go_of_with_the_wait(ends):
     known = weakref.ref(taking)
     del taking
     assert known() is None
+
+
+@pytest.mark.parametrize("rest", [b"no chunk\r\n", b"7ffffff\r\n" + 0x180000 * b"x", None])
+@in_virtual_time
+async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest):
+    """The error that is raised knows the answer."""
+    answer = begun()
+    if rest is None:
+        answer.connection_ended(whole=False)
+    else:
+        answer.feed(rest)
+    gc.disable()
+    try:
+        with suppress(BackendError):
+            while await answer.take():
+                pass
+        known = weakref.ref(answer)
+        del answer
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 class Pausing(Link):

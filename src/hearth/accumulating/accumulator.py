@@ -177,7 +177,7 @@ class Accumulator:
         """Its members end with this error, each with one of its own."""
         outcome = Outcome.CANCELLED if isinstance(error, ShuttingDown) else Outcome.FAILED
         for member in self._rise(batch):
-            self._roll.leave(member, outcome, _again(error), self._clock.monotonic())
+            self._roll.leave(member, outcome, error.again(), self._clock.monotonic())
 
     def _rise(self, batch: Batch) -> list[Member]:
         """Its members, who are in no call any more."""
@@ -231,7 +231,7 @@ class Accumulator:
 
     def _end_all(self, batch: Batch, ended: ItemEnded, error: HearthError) -> None:
         for member in self._rise(batch):
-            self._roll.end(member, ended, called_at=batch.called_at, prompt_tokens=None, error=_again(error))
+            self._roll.end(member, ended, called_at=batch.called_at, prompt_tokens=None, error=error.again())
 
     def _part(self, batch: Batch, reason: str) -> None:
         """Ask for each input by itself."""
@@ -325,11 +325,6 @@ class Accumulator:
     def _settings(self) -> EmbeddingSettings:
         """Always those in force."""
         return self._config().settings.embeddings
-
-
-def _again(error: HearthError) -> HearthError:
-    """Raised in several places, an error must not be one object."""
-    return type(error)(error.message, retry_after_s=error.retry_after_s)
 
 
 def _head_for(head: ReplyHead, body: bytes, inputs: int) -> ReplyHead:

@@ -145,7 +145,7 @@ class Answer:
         """
         while not self.status:
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             await self._news()
         problem = self._problem()
         if problem is not None:
@@ -164,7 +164,7 @@ class Answer:
         """
         while not self._ready:
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             if self._ended:
                 return ()
             self._read_on()
@@ -257,7 +257,7 @@ class Answer:
 
     def _broken(self, error: httptools.HttpParserError | httptools.HttpParserUpgrade) -> BackendError:
         if isinstance(error.__context__, BackendError):
-            return error.__context__
+            return error.__context__.again()
         if not self.status:
             return self._no_http()
         return self._rest() or BackendProtocolError(f"The model server at {self._address} sent a body with broken framing.")
@@ -267,7 +267,7 @@ class Answer:
         try:
             self._flush()
         except BackendProtocolError as error:
-            return error
+            return error.again()
         return None
 
     def _no_http(self) -> BackendError:

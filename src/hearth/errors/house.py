@@ -62,10 +62,6 @@ class StorageUnavailable(StorageError):
         text = f"The store is not available ({fault.value.replace('_', ' ')})"
         super().__init__(f"{text}: {detail}" if detail else text)
 
-    def again(self) -> StorageUnavailable:
-        """The same trouble for somebody else: an exception that is raised twice would mix their tracebacks."""
-        return StorageUnavailable(self.fault, self.detail, needs_space=self.needs_space)
-
 
 class GpuFault(StrEnum):
     """Why the card's own numbers cannot be read."""
