@@ -96,8 +96,7 @@ class Forwarding:
             return True
 
         while chunks := await exchange.take(offered):
-            pace.progressed = True
-            await self._reader_catches_up(work)
+            await self._reader_catches_up(work, pace)
             put(chunks)
         self._finish(work, tail.ending())
 
@@ -119,7 +118,7 @@ class Forwarding:
             for chunk in chunks:
                 tail.feed(chunk)
                 self._continue(work, replay, replay.feed(chunk))
-            await self._reader_catches_up(work)
+            await self._reader_catches_up(work, pace)
         ending = tail.ending()
         if ending.complete:
             self._continue(work, replay, replay.finish())
@@ -153,16 +152,19 @@ class Forwarding:
             work.first_byte_at = self._clock.monotonic()
         self._post(FirstByte(sequence=work.item.sequence, attempt=work.attempt, forwarded=forwarded))
 
-    async def _reader_catches_up(self, work: Work) -> None:
-        """Hold the backend back for a reader that is far behind, but not for long."""
+    async def _reader_catches_up(self, work: Work, pace: Pace) -> None:
+        """Hold the backend back for a reader that is far behind, but not for long; meanwhile it is not the backend that is silent."""
         if not work.reply.full:
             return
         deadline_at = asyncio.get_running_loop().time() + self._settings().server.write_deadline_s
+        pace.held = True
         try:
             with Limit(deadline_at):
                 await work.reply.writable()
         except TimeoutError as error:
             raise CallerGone("the caller stopped reading") from error
+        finally:
+            pace.held, pace.progressed = False, True
 
 
 class Limit:
@@ -207,10 +209,15 @@ class Limit:
 
 
 class Pace:
-    """Ends an exchange that sends nothing for too long; looks now and then instead of setting a timer per chunk."""
+    """Ends an exchange that sends nothing for too long; looks now and then instead of setting a timer per chunk.
+
+    Attributes:
+        progressed: something has come since the last look. held: nothing is read now, so nothing can come.
+    """
 
     def __init__(self, limit: Limit, idle_timeout_s: float) -> None:
         self.progressed = True
+        self.held = False
         self._limit = limit
         self._idle_timeout_s = idle_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -221,7 +228,7 @@ class Pace:
         self._timer.cancel()
 
     def _look(self) -> None:
-        if self.progressed:
+        if self.progressed or self.held:
             self.progressed = False
             self._timer = self._loop.call_later(self._idle_timeout_s, self._look)
         elif self._loop.time() - self._timer.when() > HELD_UP_S:
@@ -230,7 +237,7 @@ class Pace:
             self._limit.end()
 
     def _look_again(self) -> None:
-        if self.progressed:
+        if self.progressed or self.held:
             self._look()
         else:
             self._limit.end()

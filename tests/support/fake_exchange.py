@@ -70,6 +70,7 @@ class FakeExchange(Taking):
         self._at_end = at_end
         self._waiter: asyncio.Future[None] | None = None
         self._fault: CallFault | None = None
+        self._silent = False
 
     @property
     def status(self) -> int:
@@ -88,6 +89,10 @@ class FakeExchange(Taking):
         if fault in {CallFault.ERROR_LINE, CallFault.NO_DONE}:
             self._answer = self._answer.cut_to(kept)
 
+    def fall_silent(self) -> None:
+        """Nothing comes after the chunk that is waited for now."""
+        self._silent = True
+
     async def head(self) -> None:
         """Wait for the first byte."""
         await asyncio.sleep(0)
@@ -102,7 +107,7 @@ class FakeExchange(Taking):
         if last < 0:
             self.end(Ending.COMPLETED)
         for index, chunk in enumerate(self._answer.chunks):
-            stalls = self._fault is CallFault.STALL and index == min(1, last)
+            stalls = self._silent or (self._fault is CallFault.STALL and index == min(1, last))
             await self._until(None if stalls else self._instants[index])
             if self._breaks_at(index, last):
                 self.end(Ending.BROKEN)

@@ -154,6 +154,11 @@ class FakeOllama:
         self._loading.clear()
         self.gpu.clear()
 
+    def fall_silent(self) -> None:
+        """Calls that run say nothing after the chunk that they are about to say."""
+        for exchange in self._running.values():
+            exchange.fall_silent()
+
     def come_up(self) -> None:
         """The server is back, with nothing loaded."""
         self._down = False

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.errors import CallerGone
+from hearth.errors import BackendTimeout, CallerGone
 from hearth.intake import Ticket
 from hearth.reply import Reply, ReplyHead
 from hearth.types import Outcome
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, settle, text_of
 
 KIB = 1 / 1024
 SMALL_BUFFER = settings_with(server={"write_buffer_mib": 2 * KIB, "write_deadline_s": 10.0})
+HASTY = settings_with(server={"write_buffer_mib": 2 * KIB, "write_deadline_s": 10.0}, ollama={"idle_timeout_s": 3.0})
 LARGEST_CHUNK_BYTES = 400
 
 
@@ -129,3 +130,28 @@ async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_
         parts.append(await ticket.reply.body())
         assert len(b"".join(parts).splitlines()) == 6
         assert (await house.end_of(ticket)).outcome is Outcome.COMPLETED
+
+
+@in_virtual_time
+async def test_a_reader_that_stands_still_for_longer_than_a_server_may_be_silent_is_not_taken_for_one():
+    async with House("a", resident=("a",), settings=HASTY) as house:
+        ticket = long_stream(house)
+        await sleep_until(60)
+        with pytest.raises(CallerGone, match="stopped reading"):
+            await ticket.reply.body()
+        ended = await house.end_of(ticket)
+        assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
+
+
+@in_virtual_time
+async def test_a_server_that_falls_silent_while_its_reader_stood_still_is_noticed_once_there_is_room():
+    async with House("a", resident=("a",), settings=HASTY) as house:
+        ticket, read = long_stream(house), list[bytes]()
+        while not ticket.reply.full:
+            await sleep_until(house.now + 1.0)
+        house.ollama.fall_silent()
+        await sleep_until(house.now + 8.0)
+        reads_at = house.now
+        with pytest.raises(BackendTimeout):
+            await read_into(read, ticket)
+        assert 3.0 < house.now - reads_at <= 6.1
