@@ -17,34 +17,32 @@ REQUESTS = 30
 KEY = {"Idempotency-Key": "night-7"}
 
 
-async def next_life(directory: Path, ledger: Ledger) -> tuple[Process, openai.AsyncOpenAI]:
-    process = await Process.start(directory, ledger)
-    return process, openai.AsyncOpenAI(base_url=f"{await process.url()}/v1", api_key="x", max_retries=0)
+def client_of(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
 
 
 @pytest.mark.timeout(120)
 async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_once(tmp_path: Path) -> None:
     ledger = Ledger()
-    process, client = await next_life(tmp_path, ledger)
-    content = requests_of("/v1/embeddings", *({"model": "nomic-embed-text", "input": f"text {number}"} for number in range(REQUESTS)))
-    file = await client.files.create(file=("x.jsonl", content), purpose="batch")
-    wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h", "extra_headers": KEY}
-    batch = await client.batches.create(**wanted)
-    async with asyncio.timeout(WITHIN_S):
-        while len(ledger.ends) < 3:
+    async with Process.start(tmp_path, ledger) as process, client_of(await process.url()) as client:
+        content = requests_of("/v1/embeddings", *({"model": "nomic-embed-text", "input": f"text {number}"} for number in range(REQUESTS)))
+        file = await client.files.create(file=("x.jsonl", content), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h", "extra_headers": KEY}
+        batch = await client.batches.create(**wanted)
+        async with asyncio.timeout(WITHIN_S):
+            while len(ledger.ends) < 3:
+                process.moved.clear()
+                await process.moved.wait()
+        await process.die()
+    async with Process.start(tmp_path, ledger) as process, client_of(await process.url()) as client:
+        assert (await client.batches.create(**wanted)).id == batch.id
+        async with asyncio.timeout(WITHIN_S):
             process.moved.clear()
-            await process.moved.wait()
-    await process.die()
-    await client.close()
-    process, client = await next_life(tmp_path, ledger)
-    assert (await client.batches.create(**wanted)).id == batch.id
-    async with asyncio.timeout(WITHIN_S):
-        process.moved.clear()
-        while (batch := await client.batches.retrieve(batch.id)).status != "completed":
-            await process.moved.wait()
-            process.moved.clear()
-    assert batch.output_file_id is not None
-    rows = [json.loads(each) for each in (await client.files.content(batch.output_file_id)).text.splitlines()]
-    assert [each["custom_id"] for each in rows] == [f"r{number}" for number in range(REQUESTS)]
-    await client.close()
-    assert await process.stop() == 0
+            while (batch := await client.batches.retrieve(batch.id)).status != "completed":
+                await process.moved.wait()
+                process.moved.clear()
+        assert batch.output_file_id is not None
+        rows = [json.loads(each) for each in (await client.files.content(batch.output_file_id)).text.splitlines()]
+        assert [each["custom_id"] for each in rows] == [f"r{number}" for number in range(REQUESTS)]
+        await client.close()
+        assert await process.stop() == 0

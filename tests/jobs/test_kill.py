@@ -12,7 +12,8 @@ import signal
 import sqlite3
 import sys
 from collections import Counter
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import aiohttp
 import pytest
 
 from tests.support.examples import EXAMPLES
+from tests.support.processes import started
 
 DEATHS = 4 * EXAMPLES
 JOBS_PER_LIFE = 25
@@ -57,7 +59,9 @@ class Process:
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def start(cls, directory: Path, ledger: Ledger) -> Process:
+    @asynccontextmanager
+    async def start(cls, directory: Path, ledger: Ledger) -> AsyncIterator[Process]:
+        """For the time of the block."""
         config = directory / "config.yaml"
         config.write_text(CONFIG % (directory / "hearth.db"))
         command = (
@@ -72,10 +76,9 @@ class Process:
             str(config),
         )
         environ = {"HOME": str(directory), "PATH": ""}
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=directory, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
-        return cls(process, ledger)
+        pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL}
+        async with started(*command, cwd=directory, env=environ, **pipes) as process:
+            yield cls(process, ledger)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -117,30 +120,30 @@ async def submit(session: aiohttp.ClientSession, url: str, key: str, ledger: Led
 
 
 async def one_life(directory: Path, ledger: Ledger, chance: random.Random, life: int) -> None:
-    process = await Process.start(directory, ledger)
-    if chance.random() < 0.2:
-        await asyncio.sleep(chance.random() * LIFE_S)
-        await process.die()
-        return
-    url = await process.url()
-    ledger.wanted += [f"key-{life}-{n}" for n in range(JOBS_PER_LIFE)]
-    async with aiohttp.ClientSession(trust_env=False, connector=aiohttp.TCPConnector(limit=4)) as session:
-        asking = [asyncio.ensure_future(submit(session, url, key, ledger)) for key in ledger.open()]
-        await asyncio.sleep(chance.random() * LIFE_S)
-        await process.die()
-        await asyncio.gather(*asking)
+    async with Process.start(directory, ledger) as process:
+        if chance.random() < 0.2:
+            await asyncio.sleep(chance.random() * LIFE_S)
+            await process.die()
+            return
+        url = await process.url()
+        ledger.wanted += [f"key-{life}-{n}" for n in range(JOBS_PER_LIFE)]
+        async with aiohttp.ClientSession(trust_env=False, connector=aiohttp.TCPConnector(limit=4)) as session:
+            asking = [asyncio.ensure_future(submit(session, url, key, ledger)) for key in ledger.open()]
+            await asyncio.sleep(chance.random() * LIFE_S)
+            await process.die()
+            await asyncio.gather(*asking)
 
 
 async def last_life(directory: Path, ledger: Ledger) -> None:
-    process = await Process.start(directory, ledger)
-    url = await process.url()
-    async with aiohttp.ClientSession(trust_env=False) as session:
-        ledger.wanted.append("last")
-        await asyncio.gather(*(submit(session, url, key, ledger) for key in ledger.open()))
-        async with asyncio.timeout(WITHIN_S):
-            while await is_busy(session, process, url):
-                await process.moved.wait()
-    assert await process.stop() == 0
+    async with Process.start(directory, ledger) as process:
+        url = await process.url()
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            ledger.wanted.append("last")
+            await asyncio.gather(*(submit(session, url, key, ledger) for key in ledger.open()))
+            async with asyncio.timeout(WITHIN_S):
+                while await is_busy(session, process, url):
+                    await process.moved.wait()
+        assert await process.stop() == 0
 
 
 async def is_busy(session: aiohttp.ClientSession, process: Process, url: str) -> bool:

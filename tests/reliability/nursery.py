@@ -9,7 +9,6 @@ python -m tests.reliability.nursery SOCKET
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import importlib
 import json
 import os
@@ -22,6 +21,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.support.processes import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60.0
@@ -114,11 +115,6 @@ class Life:
         async with asyncio.timeout(WITHIN_S):
             await self.over.wait()
         await self._reading
-
-
-def die_with_parent() -> None:
-    """No process outlives the test that wanted it, however that ends (PR_SET_PDEATHSIG of Linux)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def main(path: str) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -45,21 +46,37 @@ class Served:
             *self._command, env=self._environ, stdout=asyncio.subprocess.PIPE, start_new_session=True
         )
         assert self._process.stdout is not None
-        async with asyncio.timeout(WITHIN_S):
-            while not self.url:
-                line = await self._process.stdout.readline()
-                assert line, "it did not start"
-                self.url = json.loads(line).get("url", "") if b"gateway_started" in line else ""
+        try:
+            self.url = await self._url_in(self._process.stdout)
+        except BaseException:
+            await self._end(signal.SIGKILL)
+            raise
         self._reading = asyncio.ensure_future(self._read_on(self._process.stdout))
         return self
+
+    async def _url_in(self, output: asyncio.StreamReader) -> str:
+        async with asyncio.timeout(WITHIN_S):
+            while line := await output.readline():
+                if b"gateway_started" in line:
+                    return str(json.loads(line)["url"])
+        raise AssertionError("it did not start")
 
     async def _read_on(self, output: asyncio.StreamReader) -> None:
         while await output.readline():
             pass
 
     async def __aexit__(self, *_: object) -> None:
-        os.killpg(self._process.pid, signal.SIGTERM)
-        async with asyncio.timeout(WITHIN_S):
-            await self._process.wait()
-            await self._reading
-        await self.model.__aexit__()
+        await self._end(signal.SIGTERM)
+        await self._reading
+
+    async def _end(self, by: signal.Signals) -> None:
+        """With all of its group, which a tracer and what it traces are; what does not end in time is killed."""
+        try:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, by)
+            async with asyncio.timeout(WITHIN_S):
+                await self._process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self.model.__aexit__()

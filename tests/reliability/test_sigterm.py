@@ -12,13 +12,15 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+
+from tests.support.processes import started
 
 GRACE_S = 1.0
 SPARE_S = 8.0
@@ -73,11 +75,13 @@ class Process:
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def start(cls, directory: Path) -> Process:
+    @asynccontextmanager
+    async def start(cls, directory: Path) -> AsyncIterator[Process]:
+        """For the time of the block."""
         config = directory / "config.yaml"
         config.write_text(CONFIG % (HOME, HOME, OTHER, directory / "hearth.db", GRACE_S))
         command = ("-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", "--config", str(config))
-        process = await asyncio.create_subprocess_exec(
+        async with started(
             sys.executable,
             *command,
             cwd=directory,
@@ -85,8 +89,8 @@ class Process:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=1 << 20,
-        )
-        return cls(process)
+        ) as process:
+            yield cls(process)
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
@@ -156,9 +160,9 @@ def is_whole(dialect: str, status: int, body: bytes) -> bool:
 @pytest.mark.parametrize("phase", PHASES)
 async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path, phase: str) -> None:
     model, words, tokens, reached = PHASES[phase]
-    house = await Process.start(tmp_path)
-    url = await house.url()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with Process.start(tmp_path) as house, aiohttp.ClientSession(connector=connector) as session:
+        url = await house.url()
         looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
         dialects = [DIALECTS[n % len(DIALECTS)] for n in range(STREAMS)]
         asked = [asyncio.ensure_future(stream(session, url, dialect, request(dialect, model, words, tokens))) for dialect in dialects]
@@ -176,9 +180,8 @@ async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path
 
 @pytest.mark.timeout(180)
 async def test_an_idle_house_with_open_pages_ends_at_once(tmp_path: Path) -> None:
-    house = await Process.start(tmp_path)
-    url = await house.url()
-    async with aiohttp.ClientSession() as session:
+    async with Process.start(tmp_path) as house, aiohttp.ClientSession() as session:
+        url = await house.url()
         looking = [asyncio.ensure_future(listen(session, url + LOOKS[n % 2])) for n in range(LISTENERS)]
         async with session.get(url + "/llm/health") as got:
             assert got.status == 200
@@ -188,9 +191,8 @@ async def test_an_idle_house_with_open_pages_ends_at_once(tmp_path: Path) -> Non
 
 @pytest.mark.timeout(180)
 async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
-    house = await Process.start(tmp_path)
-    url = await house.url()
-    async with aiohttp.ClientSession() as session:
+    async with Process.start(tmp_path) as house, aiohttp.ClientSession() as session:
+        url = await house.url()
         accepted: set[str] = set()
         for tokens in (5, *(4000 for _ in range(JOBS - 1))):  # two at a time, half a second each: ten times the grace
             body = {"request": {"model": HOME, "prompt": "hi", "stream": False, "options": {"num_predict": tokens}}}

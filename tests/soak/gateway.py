@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import aiohttp
 
-from tests.reliability.nursery import die_with_parent
 from tests.soak.verdict import Sample, numbers_of, sample_of
 from tests.soak.wire import CARD_GIB, HOME, SLOTS
+from tests.support.processes import die_with_parent
 
 WITHIN_S = 120.0
 POLL_S = 0.5
