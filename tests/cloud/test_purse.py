@@ -357,3 +357,41 @@ async def test_what_is_shown_of_today_is_known_before_the_first_call_and_after_a
         await asyncio.sleep(1)
         assert money.purse.totals() == Totals(external_spent=DIME)
     running.cancel()
+
+
+@in_virtual_time
+async def test_a_day_of_another_time_zone_that_has_spent_so_much_is_told_where_neither_of_its_own_days_was():
+    money = Money(hour=20)
+    for _ in range(2):
+        await money.spend(4 * DIME)
+        money.clock.advance(5 * 3600.0)
+    assert money.events.of(BudgetThresholdReached) == []
+    money.move_to("America/Chicago")
+    await money.purse.open_today()
+    (told,) = money.events.of(BudgetThresholdReached)
+    assert (told.spent_usd, told.limit_usd, told.pct) == (0.8, 1.0, 80.0)
+
+
+@in_virtual_time
+async def test_who_was_told_of_today_is_not_told_again_because_of_another_time_zone():
+    money = Money()
+    for _ in range(8):
+        await money.spend(DIME)
+    for zone in ("Asia/Tokyo", "America/Chicago", "Europe/Berlin"):
+        money.move_to(zone)
+        await money.spend(nano_usd(0.01))
+    assert len(money.events.of(BudgetThresholdReached)) == 1
+
+
+@in_virtual_time
+async def test_a_day_of_another_time_zone_is_told_when_it_has_spent_so_much_itself():
+    money = Money(hour=2)
+    for _ in range(8):
+        await money.spend(DIME)
+    money.clock.advance(20 * 3600.0)
+    money.move_to("Asia/Tokyo")
+    for _ in range(7):
+        await money.spend(DIME)
+    assert len(money.events.of(BudgetThresholdReached)) == 1
+    await money.spend(DIME)
+    assert len(money.events.of(BudgetThresholdReached)) == 2

@@ -54,9 +54,15 @@ class Purse:
         while not self._budget.knows(day := self._today()):  # which may have ended, or be another one, once it is read
             rows = await self._ledger.booked(start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s)
             if not self._budget.knows(day):
-                self._budget.open_day(day, [Booked(name=row[0], caller=row[1], lane=row[2], nano_usd=nano_usd(row[3])) for row in rows])
-                self._budget.crossed(day, self._threshold())  # what an earlier process spent, it has told of
+                self._open(day, [Booked(name=row[0], caller=row[1], lane=row[2], nano_usd=nano_usd(row[3])) for row in rows])
         return day
+
+    def _open(self, day: Day, booked: list[Booked]) -> None:
+        """A day that another time zone begins may hold so much of two days of which nothing had to be told."""
+        told = self._budget.was_crossed(self._clock.wall())
+        self._budget.open_day(day, booked)
+        if self._budget.crossed(day, self._threshold()) and not told:
+            self._tell_threshold(day)
 
     def reserve(self, day: Day, *, caller: str, lane: Lane, model: str, amount: int) -> Reservation:
         """Set the worst case of a call (nano-USD) aside, in memory; `record` makes it durable.
