@@ -58,7 +58,7 @@ _PHASES = (families.QUEUE_WAIT, families.SWAP_WAIT, families.FIRST_BYTE, familie
 
 
 class _Counts:
-    """One counter with labels."""
+    """One counter; the labels of one without are `()`."""
 
     __slots__ = ("_family", "_rows")
 
@@ -79,20 +79,6 @@ class _Counts:
         return Reading(family=self._family, rows=tuple(self._rows.items()))
 
 
-class _Plain:
-    """The counters without labels."""
-
-    __slots__ = ("catch_up_s", "disk_low", "faults", "outage_s", "outages", "protected")
-
-    def __init__(self) -> None:
-        self.faults = 0
-        self.protected = 0
-        self.catch_up_s = 0.0
-        self.outages = 0
-        self.outage_s = 0.0
-        self.disk_low = False
-
-
 class MetricTallies(HandlingSink):
     """An `EventSink` that counts."""
 
@@ -105,30 +91,42 @@ class MetricTallies(HandlingSink):
         self._house_models, self._other_models = self._models[Lane.INTERNAL], self._models[Lane.EXTERNAL]
         self._house_callers, self._other_callers = self._callers[Lane.INTERNAL], self._callers[Lane.EXTERNAL]
         self._lag = Histogram(LAG_BOUNDS_S)
-        self._plain = _Plain()
-        self._failures = _Counts(families.FAILURES)
-        self._rejected = _Counts(families.REJECTED)
-        self._promotions = _Counts(families.PROMOTIONS)
-        self._preemptions = _Counts(families.PREEMPTIONS)
-        self._preempted_s = _Counts(families.PREEMPTED_SECONDS)
-        self._replays = _Counts(families.REPLAYS, ("verified",), ("diverged",))
-        self._resends = _Counts(families.RESENDS)
-        self._swaps = _Counts(families.SWAPS)
-        self._swap_s = _Counts(families.SWAP_SECONDS)
-        self._swap_failures = _Counts(families.SWAP_FAILURES)
-        self._unload_failures = _Counts(families.UNLOAD_FAILURES)
-        self._budget_refusals = _Counts(families.BUDGET_REFUSALS)
-        self._jobs_accepted = _Counts(families.JOBS_ACCEPTED)
-        self._jobs_ended = _Counts(families.JOBS_ENDED)
-        self._batches_ended = _Counts(families.BATCHES_ENDED)
-        self._webhooks = _Counts(families.WEBHOOKS, ("delivered",), ("failed",))
-        self._alerts_sent = _Counts(families.ALERTS_SENT)
-        self._alerts_failed = _Counts(families.ALERTS_FAILED)
-        self._reloads = _Counts(families.CONFIG_RELOADS, ("accepted",), ("rejected",))
+        self._all = list[_Counts]()
+        self._failures = self._counts(families.FAILURES)
+        self._rejected = self._counts(families.REJECTED)
+        self._promotions = self._counts(families.PROMOTIONS)
+        self._preemptions = self._counts(families.PREEMPTIONS)
+        self._preempted_s = self._counts(families.PREEMPTED_SECONDS)
+        self._protected = self._counts(families.PROTECTED, ())
+        self._replays = self._counts(families.REPLAYS, ("verified",), ("diverged",))
+        self._catch_up_s = self._counts(families.CATCH_UP_SECONDS, ())
+        self._resends = self._counts(families.RESENDS)
+        self._swaps = self._counts(families.SWAPS)
+        self._swap_s = self._counts(families.SWAP_SECONDS)
+        self._swap_failures = self._counts(families.SWAP_FAILURES)
+        self._unload_failures = self._counts(families.UNLOAD_FAILURES)
+        self._outages = self._counts(families.OUTAGES, ())
+        self._outage_s = self._counts(families.OUTAGE_SECONDS, ())
+        self._budget_refusals = self._counts(families.BUDGET_REFUSALS)
+        self._jobs_accepted = self._counts(families.JOBS_ACCEPTED)
+        self._jobs_ended = self._counts(families.JOBS_ENDED)
+        self._batches_ended = self._counts(families.BATCHES_ENDED)
+        self._webhooks = self._counts(families.WEBHOOKS, ("delivered",), ("failed",))
+        self._alerts_sent = self._counts(families.ALERTS_SENT)
+        self._alerts_failed = self._counts(families.ALERTS_FAILED)
+        self._reloads = self._counts(families.CONFIG_RELOADS, ("accepted",), ("rejected",))
+        self._faults = self._counts(families.FAULTS, ())
+        self._disk_low = False
         self._embedded: dict[str, Histogram] = {}
-        self._embed_calls = _Counts(families.EMBEDDING_CALLS)
-        self._embed_parted = _Counts(families.EMBEDDING_PARTED)
+        self._embed_calls = self._counts(families.EMBEDDING_CALLS)
+        self._embed_parted = self._counts(families.EMBEDDING_PARTED)
         self._handlers = self._table()
+
+    def _counts(self, family: Family, *known: tuple[str, ...]) -> _Counts:
+        """A counter that is on the page; of `known` labels from the beginning."""
+        counts = _Counts(family, *known)
+        self._all.append(counts)
+        return counts
 
     def _table(self) -> Mapping[type[Event], Callable[[Any], None]]:
         return {
@@ -137,14 +135,14 @@ class MetricTallies(HandlingSink):
             RequestRejected: self._on_rejected,
             ItemPromoted: lambda it: self._promotions.add((it.band,)),
             ItemInterrupted: self._on_interrupted,
-            ItemProtected: self._on_protected,
+            ItemProtected: lambda _: self._protected.add(()),
             ItemResumed: self._on_resumed,
             ItemDiverged: lambda _: self._replays.add(("diverged",)),
             ItemResent: lambda it: self._resends.add((self._reason_cap.of(it.reason),)),
             SwapCompleted: self._on_swap,
             SwapFailed: self._on_swap_failed,
-            BackendWentDown: self._on_down,
-            BackendCameUp: self._on_up,
+            BackendWentDown: lambda _: self._outages.add(()),
+            BackendCameUp: lambda it: self._outage_s.add((), it.down_s),
             BudgetExhausted: lambda it: self._budget_refusals.add((self._caller_cap.of(it.caller or NOBODY),)),
             JobQueued: lambda it: self._jobs_accepted.add((self._caller_cap.of(it.caller),)),
             JobEnded: lambda it: self._jobs_ended.add((it.state,)),
@@ -159,7 +157,7 @@ class MetricTallies(HandlingSink):
             DiskSpaceReturned: self._on_disk,
             EmbeddingsFlushed: self._on_embeddings,
             EmbeddingsParted: lambda it: self._embed_parted.add((self._reason_cap.of(it.reason),)),
-            InternalFault: self._on_fault,
+            InternalFault: lambda _: self._faults.add(()),
         }
 
     def note_loop_lag(self, lag_s: float) -> None:
@@ -215,7 +213,7 @@ class MetricTallies(HandlingSink):
 
     def _on_resumed(self, event: ItemResumed) -> None:
         self._replays.add(("verified",))
-        self._plain.catch_up_s += event.catch_up_s
+        self._catch_up_s.add((), event.catch_up_s)
 
     def _on_swap(self, event: SwapCompleted) -> None:
         evicted = "+".join(self._model_cap.of(model) for model in event.from_models) or NONE
@@ -229,56 +227,27 @@ class MetricTallies(HandlingSink):
         counts, model = (self._swap_failures, event.to_model) if event.to_model else (self._unload_failures, "+".join(event.from_models))
         counts.add((self._model_cap.of(model), self._reason_cap.of(event.reason)))
 
-    def _on_protected(self, _event: ItemProtected) -> None:
-        self._plain.protected += 1
-
-    def _on_down(self, _event: BackendWentDown) -> None:
-        self._plain.outages += 1
-
-    def _on_up(self, event: BackendCameUp) -> None:
-        self._plain.outage_s += event.down_s
-
     def _on_disk(self, event: DiskRanLow | DiskSpaceReturned) -> None:
-        self._plain.disk_low = isinstance(event, DiskRanLow)
+        self._disk_low = isinstance(event, DiskRanLow)
 
     def _on_embeddings(self, event: EmbeddingsFlushed) -> None:
         self._embed_calls.add((event.why,))
         model = self._model_cap.of(event.model or ANY_MODEL)
         self._embedded.setdefault(model, Histogram(INPUT_BOUNDS)).add(event.inputs)
 
-    def _on_fault(self, _event: InternalFault) -> None:
-        self._plain.faults += 1
-
     def readings(self, live: Live | None = None) -> list[Reading]:
         """Everything counted so far, and what `live` says of this moment under the same names; values that do not change afterwards."""
         return [*self._counted(), *(() if live is None else live_readings(live, self._model_cap.of))]
 
     def _counted(self) -> list[Reading]:
-        by_label = (
-            self._failures,
-            self._rejected,
-            self._promotions,
-            self._preemptions,
-            self._preempted_s,
-            self._replays,
-            self._resends,
-            self._swaps,
-            self._swap_s,
-            self._swap_failures,
-            self._unload_failures,
-            self._budget_refusals,
-            self._jobs_accepted,
-            self._jobs_ended,
-            self._batches_ended,
-            self._webhooks,
-            self._alerts_sent,
-            self._alerts_failed,
-            self._reloads,
-            self._embed_calls,
-            self._embed_parted,
-        )
-        kinds = (*self._model_readings(), *self._caller_readings(), self._embedding_reading())
-        return [*kinds, *(counts.reading() for counts in by_label), *self._plain_readings()]
+        return [
+            *self._model_readings(),
+            *self._caller_readings(),
+            *(counts.reading() for counts in self._all),
+            Reading(family=families.EMBEDDING_INPUTS, rows=[((model,), seen.distribution()) for model, seen in self._embedded.items()]),
+            Reading(family=families.LOOP_LAG, rows=[((), self._lag.distribution())]),
+            Reading(family=families.DISK_LOW, rows=[((), float(self._disk_low))]),
+        ]
 
     def _model_readings(self) -> list[Reading]:
         found = [((lane.value, name), tally) for lane, known in self._models.items() for name, tally in known.items()]
@@ -291,9 +260,6 @@ class MetricTallies(HandlingSink):
             Reading(family=families.TOKENS, rows=[row for key, tally in found for row in _tokens(key, tally)]),
         ]
 
-    def _embedding_reading(self) -> Reading:
-        return Reading(family=families.EMBEDDING_INPUTS, rows=[((model,), seen.distribution()) for model, seen in self._embedded.items()])
-
     def _caller_readings(self) -> list[Reading]:
         found = [((lane.value, name), tally) for lane, known in self._callers.items() for name, tally in known.items()]
         return [
@@ -302,22 +268,6 @@ class MetricTallies(HandlingSink):
             Reading(family=families.CALLER_TOKENS, rows=[row for key, tally in found for row in _tokens(key, tally)]),
             Reading(family=families.COST, rows=[(key, tally.cost_usd) for key, tally in found]),
         ]
-
-    def _plain_readings(self) -> list[Reading]:
-        plain = self._plain
-        return [
-            _single(families.FAULTS, plain.faults),
-            _single(families.PROTECTED, plain.protected),
-            _single(families.CATCH_UP_SECONDS, plain.catch_up_s),
-            _single(families.OUTAGES, plain.outages),
-            _single(families.OUTAGE_SECONDS, plain.outage_s),
-            _single(families.DISK_LOW, float(plain.disk_low)),
-            Reading(family=families.LOOP_LAG, rows=[((), self._lag.distribution())]),
-        ]
-
-
-def _single(family: Family, value: float) -> Reading:
-    return Reading(family=family, rows=[((), value)])
 
 
 def _ends(key: tuple[str, ...], tally: ModelTally | CallerTally) -> list[Row]:
