@@ -97,7 +97,7 @@ def _migrated() -> bytes:
 
 
 class SteadyWriter:
-    """`submit` of the real writer, done by the time the delay is over; what is posted is done with what is submitted next."""
+    """`submit` and `write` of the real writer, done by the time the delay is over; what is posted is done with what is submitted next."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -105,6 +105,10 @@ class SteadyWriter:
 
     def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
         self._posted.append(run)
+
+    async def write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
+        del name
+        return await self.submit(run)
 
     async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
         if self._disk.broken:

@@ -7,11 +7,9 @@ request is dropped in the transaction that ends its job; the result stays until 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
-from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import KeyReused, QueueFull, StorageFault, StorageUnavailable
 from hearth.job_types import (
@@ -32,8 +30,6 @@ from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
 from hearth.storage.texts import storable
 from hearth.storage.writer import Writer
-
-T = TypeVar("T")
 
 KEY_LIFE_S = 86_400.0
 """How long an Idempotency-Key stands for its request."""
@@ -114,7 +110,7 @@ class JobTable:
                 which it can be asked for again.
         """
         try:
-            return await self._write("jobs.accept", partial(_add, new, limits, self._clock.wall()))
+            return await self._writer.write("jobs.accept", partial(_add, new, limits, self._clock.wall()))
         except StorageUnavailable as error:
             if error.fault is StorageFault.IO and not _has_key(new):
                 self._writer.post(lambda connection: connection.execute(_STRIKE, (new.job_id,)).rowcount)
@@ -122,7 +118,7 @@ class JobTable:
 
     async def start(self, number: int) -> StartedJob | None:
         """Note that a waiting job starts; None where it does not wait any more."""
-        return await self._write("jobs.start", partial(_start, number, self._epoch, self._clock.wall()))
+        return await self._writer.write("jobs.start", partial(_start, number, self._epoch, self._clock.wall()))
 
     async def end(self, number: int, end: JobEnd) -> bool:
         """Record result and end of a job that runs here; False where it has ended otherwise, which changes nothing."""
@@ -138,12 +134,12 @@ class JobTable:
             "number": number,
             "epoch": self._epoch,
         }
-        return await self._write("jobs.end", lambda connection: connection.execute(_END, values).rowcount == 1)
+        return await self._writer.write("jobs.end", lambda connection: connection.execute(_END, values).rowcount == 1)
 
     async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool:
         """Have a job that runs here wait again; not `counted`, it was as if it had never started. False as for `end`."""
         values = {"uncounted": int(not counted), "not_before": not_before_wall_s, "number": number, "epoch": self._epoch}
-        return await self._write("jobs.put_back", lambda connection: connection.execute(_PUT_BACK, values).rowcount == 1)
+        return await self._writer.write("jobs.put_back", lambda connection: connection.execute(_PUT_BACK, values).rowcount == 1)
 
     async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered:
         """Settle what earlier processes left running, and list what waits. Doing it again changes nothing.
@@ -151,12 +147,12 @@ class JobTable:
         Args:
             requeue: have such jobs run again, unless they were started `max_attempts` times; else they have failed.
         """
-        return await self._write("jobs.recover", partial(_recover, self._epoch, self._clock.wall(), requeue, max_attempts))
+        return await self._writer.write("jobs.recover", partial(_recover, self._epoch, self._clock.wall(), requeue, max_attempts))
 
     async def cancel(self, job_id: str) -> bool:
         """End a job that waits or runs as cancelled; False where it has ended, or never was."""
         values = {"id": job_id, "now": self._clock.wall()}
-        return await self._write("jobs.cancel", lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
+        return await self._writer.write("jobs.cancel", lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
 
     async def find(self, job_id: str) -> JobRecord | None:
         """One job with its result."""
@@ -176,7 +172,7 @@ class JobTable:
     async def forget(self, before_wall_s: float) -> int:
         """Delete some of the jobs that ended before an instant; how many (0: none are left). Who is still to be told of one keeps it."""
         aged = (before_wall_s, ROWS_PER_STEP)
-        return await self._write("jobs.forget", lambda connection: connection.execute(_FORGET, aged).rowcount)
+        return await self._writer.write("jobs.forget", lambda connection: connection.execute(_FORGET, aged).rowcount)
 
     async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
         """Messages that are still to be delivered, the next due first."""
@@ -185,12 +181,7 @@ class JobTable:
     async def told(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
         """Note what came of an attempt; WAITING has another one at `due_wall_s`. False where nothing was to be delivered."""
         values = (webhook.value, attempts, due_wall_s, webhook.value, job_id)
-        return await self._write("jobs.webhook", lambda connection: connection.execute(_TOLD, values).rowcount == 1)
-
-    async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
-        written = await self._writer.submit(failpoints.before_commit(name, run))
-        failpoints.reach(f"{name}.after_commit")
-        return written
+        return await self._writer.write("jobs.webhook", lambda connection: connection.execute(_TOLD, values).rowcount == 1)
 
 
 def _add(new: NewJob, limits: StoreLimits, now: float, connection: sqlite3.Connection) -> Acceptance:

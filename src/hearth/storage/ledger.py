@@ -5,17 +5,10 @@ A reservation is on the disk before the call that it pays for may start, and end
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
-from typing import TypeVar
-
-from hearth import failpoints
 from hearth.clock import Clock
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
 from hearth.types import Lane
-
-T = TypeVar("T")
 
 _RESERVE = (
     "INSERT INTO ledger (id, epoch, caller, lane, model, reserved_usd, state, reserved_wall_s) VALUES (?, ?, ?, ?, ?, ?, 'reserved', ?) "
@@ -58,7 +51,7 @@ class Ledger:
         """
         _require_amount(reserved_usd)
         row = (reservation_id, self._epoch, caller, lane.value, model, reserved_usd, at_wall_s)
-        return await self._write("ledger.reserve", lambda connection: connection.execute(_RESERVE, row).rowcount == 1)
+        return await self._writer.write("ledger.reserve", lambda connection: connection.execute(_RESERVE, row).rowcount == 1)
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
         """Note what the call has cost; False where the reservation is unknown or ended before, which changes nothing.
@@ -76,7 +69,7 @@ class Ledger:
 
     async def _end(self, state: str, reservation_id: str, settled_usd: float | None) -> bool:
         row = (state, settled_usd, self._clock.wall(), reservation_id)
-        return await self._write("ledger.close", lambda connection: connection.execute(_CLOSE, row).rowcount == 1)
+        return await self._writer.write("ledger.close", lambda connection: connection.execute(_CLOSE, row).rowcount == 1)
 
     async def settle_orphans(self) -> int:
         """Settle what earlier processes left reserved when they died, at all that was set aside; their number.
@@ -85,7 +78,7 @@ class Ledger:
         StorageUnavailable.
         """
         row = (self._clock.wall(), self._epoch)
-        return await self._write("ledger.orphans", lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
+        return await self._writer.write("ledger.orphans", lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
 
     async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
         """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet.
@@ -100,11 +93,6 @@ class Ledger:
                 (row[0], row[1], Lane(row[2]), row[3]) for row in connection.execute(_BOOKED, (start_wall_s, end_wall_s)).fetchall()
             )
         )
-
-    async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
-        written = await self._writer.submit(failpoints.before_commit(name, run))
-        failpoints.reach(f"{name}.after_commit")
-        return written
 
 
 def _require_amount(usd: float) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
+from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.backlog import Backlog, Job
@@ -114,6 +115,12 @@ class Writer:
         if not self._backlog.add(Job(run=run, future=cast("asyncio.Future[object]", future))):
             future.set_exception(StorageUnavailable(StorageFault.OVERLOADED, "too much waits to be written, or Hearth is stopping"))
         return future
+
+    async def write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
+        """`submit`, between the failpoints of this name. Raises what the future fails with."""
+        written = await self.submit(failpoints.before_commit(name, run))
+        failpoints.reach(f"{name}.after_commit")
+        return written
 
     def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
         """Run an idempotent function some time soon; it is dropped and counted where too many wait already. Call it on the loop."""
