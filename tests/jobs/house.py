@@ -63,6 +63,7 @@ class Disk:
 
     def __init__(self, content: bytes | None = None) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self.connection.row_factory = sqlite3.Row
         finalize(self, self.connection.close)  # on whichever thread lets go of the last of its users
         self.connection.deserialize(content or _migrated())
         self.connection.execute("PRAGMA foreign_keys = ON")
@@ -84,7 +85,7 @@ class Disk:
 
     def rows(self, question: str) -> list[tuple[Any, ...]]:
         """For a look at what is on the disk."""
-        return self.connection.execute(question).fetchall()
+        return list(map(tuple, self.connection.execute(question)))
 
 
 @cache
@@ -134,11 +135,7 @@ class SteadyReader:
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         if self._disk.broken:
             raise StorageUnavailable(StorageFault.IO)
-        self._disk.connection.row_factory = sqlite3.Row
-        try:
-            return ask(self._disk.connection)
-        finally:
-            self._disk.connection.row_factory = None
+        return ask(self._disk.connection)
 
 
 def job(

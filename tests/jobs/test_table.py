@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
@@ -282,7 +281,7 @@ async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
 async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
     path = tmp_path / "hearth.db"
     create(path, connect_writer, shipped_migrations()[:6])
-    with closing(sqlite3.connect(path)) as connection, connection:
+    with closing(connect_writer(path, 0.0)) as connection:
         insert(connection, replace(LETTER, idempotency_key="own", digest="d1"), WALL)
     store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
     assert [each.job_id for each in (await recovered(store.jobs)).waiting] == ["job_1"]

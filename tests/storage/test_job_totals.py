@@ -51,4 +51,4 @@ def test_the_totals_are_those_of_the_rows(seed):
             some_change(chance, 1000 + number)
             connection.execute(_INSERT, (f"lost_{number}", 5))
             connection.execute("ROLLBACK")
-        assert totals(connection) == connection.execute(_COUNTED).fetchone()
+        assert totals(connection) == tuple(connection.execute(_COUNTED).fetchone())

@@ -41,7 +41,7 @@ def test_a_new_database_is_private_to_its_user(tmp_path):
 def test_the_writing_connection_syncs_every_commit_and_maps_no_memory(tmp_path):
     database = open_database(tmp_path / "hearth.db")
     pragmas = ("journal_mode", "synchronous", "foreign_keys", "mmap_size")
-    values = [database.connection().execute(f"PRAGMA {pragma}").fetchone() for pragma in pragmas]
+    values = [next(map(tuple, database.connection().execute(f"PRAGMA {pragma}")), None) for pragma in pragmas]
     assert values[:3] == [("wal",), (2,), (1,)]
     assert values[3] in (None, (0,))
     database.close()
@@ -252,5 +252,5 @@ def test_a_configured_file_may_lie_in_the_home_of_the_user(configured, expected)
 
 def test_the_start_of_a_process_is_dated_by_the_clock(tmp_path):
     database = open_database(tmp_path / "hearth.db")
-    assert database.connection().execute("SELECT started_wall_s FROM process").fetchone() == (StoppedClock().wall(),)
+    assert database.connection().execute("SELECT started_wall_s FROM process").fetchone()[0] == StoppedClock().wall()
     database.close()

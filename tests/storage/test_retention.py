@@ -111,7 +111,7 @@ def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(connection):
         connection.execute("INSERT INTO ledger VALUES (?, 1, 'webui', 'claude', 1.0, NULL, ?, ?, NULL, 'external')", (name, state, old))
     run(connection)
     assert count(connection, "swaps") == 0
-    assert connection.execute("SELECT id FROM ledger").fetchall() == [("open",)]
+    assert list(map(tuple, connection.execute("SELECT id FROM ledger"))) == [("open",)]
 
 
 async def test_an_open_store_forgets_by_itself(store, clock, tmp_path):
@@ -130,4 +130,4 @@ def test_what_was_spent_today_is_never_forgotten_however_little_is_kept(connecti
     for name, days_old in (("today", 0.5), ("yesterday", 1.5), ("long ago", 4.0)):
         connection.execute(insert, (name, WALL - days_old * DAY_S))
     run(connection, retention_days=0.01)
-    assert connection.execute("SELECT id FROM ledger ORDER BY id").fetchall() == [("today",), ("yesterday",)]
+    assert list(map(tuple, connection.execute("SELECT id FROM ledger ORDER BY id"))) == [("today",), ("yesterday",)]

@@ -60,7 +60,7 @@ async def test_a_backup_of_a_live_store_is_whole_and_private(store, tmp_path):
     await store.back_up(target)
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     copy = open_database(target)
-    assert copy.connection().execute("SELECT COUNT(*) FROM invocation_log").fetchone() == (20,)
+    assert copy.connection().execute("SELECT COUNT(*) FROM invocation_log").fetchone()[0] == 20
     copy.close()
 
 

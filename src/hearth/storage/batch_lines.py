@@ -108,8 +108,11 @@ def _admit_one(batch: int, admission: Admission, now: float, connection: sqlite3
 
 
 def _running(batch: int, connection: sqlite3.Connection) -> tuple[tuple[WaitingJob, bool], ...]:
-    rows = map(tuple, connection.execute(_RUNNING, (batch,)))
-    return tuple((waiting_of(job, suspect=False), state == JobState.RUNNING.value) for *job, state in rows)
+    found = list[tuple[WaitingJob, bool]]()
+    for row in map(dict, connection.execute(_RUNNING, (batch,))):
+        on_its_way = row.pop("state") == JobState.RUNNING.value
+        found.append((waiting_of(row, suspect=False), on_its_way))
+    return tuple(found)
 
 
 def _ended(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine, ...]:

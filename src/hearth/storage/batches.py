@@ -25,7 +25,7 @@ from hearth.types import Lane, Priority
 
 ROWS_PER_STEP = 1000
 _COLUMNS = (
-    "number, id, caller, lane, priority, models, endpoint, status, ending, window_text, output_life_s, metadata, input_file, "
+    "number, id AS batch_id, caller, lane, priority, models, endpoint, status, ending, window_text, output_life_s, metadata, input_file, "
     "input_file_id, output_file, output_file_id, error_file, error_file_id, model, total, completed, failed, prompt_tokens, output_tokens, "
     "problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s, cancelling_wall_s, ended_wall_s"
 )
@@ -255,14 +255,12 @@ def _one(connection: sqlite3.Connection, question: str, *values: object) -> Batc
 
 
 def _many(connection: sqlite3.Connection, question: str, *values: object) -> tuple[BatchRecord, ...]:
-    cursor = connection.cursor()
-    cursor.row_factory = sqlite3.Row
-    return tuple(_record(dict(row)) for row in cursor.execute(question, values))
+    return tuple(_record(dict(row)) for row in connection.execute(question, values))
 
 
 def _record(values: dict[str, Any]) -> BatchRecord:
     tokens = Tokens(prompt=values.pop("prompt_tokens"), output=values.pop("output_tokens"))
-    ending, metadata, batch_id = values["ending"], values["metadata"], values.pop("id")
+    ending, metadata = values["ending"], values["metadata"]
     return BatchRecord(
         **{
             **values,
@@ -274,6 +272,5 @@ def _record(values: dict[str, Any]) -> BatchRecord:
             "metadata": None if metadata is None else json.loads(metadata),
             "problems": tuple(Problem(**each) for each in json.loads(values["problems"])),
         },
-        batch_id=batch_id,
         tokens=tokens,
     )

@@ -21,7 +21,7 @@ Connect = Callable[[Path, float], sqlite3.Connection]
 
 def connect_writer(path: Path, busy_timeout_s: float, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """A connection in autocommit mode that may move between threads but is never used by two at once. Raises sqlite3.Error."""
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
         timeout=busy_timeout_s,
@@ -29,6 +29,8 @@ def connect_writer(path: Path, busy_timeout_s: float, factory: type[sqlite3.Conn
         check_same_thread=False,
         factory=factory,
     )
+    connection.row_factory = sqlite3.Row
+    return connection
 
 
 def connect_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ PARTS_PER_STEP = 200
 READ_BYTES = 1 << 20
 """At most about so much of a file is in memory at a time."""
 
-_COLUMNS = "number, id, caller, purpose, filename, bytes, created_wall_s, expires_wall_s"
+_COLUMNS = "number, id AS file_id, caller, purpose, filename, bytes AS size_bytes, created_wall_s, expires_wall_s"
 _BEGIN = (
     "INSERT INTO files (caller, purpose, filename, state, epoch, created_wall_s) VALUES (?, 'batch', '', 'filling', ?, ?) RETURNING number"
 )
@@ -111,19 +111,9 @@ def kept_bytes(connection: sqlite3.Connection) -> int:
     return int(connection.execute(_KEPT).fetchone()[0]) + totals(connection)[1]
 
 
-def _file_of(row: sqlite3.Row | tuple[object, ...]) -> StoredFile:
+def _file_of(row: sqlite3.Row) -> StoredFile:
     """A row of the columns above."""
-    number, file_id, caller, purpose, filename, size, created, expires = tuple(row)
-    return StoredFile(
-        number=number,
-        file_id=file_id,
-        caller=caller,
-        purpose=Purpose(purpose),
-        filename=filename,
-        size_bytes=size,
-        created_wall_s=created,
-        expires_wall_s=expires,
-    )
+    return StoredFile(**{**dict(row), "purpose": Purpose(row["purpose"])})
 
 
 def _append(number: int, place: int, data: bytes, max_bytes: int, connection: sqlite3.Connection) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from typing import Any
 
 from hearth.job_types import Delivery, JobRecord, JobState, NewJob, WaitingJob, Webhook
 from hearth.types import Lane, Priority
 
-WAITING_COLUMNS = "number, id, caller, lane, priority, task_type, model, accepted_wall_s, not_before_wall_s, off_peak, attempts"
+WAITING_COLUMNS = "number, id AS job_id, caller, lane, priority, task_type, model, accepted_wall_s, not_before_wall_s, off_peak, attempts"
 RECORD_COLUMNS = (
-    "number, id, caller, lane, priority, task_type, job_key, path, model, state, attempts, accepted_wall_s, not_before_wall_s, off_peak, "
-    "started_wall_s, ended_wall_s, reason, error, status, content_type, webhook"
+    "number, id AS job_id, caller, lane, priority, task_type, job_key, path, model, state, attempts, accepted_wall_s, not_before_wall_s, "
+    "off_peak, started_wall_s, ended_wall_s, reason, error, status, content_type, webhook"
+)
+DELIVERY_COLUMNS = (
+    "id AS job_id, webhook_url AS url, state, task_type, reason, accepted_wall_s, ended_wall_s, webhook_attempts AS attempts, "
+    "webhook_due_wall_s AS due_wall_s"
 )
 
 
@@ -50,11 +53,9 @@ def _columns_of(new: NewJob, now: float) -> dict[str, object]:
 def record_of(row: sqlite3.Row) -> JobRecord:
     """A row with `RECORD_COLUMNS` and `result`."""
     values = dict(row)
-    job_id = values.pop("id")
     return JobRecord(
         **{
             **values,
-            "job_id": job_id,
             "lane": Lane(values["lane"]),
             "priority": Priority(values["priority"]),
             "state": JobState(values["state"]),
@@ -64,36 +65,13 @@ def record_of(row: sqlite3.Row) -> JobRecord:
     )
 
 
-def waiting_of(row: Sequence[Any], *, suspect: bool) -> WaitingJob:
+def waiting_of(row: sqlite3.Row | dict[str, Any], *, suspect: bool) -> WaitingJob:
     """A row with `WAITING_COLUMNS`."""
-    number, job_id, caller, lane, priority, task_type, model, accepted, not_before, off_peak, attempts = row
-    return WaitingJob(
-        number=number,
-        job_id=job_id,
-        caller=caller,
-        lane=Lane(lane),
-        priority=Priority(priority),
-        task_type=task_type,
-        model=model,
-        accepted_wall_s=accepted,
-        not_before_wall_s=not_before,
-        off_peak=bool(off_peak),
-        attempts=attempts,
-        suspect=suspect,
-    )
+    values = dict(row)
+    lane, priority, off_peak = Lane(values["lane"]), Priority(values["priority"]), bool(values["off_peak"])
+    return WaitingJob(**{**values, "lane": lane, "priority": priority, "off_peak": off_peak, "suspect": suspect})
 
 
-def delivery_of(row: Sequence[Any]) -> Delivery:
-    """A row of the messages that are to be delivered."""
-    job_id, url, state, task_type, reason, accepted, ended, attempts, due = row
-    return Delivery(
-        job_id=job_id,
-        url=url,
-        state=JobState(state),
-        task_type=task_type,
-        reason=reason,
-        accepted_wall_s=accepted,
-        ended_wall_s=ended,
-        attempts=attempts,
-        due_wall_s=due,
-    )
+def delivery_of(row: sqlite3.Row) -> Delivery:
+    """A row with `DELIVERY_COLUMNS`."""
+    return Delivery(**{**dict(row), "state": JobState(row["state"])})

@@ -25,7 +25,7 @@ from hearth.job_types import (
     Webhook,
 )
 from hearth.storage.files import kept_bytes
-from hearth.storage.job_rows import RECORD_COLUMNS, WAITING_COLUMNS, delivery_of, insert, record_of, waiting_of
+from hearth.storage.job_rows import DELIVERY_COLUMNS, RECORD_COLUMNS, WAITING_COLUMNS, delivery_of, insert, record_of, waiting_of
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
 from hearth.storage.texts import storable
@@ -82,7 +82,7 @@ _FORGET = (
     "ORDER BY ended_wall_s LIMIT ?)"
 )
 _TO_TELL = (
-    "SELECT id, webhook_url, state, task_type, reason, accepted_wall_s, ended_wall_s, webhook_attempts, webhook_due_wall_s FROM jobs "
+    f"SELECT {DELIVERY_COLUMNS} FROM jobs "  # noqa: S608 - our names
     "WHERE webhook = 'waiting' AND ended_wall_s IS NOT NULL ORDER BY webhook_due_wall_s LIMIT ?"
 )
 _TOLD = (
@@ -250,6 +250,4 @@ def _recover(epoch: int, now: float, requeue: bool, max_attempts: int, connectio
 
 def _records(connection: sqlite3.Connection, numbers: Sequence[int]) -> tuple[JobRecord, ...]:
     question = f"SELECT {RECORD_COLUMNS}, NULL AS result FROM jobs WHERE number = ?"  # noqa: S608 - our names
-    cursor = connection.cursor()
-    cursor.row_factory = sqlite3.Row
-    return tuple(record_of(cursor.execute(question, (number,)).fetchone()) for number in numbers)
+    return tuple(record_of(connection.execute(question, (number,)).fetchone()) for number in numbers)
