@@ -189,7 +189,7 @@ SHELL = (
     Mutant(
         what="an accepted job is not taken in",
         module="jobs.desk",
-        old="            self.take_in(_waiting(new, accepted))\n",
+        old="            self.take_in(_waiting(new, number=accepted.number, accepted_wall_s=accepted.accepted_wall_s))\n",
         new="            pass\n",
     ),
     Mutant(

@@ -60,7 +60,7 @@ class Jobs(HandlingSink):
     async def _add(self, new: NewJob) -> Acceptance:
         accepted = await self._queue.add(new, limits_of(self._house.config().settings.jobs))
         if accepted.is_new:
-            self.take_in(_waiting(new, accepted))
+            self.take_in(_waiting(new, number=accepted.number, accepted_wall_s=accepted.accepted_wall_s))
         else:
             await self._make_sure_of(accepted.job_id)
         return accepted
@@ -69,7 +69,8 @@ class Jobs(HandlingSink):
         """A job that was asked for before may wait on the disk only: its commit was made and reported as failed."""
         record = await self.records.find(job_id)
         if record is not None and record.state is JobState.QUEUED:
-            self.take_in_again(_waiting_again(record))
+            known = _waiting(record, number=record.number, accepted_wall_s=record.accepted_wall_s, attempts=record.attempts)
+            self.take_in_again(known)
 
     def take_in(self, job: WaitingJob) -> None:
         """A job that is on the disk now waits here."""
@@ -208,32 +209,17 @@ def limits_of(jobs: JobSettings) -> StoreLimits:
     return StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
 
 
-def _waiting(new: NewJob, accepted: Acceptance) -> WaitingJob:
+def _waiting(job: NewJob | JobRecord, *, number: int, accepted_wall_s: float, attempts: int = 0) -> WaitingJob:
     return WaitingJob(
-        number=accepted.number,
-        job_id=accepted.job_id,
-        caller=new.caller,
-        lane=new.lane,
-        priority=new.priority,
-        task_type=new.task_type,
-        model=new.model,
-        accepted_wall_s=accepted.accepted_wall_s,
-        not_before_wall_s=new.not_before_wall_s,
-        off_peak=new.off_peak,
-    )
-
-
-def _waiting_again(record: JobRecord) -> WaitingJob:
-    return WaitingJob(
-        number=record.number,
-        job_id=record.job_id,
-        caller=record.caller,
-        lane=record.lane,
-        priority=record.priority,
-        task_type=record.task_type,
-        model=record.model,
-        accepted_wall_s=record.accepted_wall_s,
-        not_before_wall_s=record.not_before_wall_s,
-        off_peak=record.off_peak,
-        attempts=record.attempts,
+        number=number,
+        job_id=job.job_id,
+        caller=job.caller,
+        lane=job.lane,
+        priority=job.priority,
+        task_type=job.task_type,
+        model=job.model,
+        accepted_wall_s=accepted_wall_s,
+        not_before_wall_s=job.not_before_wall_s,
+        off_peak=job.off_peak,
+        attempts=attempts,
     )
