@@ -270,25 +270,4 @@ class Timeline(HandlingSink):
 
 
 def _as_event(item: Invocation, at: float) -> ItemEnded:
-    return ItemEnded(
-        at=at,
-        sequence=item.sequence,
-        request_id=item.request_id,
-        lane=item.lane,
-        caller=item.caller,
-        model=item.model,
-        task_type=item.task_type,
-        outcome=item.outcome,
-        reason=item.reason,
-        attempts=item.attempts,
-        interrupt_count=item.interrupt_count,
-        queue_s=item.queue_s,
-        swap_s=item.swap_s,
-        first_byte_s=item.first_byte_s,
-        backend_s=item.backend_s,
-        total_s=item.total_s,
-        prompt_tokens=item.prompt_tokens,
-        output_tokens=item.output_tokens,
-        status=item.status,
-        cost_usd=item.cost_usd,
-    )
+    return ItemEnded(at=at, **{name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name != "at"})
