@@ -5,7 +5,7 @@ Keeps secrets as they are; whoever shows the result to people goes through `rend
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 
@@ -16,14 +16,18 @@ from hearth.types import Priority
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
 
-def plain(value: object) -> Plain:
-    """Dataclasses and mappings as dicts, tuples as lists, windows as `HH:MM-HH:MM`, priorities and other choices by name."""
+def plain(value: object, instead: Callable[[object], dict[str, Plain]] = lambda _: {}) -> Plain:
+    """Dataclasses and mappings as dicts, tuples as lists, windows as `HH:MM-HH:MM`, priorities and other choices by name.
+
+    Args:
+        instead: what stands in place of fields of a dataclass.
+    """
     if is_dataclass(value) and not isinstance(value, Window):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: plain(getattr(value, each.name), instead) for each in fields(value)} | instead(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(each, instead) for key, each in value.items()}
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [plain(each, instead) for each in value]
     return _single(value)
 
 

@@ -27,14 +27,14 @@ def as_yaml(settings: Settings) -> str:
     """Every effective setting as YAML that reads back as the same settings, except for secrets, of which only a beginning is shown."""
     # PyYAML's stubs leave the result untyped.
     text: str = yaml.dump(
-        _shown(settings), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf")
+        as_values(settings), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf")
     )
     return text
 
 
 def as_values(settings: Settings) -> Plain:
     """The same as plain values."""
-    return _shown(settings)
+    return plain(settings, _without_secrets)
 
 
 def differences(old: Settings, new: Settings) -> dict[str, bool]:
@@ -65,18 +65,8 @@ def _changes(path: KeyPath, old: object, new: object, *, hot: bool) -> Iterator[
         yield path, hot
 
 
-def _shown(value: object) -> Plain:
-    """The plain form, with every digest shortened."""
-    if isinstance(value, tuple):
-        return [_shown(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, Window):
-        shown = {each.name: _shown(getattr(value, each.name)) for each in fields(value)}
-        return shown | _without_secrets(value)
-    return {str(key): _shown(each) for key, each in value.items()} if isinstance(value, Mapping) else plain(value)
-
-
 def _without_secrets(value: object) -> dict[str, Plain]:
-    """What is shown of the fields of a section that are secrets."""
+    """What is shown of the fields of a section that are secrets, digests shortened."""
     if isinstance(value, KeySettings):
         return {"sha256": value.sha256[:_SHOWN_DIGEST_CHARS] + "…"}
     if isinstance(value, CloudSettings):
