@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import yaml
 
@@ -139,7 +139,7 @@ class _Reader:
     def _next(self) -> yaml.Event:
         return self._loader.get_event()
 
-    def _stop(self, path: KeyPath, line: int, text: str) -> None:
+    def _stop(self, path: KeyPath, line: int, text: str) -> NoReturn:
         """Report what makes the rest unreadable."""
         raise config_error(self._source, [*self._problems, Problem(path=path, line=line, text=text)], self._lines)
 
@@ -198,7 +198,6 @@ class _Reader:
         event = self._next()
         if not isinstance(event, yaml.ScalarEvent):
             self._stop(path, _line(event), "has a list, mapping or alias as a key; keys must be text")
-            return ""
         here = (*path, event.value)
         self._check_node(event, here)
         tag = self._tag(event)
