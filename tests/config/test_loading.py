@@ -106,7 +106,7 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("server: {host: ''}", "server.host: must be a host name or an IP address, without port"),
         ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
         ("server: {allowed_hosts: ['http://a']}", "server.allowed_hosts[0]: must be a host name or an IP address, without port"),
-        ("server: {log_format: xml}", "server.log_format: must be auto, text or json"),
+        ("server: {log_format: xml}", "server.log_format: must be 'auto', 'text' or 'json', not \"xml\""),
         ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a card in quotes"),
         ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
         ("alerts: {webhook_url: 'https://host/#x'}", "alerts.webhook_url: must be a URL without fragment"),

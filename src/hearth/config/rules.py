@@ -291,13 +291,6 @@ def signing_secret(text: str) -> str:
     return text
 
 
-def log_format(text: str) -> str:
-    """One of the formats that the log knows."""
-    if text not in {"auto", "text", "json"}:
-        raise ValueError("must be auto, text or json")
-    return text
-
-
 def file_path(text: str) -> str:
     """An absolute path, one under the user's home, or the empty string: what is relative would depend on where Hearth was started."""
     if text and not text.startswith(("/", "~/")):
@@ -330,7 +323,6 @@ TEXT_RULES: Mapping[tuple[type, str], Callable[[str], str]] = MappingProxyType(
         (AlertSettings, "ntfy_url"): webhook_url,
         (ServerSettings, "host"): listen_host,
         (ServerSettings, "allowed_hosts"): allowed_host,
-        (ServerSettings, "log_format"): log_format,
         (KeySettings, "name"): name,
         (KeySettings, "sha256"): digest,
         (KeySettings, "models"): model_name,

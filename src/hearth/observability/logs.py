@@ -16,7 +16,7 @@ from functools import partial
 from typing import TextIO
 
 from hearth.clock import Clock
-from hearth.errors import ConfigError
+from hearth.config.settings import LogFormat
 from hearth.events import Event, GatewayStopped, RequestRejected
 from hearth.observability.log_lines import LogLine, level_of, line_of, may_reach, to_json, to_text
 from hearth.observability.log_writer import LineWriter, target_of
@@ -24,7 +24,6 @@ from hearth.observability.repeats import Repeats
 
 QUEUED_LINES = 10_000
 CLOSE_TIMEOUT_S = 2.0
-FORMATS = ("text", "json", "auto")
 
 _MAX_FRAMES = 20
 
@@ -86,7 +85,7 @@ class LogOutput:
 
 
 def configure_logging(
-    log_format: str,
+    log_format: LogFormat,
     stream: TextIO,
     *,
     level: str = "info",
@@ -100,12 +99,7 @@ def configure_logging(
         log_format: `text`, `json`, or `auto`: text in a terminal, JSON elsewhere.
         environ: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None.
         queued_lines: lines held for a slow output; more are dropped and counted.
-
-    Raises:
-        ConfigError: for any other format.
     """
-    if log_format not in FORMATS:
-        raise ConfigError([f"server.log_format: {log_format!r} is not one of {', '.join(FORMATS)}"])
     render = _renderer(log_format, stream, os.environ if environ is None else environ)
     return LogOutput(LineWriter(target_of(stream), render, queued_lines), logging.getLevelName(level.upper()))
 
@@ -130,8 +124,8 @@ class _LineHandler(logging.Handler):
         self._writer.put(_foreign_line(record))
 
 
-def _renderer(log_format: str, stream: TextIO, environ: Mapping[str, str]) -> Callable[[LogLine], str]:
-    if log_format == "text" or (log_format == "auto" and stream.isatty()):
+def _renderer(log_format: LogFormat, stream: TextIO, environ: Mapping[str, str]) -> Callable[[LogLine], str]:
+    if log_format is LogFormat.TEXT or (log_format is LogFormat.AUTO and stream.isatty()):
         return partial(to_text, colour=wants_colour(stream, environ))
     return to_json
 

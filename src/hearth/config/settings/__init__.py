@@ -36,7 +36,15 @@ from hearth.config.settings.scheduling import (
     UnreplayableStreams,
     Window,
 )
-from hearth.config.settings.servers import BackendMode, BackendSettings, KeepaliveSettings, LogLevel, OllamaSettings, ServerSettings
+from hearth.config.settings.servers import (
+    BackendMode,
+    BackendSettings,
+    KeepaliveSettings,
+    LogFormat,
+    LogLevel,
+    OllamaSettings,
+    ServerSettings,
+)
 from hearth.config.settings.storage import StorageSettings
 from hearth.config.settings.telemetry import TelemetrySettings
 from hearth.types import LoadOptions, Priority, canonical_model
@@ -64,6 +72,7 @@ __all__ = [
     "JobSettings",
     "KeepaliveSettings",
     "KeySettings",
+    "LogFormat",
     "LogLevel",
     "MIB_PER_GB",
     "ModelSettings",

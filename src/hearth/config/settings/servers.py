@@ -40,6 +40,14 @@ class OllamaSettings:
     """Seconds between two chunks of a running answer. hot"""
 
 
+class LogFormat(StrEnum):
+    """How the log is written."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
 class LogLevel(StrEnum):
     """How much is logged."""
 
@@ -75,7 +83,7 @@ class ServerSettings:
     """Seconds a full buffer may stand still before its reader is dropped. hot"""
     shutdown_grace_s: float = 10.0
     """Seconds that running work gets at shutdown. hot"""
-    log_format: str = "auto"
+    log_format: LogFormat = LogFormat.AUTO
     """`text`, `json`, or `auto`: text in a terminal, JSON elsewhere. restart"""
     log_level: LogLevel = LogLevel.INFO
     """`info`: one line for each finished item; `debug`: also its steps on the way. restart"""
