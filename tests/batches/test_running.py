@@ -264,6 +264,16 @@ async def test_while_the_disk_fails_or_does_what_it_says_it_did_not_a_batch_wait
 
 
 @in_virtual_time
+async def test_a_defect_in_one_batch_holds_up_no_other():
+    broken = {**lines(1)[0], "url": "/no/route"}
+    async with BatchHouse("a", resident=("a",), expect_faults=True) as house:
+        await house.started(jsonl(broken), "batch_0", endpoint="/no/route")
+        await house.started(jsonl(*lines(2)))
+        assert await house.outcome() == (["r1", "r2"], {})
+        assert {(fault.where, fault.detail) for fault in house.events.of(InternalFault)} == {("batch", "KeyError")}
+
+
+@in_virtual_time
 async def test_requests_that_became_jobs_though_the_disk_said_that_it_failed_are_run():
     disk = Disk()
     disk.latency_s = 0.5

@@ -10,7 +10,7 @@ import pytest
 
 from hearth.config.settings import Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
-from hearth.events import ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
+from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState
 from hearth.jobs.forecast import Forecast
 from hearth.jobs.running import backoff_s
@@ -287,11 +287,21 @@ async def test_a_model_that_is_gone_fails_the_job_at_once():
 
 
 @in_virtual_time
-async def test_an_answer_that_is_too_long_fails_the_job_and_frees_the_gpu():
+async def test_an_answer_that_is_too_long_fails_the_job():
     async with JobHouse("a", resident=("a",), settings=with_jobs(max_result_mib=0.0001)) as house:
         await house.accept(job())
         (end,) = await house.ended("job_1")
         assert (end.state, end.reason) == ("failed", "result_too_large")
+
+
+@in_virtual_time
+async def test_a_defect_ends_its_job_and_holds_up_no_other():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1), expect_faults=True) as house:
+        await house.accept(job(path="/no/route"))
+        await house.accept(job("job_2"))
+        ends = {end.job_id: (end.state, end.reason) for end in await house.ended("job_1", "job_2")}
+        assert ends == {"job_1": ("failed", "internal_error"), "job_2": ("completed", "")}
+        assert [(fault.where, fault.detail) for fault in house.events.of(InternalFault)] == [("job", "KeyError")]
 
 
 @in_virtual_time
