@@ -24,7 +24,17 @@ from hearth.alerts.wording import shown
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
-from hearth.events import Event, ItemDispatched, ItemEnded, ItemInterrupted, ItemQueued, ItemResent, RequestRejected, SwapCompleted
+from hearth.events import (
+    Event,
+    ItemDispatched,
+    ItemEnded,
+    ItemEvent,
+    ItemInterrupted,
+    ItemQueued,
+    ItemResent,
+    RequestRejected,
+    SwapCompleted,
+)
 from hearth.ports import EventSink
 
 CHECK_EVERY_S = 60.0
@@ -236,7 +246,7 @@ class GatewayAlerter:
             if self._refusals.add(event.caller, event.at, threshold):
                 self.alert_rate_limited(event.caller, threshold, at=event.at)
 
-    def _on_item(self, event: Event) -> None:
+    def _on_item(self, event: ItemEvent) -> None:
         change = self._waiting.note(event)
         if not change:
             return

@@ -186,7 +186,7 @@ def test_callers_are_remembered_in_bounds():
     assert len(refusals._recent) == MAX_CALLERS
 
 
-def step(kind: type[ItemEvent], sequence: int, lane: Lane = Lane.EXTERNAL) -> Event:
+def step(kind: type[ItemEvent], sequence: int, lane: Lane = Lane.EXTERNAL) -> ItemEvent:
     return replace(typing.cast("ItemEvent", sample(kind)), sequence=Sequence(sequence), lane=lane)
 
 

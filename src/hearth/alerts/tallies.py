@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from hearth.events import Event, ItemDispatched, ItemEnded, ItemEvent, ItemInterrupted, ItemQueued, ItemResent
+from hearth.events import ItemEvent, ItemInterrupted, ItemQueued, ItemResent
 from hearth.types import Lane, Sequence
 
 WINDOW_S = 300.0
 MAX_CALLERS = 1000
 _WAITS = (ItemQueued, ItemInterrupted, ItemResent)
-_LEAVES = (ItemDispatched, ItemEnded)
+"""With these an item waits; with `ItemDispatched` and `ItemEnded`, the others that are noted, it does not any more."""
 
 
 class Refusals:
@@ -21,10 +21,7 @@ class Refusals:
 
     def add(self, caller: str, at: float, threshold: int) -> bool:
         """Note a refusal; whether it is the `threshold`-th within 5 minutes, or one beyond."""
-        recent = self._recent.pop(caller, None) or deque(maxlen=threshold)
-        if recent.maxlen != threshold:
-            recent = deque(recent, maxlen=threshold)
-        recent.append(at)
+        recent = deque((*self._recent.pop(caller, ()), at), maxlen=threshold)
         self._recent[caller] = recent
         if len(self._recent) > MAX_CALLERS:
             del self._recent[next(iter(self._recent))]
@@ -42,12 +39,10 @@ class WaitingItems:
         """How many wait."""
         return len(self._waiting)
 
-    def note(self, event: Event) -> int:
-        """Follow an item; other events, and those of internal items, change nothing. Returns by how much the depth has changed."""
-        if not isinstance(event, ItemEvent) or event.lane is not Lane.EXTERNAL:
-            return 0
+    def note(self, event: ItemEvent) -> int:
+        """An item waits from now on, or no longer; internal ones change nothing. Returns by how much the depth has changed."""
         waits = isinstance(event, _WAITS)
-        if waits is (event.sequence in self._waiting) or not (waits or isinstance(event, _LEAVES)):
+        if event.lane is not Lane.EXTERNAL or waits is (event.sequence in self._waiting):
             return 0
         if waits:
             self._waiting.add(event.sequence)
