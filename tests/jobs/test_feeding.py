@@ -263,13 +263,16 @@ async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt(
         assert (end.state, end.attempts) == ("completed", 1)
 
 
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"), [(CallFault.SERVER_ERROR, 500, "backend_status"), (CallFault.GONE_BEFORE_HEAD, None, "backend_gone")]
+)
 @in_virtual_time
-async def test_an_answer_that_fails_is_tried_again_later_and_then_given_up():
+async def test_an_answer_that_fails_is_tried_again_later_and_then_given_up(fault, status, reason):
     async with JobHouse("a", resident=("a",), settings=with_jobs(max_attempts=3)) as house:
-        house.ollama.next_calls(*[CallFault.SERVER_ERROR] * 8)
+        house.ollama.next_calls(*[fault] * 8)
         await house.accept(job())
         (end,) = await house.ended("job_1")
-        assert (end.state, end.attempts, end.status, end.reason) == ("failed", 3, 500, "backend_status")
+        assert (end.state, end.attempts, end.status, end.reason) == ("failed", 3, status, reason)
         assert [event.retry_s for event in house.events.of(JobRequeued)] == [5.0, 10.0]
         assert house.now >= 15.0
 
