@@ -273,6 +273,16 @@ async def test_the_end_of_what_was_muted_when_it_began_is_not_told():
         assert await it.said() == []
 
 
+@in_virtual_time
+async def test_the_end_of_what_was_muted_meanwhile_is_not_told():
+    async with desk(ONE) as it:
+        it.emit(BackendWentDown(at=0.0, reason="x"))
+        assert len(await it.said()) == 1
+        it.alerter.update(replace(ONE, mute=(AlertType.BACKEND_DOWN,)))
+        it.emit(BackendCameUp(at=0.0, version="0.33.0", down_s=3.0))
+        assert await it.said() == []
+
+
 @pytest.mark.parametrize("deaf", [AlertSettings(), replace(ONE, mute=(AlertType.BACKEND_DOWN,))], ids=["no target", "muted"])
 @in_virtual_time
 async def test_what_goes_on_is_told_as_soon_as_somebody_hears_of_it(deaf):
