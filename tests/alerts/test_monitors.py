@@ -22,9 +22,9 @@ def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_s, lag
     @in_virtual_time
     async def scenario() -> None:
         events = Recorder()
-        monitor = asyncio.ensure_future(
-            LoopLagMonitor(clock=LoopClock(), events=events, settings=lambda: AlertSettings(loop_lag_warning_s=limit_s)).run()
-        )
+        settings = AlertSettings(loop_lag_warning_s=limit_s)
+        lag = LoopLagMonitor(clock=LoopClock(), events=events, settings=lambda: settings, note=lambda _: None)
+        monitor = asyncio.ensure_future(lag.run())
         await asyncio.sleep(10.05)
         hold_up(held_s)
         await asyncio.sleep(10)

@@ -63,7 +63,7 @@ class Cloud:
         doors: Doors,
         state: State,
         resolve: Callable[[str], Awaitable[str]],
-        changed: Callable[[], None] = lambda: None,
+        changed: Callable[[], None],
     ) -> None:
         self._config = config
         self._prices = prices

@@ -41,9 +41,7 @@ def fingerprints(settings: Settings) -> dict[str, str]:
     return {dotted(path): _fingerprint(value) for path, value in _hidden((), plain(settings), as_values(settings))}
 
 
-def compare(
-    old: Plain, new: Plain, *, old_secrets: Mapping[str, object] | None = None, new_secrets: Mapping[str, object] | None = None
-) -> tuple[Change, ...]:
+def compare(old: Plain, new: Plain, *, old_secrets: Mapping[str, object], new_secrets: Mapping[str, object]) -> tuple[Change, ...]:
     """What changes when `new` takes the place of `old`, both as `as_values` gives them.
 
     Entries of a list that have a `name` are compared by it, in any order. A key that one of the two does not know counts as absent there.
@@ -51,8 +49,7 @@ def compare(
     Args:
         old_secrets, new_secrets: their `fingerprints`; a secret that only one of them tells of is taken as unchanged.
     """
-    before, after = old_secrets or {}, new_secrets or {}
-    replaced = {path for path, digest in after.items() if before.get(path, digest) != digest}
+    replaced = {path for path, digest in new_secrets.items() if old_secrets.get(path, digest) != digest}
     found = {change.path: change for change in _walk((), Settings, old, new, hot=True)}
     return (*found.values(), *(_secret_change(path, old, new) for path in sorted(replaced - set(found))))
 

@@ -60,7 +60,7 @@ class House:
     clock: Clock
     events: EventSink
     ended: Callable[[], None]
-    paused: Callable[[], bool] = lambda: False
+    paused: Callable[[], bool]
 
 
 class Feeder:

@@ -25,9 +25,7 @@ class LoopLagMonitor:
         note: told of every beat by how much it was late, in seconds.
     """
 
-    def __init__(
-        self, *, clock: Clock, events: EventSink, settings: Callable[[], AlertSettings], note: Callable[[float], None] | None = None
-    ) -> None:
+    def __init__(self, *, clock: Clock, events: EventSink, settings: Callable[[], AlertSettings], note: Callable[[float], None]) -> None:
         self._clock = clock
         self._events = events
         self._settings = settings
@@ -40,7 +38,6 @@ class LoopLagMonitor:
             await asyncio.sleep(BEAT_S)
             now = self._clock.monotonic()
             lag_s = now - began_at - BEAT_S
-            if self._note is not None:
-                self._note(lag_s)
+            self._note(lag_s)
             if lag_s >= self._settings().loop_lag_warning_s:
                 self._events.emit(LoopLagged(at=now, lag_s=lag_s))
