@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,15 @@ def test_a_condition_that_comes_back_within_the_window_is_told_when_the_window_e
     assert debouncer.next_due_at() is None
     assert debouncer.due(5000.0) == []
     assert debouncer.take(up(5001.0)) is not None
+
+
+def test_of_several_that_have_come_back_the_first_is_due_first(debouncer):
+    for subject, at in (("a", 0.0), ("b", 50.0)):
+        for each in (down(at), up(at + 1.0), down(at + 2.0)):
+            debouncer.take(replace(each, subject=subject))
+    assert debouncer.next_due_at() == 600.0
+    assert [each.subject for each in debouncer.due(600.0)] == ["a"]
+    assert debouncer.next_due_at() == 650.0
 
 
 def test_a_condition_that_came_and_went_within_the_window_is_not_told_but_counted(debouncer):
