@@ -184,7 +184,7 @@ SHELL = (
         what="the end of a job is not kept",
         module="jobs.feeder",
         old="await self._until_written(lambda: self._queue.end(run.job.number, came))",
-        new="True, True",
+        new="True",
     ),
     Mutant(
         what="an accepted job is not taken in",

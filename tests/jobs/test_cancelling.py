@@ -8,7 +8,7 @@ import pytest
 
 from hearth.cancelling import Cancellation, cancel_caller, cancel_item, cancel_request
 from hearth.errors import StorageUnavailable
-from hearth.events import JobEnded
+from hearth.events import JobEnded, JobStarted
 from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob
 from hearth.jobs import desk
@@ -163,6 +163,37 @@ async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_heard_of_wh
         await settle()
         assert (house.jobs.status(), house.ollama.calls[0].ended_at) == ({"waiting": 0, "running": 0}, 1.0)
         assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
+
+
+@in_virtual_time
+async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_though_nobody_asks_again():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        for name in ("job_1", "job_2"):
+            await house.accept(job(name, service_s=5.0))
+        await sleep_until(1.0)
+        house.disk.silent = True
+        for name in ("job_1", "job_2"):
+            with pytest.raises(StorageUnavailable):
+                await house.jobs.cancel(await house.record(name))
+        house.disk.silent = False
+        await house.ended("job_1", "job_2")
+        assert ends(house) == {"job_1": "cancelled", "job_2": "cancelled"}
+        assert [event.job_id for event in house.events.of(JobStarted)] == ["job_1"]
+
+
+@in_virtual_time
+async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_told_of_as_cancelled():
+    async with JobHouse("a", resident=("a",)) as house:
+        await house.accept(job(service_s=1.0))
+        await sleep_until(0.5)
+        house.disk.broken_writes = True
+        await sleep_until(2.0)
+        house.disk.broken_writes, house.disk.silent = False, True
+        with pytest.raises(StorageUnavailable):
+            await house.jobs.cancel(await house.record("job_1"))
+        house.disk.silent = False
+        await house.ended("job_1")
+        assert ends(house) == {"job_1": "cancelled"}
 
 
 @in_virtual_time

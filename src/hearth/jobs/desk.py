@@ -35,7 +35,7 @@ class Jobs(HandlingSink):
         self.records = records
         self._queue = queue
         self._house = house
-        self._feeder = Feeder(queue, house)
+        self._feeder = Feeder(queue, records, house)
         self._tasks = Tasks(house.clock, house.events)
         self._keys = KeysInUse()
         self._handlers = {GatewayStopping: self._on_stopping, **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake())}

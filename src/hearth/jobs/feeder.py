@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
@@ -23,9 +23,11 @@ from hearth.jobs.board import Board
 from hearth.jobs.forecast import Forecast
 from hearth.jobs.running import Again, Resolve, Run, run_once
 from hearth.jobs.tending import Tasks
-from hearth.ports import EventSink, JobQueue
+from hearth.ports import EventSink, JobQueue, JobRecords
 from hearth.queue import LLMQueueWorker
 from hearth.types import Lane, Sequence
+
+T = TypeVar("T")
 
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump."""
@@ -70,8 +72,9 @@ class Feeder:
         ended: how many have ended since the start, by caller and state.
     """
 
-    def __init__(self, queue: JobQueue, house: House) -> None:
+    def __init__(self, queue: JobQueue, records: JobRecords, house: House) -> None:
         self._queue = queue
+        self._records = records
         self._house = house
         self._tasks = Tasks(house.clock, house.events)
         self._runs: dict[str, Run] = {}
@@ -210,6 +213,8 @@ class Feeder:
         except StorageUnavailable as error:
             await self._return(run, Again(reason=error.reason, counted=False, retry_s=STORE_RETRY_S), run.job.attempts)
             return
+        if started is None:
+            await self._tell_what_is_recorded(run, None)
         if started is None or run.cancelled:
             return
         began_at, waited_s = self._house.clock.monotonic(), self._house.clock.wall() - run.job.accepted_wall_s
@@ -232,8 +237,24 @@ class Feeder:
             return
         if came.state is JobState.COMPLETED:
             self._forecast.note(self._house.clock.monotonic() - began_at, len(self._runs))
-        recorded, certain = await self._until_written(lambda: self._queue.end(run.job.number, came))
-        if not run.cancelled and (recorded or not certain):
+        if not await self._until_written(lambda: self._queue.end(run.job.number, came)):
+            await self._tell_what_is_recorded(run, came, attempt)
+        elif not run.cancelled:
+            self.tell_end(run.job, came, attempt)
+
+    async def _tell_what_is_recorded(self, run: Run, came: JobEnd | None, attempt: int = 0) -> None:
+        """It has ended before: as `came`, in a commit that was reported as failed, or it was cancelled.
+
+        Who has cancelled it says so, but was told that this had failed, if it was.
+        """
+        await asyncio.sleep(0)  # who was told of that commit in this turn comes first
+        record = await self._until_written(lambda: self._records.find(run.job.job_id))
+        if run.cancelled:
+            return
+        if record is not None and record.state is JobState.CANCELLED:
+            run.cancelled = True
+            self.tell_end(record, JobEnd(state=JobState.CANCELLED, reason="cancelled"), record.attempts)
+        elif came is not None:  # of a batch's job, it may be all that is left
             self.tell_end(run.job, came, attempt)
 
     async def _return(self, run: Run, again: Again, attempt: int) -> None:
@@ -247,14 +268,13 @@ class Feeder:
         now = self._house.clock.monotonic()
         self._house.events.emit(JobRequeued(at=now, **named(job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))
 
-    async def _until_written(self, write: Callable[[], Awaitable[bool]]) -> tuple[bool, bool]:
-        """Try until the disk takes it: what `write` said at last, and whether it was said at the first try."""
-        certain = True
+    @staticmethod
+    async def _until_written(write: Callable[[], Awaitable[T]]) -> T:
+        """Try until the disk takes it."""
         while True:
             try:
-                return await write(), certain
+                return await write()
             except StorageUnavailable:
-                certain = False
                 await asyncio.sleep(STORE_RETRY_S)
 
     def tell_end(self, job: WaitingJob | JobRecord, end: JobEnd, attempts: int) -> None:
