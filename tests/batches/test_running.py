@@ -299,6 +299,22 @@ async def test_a_batch_that_is_there_though_its_caller_was_told_otherwise_is_can
         assert house.ollama.calls == []
 
 
+@in_virtual_time
+async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_not_outlive_its_batch():
+    async with BatchHouse("a", resident=("a",)) as house:
+        await house.started(jsonl(*lines(2, service_s=50.0)))
+        await sleep_until(5.0)
+        await house.batches.cancel("batch_1")
+        house.disk.silent = True
+        await asyncio.sleep(1.0)
+        house.disk.silent = False
+        batch = await house.ended_batch()
+        assert (batch.status, batch.failed) == (BatchStatus.CANCELLED, 2)
+        assert all(call.ended_at is not None for call in house.ollama.calls)
+        await asyncio.sleep(100.0)
+        assert [event.state for event in house.events.of(JobEnded)] == ["cancelled"] * 2
+
+
 @pytest.mark.parametrize("status", [BatchStatus.IN_PROGRESS, BatchStatus.FAILED, BatchStatus.FINALIZING, BatchStatus.CANCELLING])
 @in_virtual_time
 async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(status):

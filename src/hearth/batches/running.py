@@ -49,6 +49,7 @@ class Runner:
 
     async def step(self, batch: BatchRecord) -> bool:
         """Take a batch further; True where there is more to be done at once. Raises StorageUnavailable: do it again."""
+        await self._jobs.cancel_doubtful()  # what is cancelled in the store only would be written as such, and go on
         if await self._collect(batch):
             return True
         if batch.ending is not None:

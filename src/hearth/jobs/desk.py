@@ -38,6 +38,7 @@ class Jobs(HandlingSink):
         self._feeder = Feeder(queue, records, house)
         self._tasks = Tasks(house.clock, house.events)
         self._keys = KeysInUse()
+        self._doubtful: dict[str, JobRecord] = {}
         self._handlers = {GatewayStopping: self._on_stopping, **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake())}
 
     async def accept(self, new: NewJob) -> Acceptance:
@@ -100,10 +101,23 @@ class Jobs(HandlingSink):
         return record is not None and record.state is JobState.CANCELLED
 
     async def _cancel(self, record: JobRecord) -> bool:
-        cancelled = await self.records.cancel(record.job_id) or await self._goes_on_cancelled(record.job_id)
+        try:
+            cancelled = await self.records.cancel(record.job_id) or await self._goes_on_cancelled(record.job_id)
+        except StorageUnavailable:
+            self._doubtful = {**self._known(), record.job_id: record}
+            raise
+        self._doubtful.pop(record.job_id, None)
         if cancelled:
             self._feeder.give_up(record)
         return cancelled
+
+    async def cancel_doubtful(self) -> None:
+        """End those of which a cancel was reported as failed and may have been made, and that go on. Raises StorageUnavailable."""
+        for record in self._known().values():
+            await self.cancel(record)
+
+    def _known(self) -> dict[str, JobRecord]:
+        return {job_id: record for job_id, record in self._doubtful.items() if self._feeder.knows(job_id)}
 
     async def _goes_on_cancelled(self, job_id: str) -> bool:
         """It waits or runs here, and is cancelled on the disk: that commit was made and reported as failed."""
