@@ -36,7 +36,7 @@ class Ask:
         changeable: the model says something else each time.
         patience_s: after that its caller leaves; None never.
         whole: the answer was read to its end, without an error.
-        is_job: nobody reads the answer; it is kept with the job, or in a batch's file.
+        is_job: nobody reads the answer; it is kept with the job, or in a batch's file. With a `key` it is asked for until it is taken.
         left_at: when its caller left; given_up: somebody who may has cancelled it.
     """
 
@@ -62,6 +62,7 @@ class Ask:
     left_at: float | None = None
     is_job: bool = False
     job_id: str = ""
+    key: str | None = None
     webhook_url: str | None = None
     given_up: bool = False
 
@@ -153,6 +154,7 @@ class Ask:
             model=canonical_model(self.model or "a"),
             request=body_of(self.path, self.body()),
             webhook_url=self.webhook_url,
+            idempotency_key=self.key,
         )
 
     async def read(self, worker: LLMQueueWorker) -> None:

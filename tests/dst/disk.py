@@ -1,11 +1,14 @@
-"""The store of a simulated house: the real tables and the real group commit, in memory, without the writer's thread."""
+"""The store of a simulated house: the real tables and the real group commit, in memory, without the writer's thread.
+
+Where the disk is to fail, it is the real writer that meets it (`failing_disk`).
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Self, cast
 
 from hearth.clock import Clock
 from hearth.storage.batch_lines import BatchLineTable
@@ -16,15 +19,17 @@ from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import Ledger
 from hearth.storage.reader import Reader
 from hearth.storage.transaction import Failure, commit_together
-from hearth.storage.writer import Writer
+from hearth.storage.writer import StorageHealth, Writer
+from tests.dst.failing_disk import FailingReader, LoopWriter, Trouble
 from tests.jobs.house import Disk, SteadyReader, SteadyWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The store as one process sees it."""
+    """The store as one process sees it; `writer` where it can fail."""
 
     epoch: int
+    writer: LoopWriter | None
     jobs: JobTable
     ledger: Ledger
     invocations: InvocationLog
@@ -34,14 +39,26 @@ class Tables:
 
 
 class WholeDisk(Disk):
-    """With all tables, not only that of the jobs."""
+    """With all tables, not only that of the jobs; `trouble` is what may go wrong with it."""
 
-    def tables(self, clock: Clock) -> Tables:
-        """The tables for the next process."""
+    def __init__(self, content: bytes | None = None, trouble: Trouble | None = None) -> None:
+        super().__init__(content)
+        self.trouble = trouble
+
+    def copy(self) -> Self:
+        left = super().copy()
+        left.trouble = self.trouble
+        return left
+
+    def tables(self, clock: Clock, heard: Callable[[StorageHealth], None]) -> Tables:
+        """The tables for the next process; `heard` is told how the store is doing."""
         self.epochs += 1
-        writer, reader = cast("Writer", _PostingWriter(self)), cast("Reader", SteadyReader(self))
+        failing = None if self.trouble is None else LoopWriter(self, self.trouble, clock=clock, heard=heard)
+        writer = failing or cast("Writer", _PostingWriter(self))
+        reader = cast("Reader", SteadyReader(self) if self.trouble is None else FailingReader(self, self.trouble))
         return Tables(
             epoch=self.epochs,
+            writer=failing,
             jobs=JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
             ledger=Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
             invocations=InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epochs),

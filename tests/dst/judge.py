@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
-from hearth.errors import ShuttingDown
+from hearth.cloud.choosing import asks_for_claude
+from hearth.cloud.purse import RETRY_WRITE_S
+from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.money import nano_usd, usd
 from hearth.scheduling.residency import Phase
 from hearth.types import Lane, Outcome, canonical_model
@@ -42,6 +44,7 @@ def judge_rest(world: World) -> None:
     assert +world.ollama.gpu.in_flight == {}, f"generations go on: {world.ollama.gpu.in_flight}"
     assert world.claude.open_calls == 0, "a call to Claude goes on"
     assert life.purse.open_reservations == 0, "money is still set aside"
+    assert not life.watch.disk_fails, "nobody was told that the disk is well again"
     if life.embeddings is not None:
         assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, f"embeddings are held: {life.embeddings.status()}"
         assert not life.embeddings._seats, "somebody still sits in a call"
@@ -119,8 +122,9 @@ def happened(world: World, since: float) -> Counter[str]:
     last = world.lives[-1]
     found: Counter[str] = Counter()
     for life in world.lives:
-        for end in (item.ended for item in life.watch.items.values()):
-            if end is not None and end.at > since:
+        for number, item in life.watch.items.items():
+            end = item.ended
+            if end is not None and end.at > since and number not in life.lost:
                 found[f"{end.lane.value}_{end.outcome.value}"] += 1
                 found[f"{end.lane.value}_interrupted"] += end.interrupt_count if life is not last else 0
     found.update(f"{lane.value}_interrupted" for lane, at in last.watch.interruptions if at > since)
@@ -133,12 +137,12 @@ def _ended(item: Item) -> Any:
 
 
 def log_agrees(world: World, life: Life) -> None:
-    """One row for each item that ended, with what became of it."""
+    """One row for each item that ended, with what became of it, but for those that a failing disk did not take before the end."""
     if not life.killed:
         assert not life.watch.live, f"items without an end: {list(life.watch.live)}"
     question = f"SELECT sequence, caller, outcome, attempts, interrupt_count, total_s FROM invocation_log WHERE epoch = {life.tables.epoch}"
     rows = set(world.disk.rows(question))
-    ends = [item.ended for item in life.watch.items.values() if item.ended is not None]
+    ends = [item.ended for number, item in life.watch.items.items() if item.ended is not None and number not in life.lost]
     told = {(end.sequence, end.caller, end.outcome.value, end.attempts, end.interrupt_count, end.total_s) for end in ends}
     assert rows == told, f"log and events differ: {rows ^ told}"
 
@@ -187,8 +191,11 @@ def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -
     ways = [ask.whole, ask.error is not None, ask.refused is not None, ask.left_at is not None]
     assert sum(ways) == 1, f"request {ask.number} ended in {sum(ways)} ways: {ask}"
     assert set(CANARY.findall(b"".join(ask.parts))) <= {ask.canary.encode()}, f"request {ask.number} got somebody else's answer"
+    for error in (ask.refused, ask.error):
+        assert not isinstance(error, StorageUnavailable) or asks_for_claude(ask.model), f"request {ask.number} waits for the disk: {error}"
     if ask.refused is not None:
         assert not calls, f"request {ask.number} was refused and run"
+        assert all(bill.owner != ask.number for bill in world.claude.bills), f"request {ask.number} was refused and is charged"
         return
     text_is_right(ask)
     if ask.left_at is not None:
@@ -227,7 +234,7 @@ def text_is_right(ask: Ask) -> None:
 def caps_held(world: World) -> None:
     """At no reservation was more set aside and spent than the largest cap that any of the settings had.
 
-    The disk calls it open what had ended in a process that was killed before it could write that.
+    The disk calls it open what had ended in a process that ended before it could write that, and for as long as it failed.
     """
     rows = world.disk.rows("SELECT caller, lane, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s, id FROM ledger")
     ended_usd = {name: usd(cost) for life in world.lives for name, cost in life.unwritten.items()}
@@ -238,15 +245,22 @@ def caps_held(world: World) -> None:
         mine = [row for row in rows if row[1] == "external" and caller in (None, row[0])]
         for last in mine:
             before = (row for row in mine if row[4] <= last[4] and day_of(world, row[4]) == day_of(world, last[4]))
-            used = sum(_held_usd(row, last[4], None if row is last else ended_usd.get(row[6])) for row in before)
+            used = sum(_held_usd(world, row, last[4], None if row is last else ended_usd.get(row[6])) for row in before)
             assert limit_usd is None or used <= limit_usd + 1e-9, f"{used} used or set aside of {limit_usd}, by {caller or 'all'}"
 
 
-def _held_usd(row: tuple[Any, ...], at_wall_s: float, ended_usd: float | None) -> float:
+def _held_usd(world: World, row: tuple[Any, ...], at_wall_s: float, ended_usd: float | None) -> float:
     _, _, reserved_usd, settled_usd, _, closed_wall_s, _ = row
     if ended_usd is not None:
         return ended_usd
-    return float(reserved_usd if closed_wall_s is None or closed_wall_s > at_wall_s else min(reserved_usd, settled_usd or 0.0))
+    is_open = closed_wall_s is None or (closed_wall_s > at_wall_s and not _may_be_late(world, at_wall_s, closed_wall_s))
+    return float(reserved_usd if is_open else min(reserved_usd, settled_usd or 0.0))
+
+
+def _may_be_late(world: World, at_wall_s: float, closed_wall_s: float) -> bool:
+    """What is closed on the disk at an instant may have ended before another one, since the disk failed meanwhile, or just had."""
+    shift_s = world.clock.wall() - world.now
+    return world.breaker.trouble.failed_between(at_wall_s - shift_s - RETRY_WRITE_S, closed_wall_s - shift_s)
 
 
 def ledger_agrees(world: World) -> None:
@@ -260,7 +274,7 @@ def ledger_agrees(world: World) -> None:
         ends = {ask.number: life.watch.items[ask.sequence].ended for ask in world.asks if ask.life == number and ask.by_claude}
         told = sum(nano_usd(end.cost_usd or 0.0) for end in ends.values() if end is not None)
         charged = sum(bill.nano_usd for bill in world.claude.bills if bill.owner in ends)
-        assert paid >= charged if life.killed else paid == told, f"life {number} paid {paid}, said {told} and was charged {charged}"
+        assert paid >= charged if life.unclean else paid == told, f"life {number} paid {paid}, said {told} and was charged {charged}"
         for bill in (bill for bill in world.claude.bills if bill.owner in ends):
             end = ends[bill.owner]
             cost = 0 if end is None else nano_usd(end.cost_usd or 0.0)

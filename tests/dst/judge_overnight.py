@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hearth.batch_types import BatchStatus
+from hearth.errors import StorageUnavailable
 from hearth.job_types import JobState, Webhook
 from tests.dst.asks import Ask
 from tests.dst.calls import nothing_goes_on
@@ -36,16 +37,27 @@ def jobs_agree(world: World, calls: dict[int, list[CallRecord]]) -> None:
         assert job_id in states, f"{job_id} was accepted and is lost"
         state, attempts, result = states[job_id]
         assert JobState(state).is_end, f"{job_id} is {state}"
-        assert attempts <= most + sum(life.killed for life in world.lives), f"{job_id} was started {attempts} times"
-        assert said[job_id] == 1 or any(life.killed for life in world.lives), f"nobody was told of the end of {job_id}"
+        assert attempts <= most + sum(life.unclean for life in world.lives), f"{job_id} was started {attempts} times"
+        never_known = ask.key is not None and ask.given_up  # refused, kept all the same, and cancelled there before it was asked for again
+        untold_for_a_reason = any(life.unclean for life in world.lives) or (state == "cancelled" and never_known)
+        assert said[job_id] == 1 or untold_for_a_reason, f"nobody was told of the end of {job_id}"
         assert state != "cancelled" or ask.left_at is not None or ask.given_up, f"nobody has cancelled {job_id}"
         if ask.left_at is not None:
             assert state == "cancelled", f"{job_id} was cancelled and is {state}"
             nothing_goes_on(ask, ask.left_at, calls.get(ask.number, []))
         if state == "completed":
             assert json.loads(result)["response"] == ask.text, f"{job_id} has another's answer: {result}"
+    for ask in (ask for ask in world.asks if ask.job_id and ask.refused is not None):
+        if not may_be_kept(world, ask):
+            assert ask.job_id not in states, f"{ask.job_id} was refused and is kept"
+            assert not calls.get(ask.number), f"{ask.job_id} was refused and runs"
     for end in (end for end in ends if not end.job_id.startswith("batch_req_")):
         assert states[end.job_id][0] == end.state, f"{end.job_id} is {states[end.job_id][0]}, said {end.state}"
+
+
+def may_be_kept(world: World, ask: Ask) -> bool:
+    """It was refused by a disk that may have kept it, and the process ended before that was put right."""
+    return isinstance(ask.refused, StorageUnavailable) and world.lives[ask.life].unclean
 
 
 # Batches.
@@ -73,10 +85,11 @@ def batches_agree(world: World, calls: dict[int, list[CallRecord]]) -> None:
             continue
         ended_wall_s, expires_wall_s, status, *counts = rows[batch.batch_id]
         assert BatchStatus(status).is_end, f"{batch.batch_id} is {status}"
-        least = 0 if any(life.killed for life in world.lives) else 1
+        least = 0 if any(life.unclean for life in world.lives) else 1
         assert least <= told[batch.batch_id] <= 1, f"{batch.batch_id} was told to have ended {told[batch.batch_id]} times"
         _ended_for_a_reason(batch, status, at_its_time=ended_wall_s >= expires_wall_s)
         _lines_are_right(world, batch, counts, calls)
+        _refused_is_not_run(world, batch, calls)
         _nothing_after(world, batch, ended_wall_s - world.clock._wall_at_start, calls)
     for end in (end for life in world.lives for end in life.watch.batches_ended):
         said = (end.state, end.requests, end.completed, end.failed)
@@ -91,9 +104,14 @@ def _ended_for_a_reason(batch: Batch, status: str, *, at_its_time: bool) -> None
     elif status == BatchStatus.COMPLETED:
         assert not batch.spoiled, f"the file of {batch.batch_id} was not in order"
     elif status == BatchStatus.CANCELLED:
-        assert batch.given_up, f"nobody has cancelled {batch.batch_id}"
+        assert batch.given_up or batch.refused_by_disk, f"nobody has cancelled {batch.batch_id}"
     else:
         assert at_its_time, f"{batch.batch_id} has expired early"
+
+
+def _refused_is_not_run(world: World, batch: Batch, calls: dict[int, list[CallRecord]]) -> None:
+    for ask in batch.asks if batch.refused_by_disk else ():
+        assert not calls.get(ask.number) or may_be_kept(world, ask), f"{batch.batch_id} was refused and runs"
 
 
 def _lines_are_right(world: World, batch: Batch, counts: list[Any], calls: dict[int, list[CallRecord]]) -> None:
@@ -147,10 +165,11 @@ def hooks_agree(world: World) -> None:
     arrivals: dict[str, list[Arrival]] = {}
     for arrival in hooks.arrivals:
         arrivals.setdefault(arrival.headers["webhook-id"], []).append(arrival)
-    wanted = {ask.job_id: ask for ask in world.asks if ask.webhook_url is not None and ask.refused is None}
+    may_tell = (ask for ask in world.asks if ask.webhook_url is not None and (ask.refused is None or may_be_kept(world, ask)))
+    wanted = {ask.job_id: ask for ask in may_tell}
     assert set(arrivals) <= set(wanted), f"nobody asked to be told of {set(arrivals) - set(wanted)}"
     assert not hooks.unwanted, f"the owner does not allow {hooks.unwanted}"
-    _pauses_hold(hooks)
+    _pauses_hold(world, hooks)
     for job_id, ask in wanted.items():
         if job_id in rows:  # where the process died, it may never have been there
             state, webhook, attempts, ended_wall_s = rows[job_id]
@@ -186,7 +205,7 @@ def _told_or_given_up(world: World, ask: Ask, webhook: str, attempts: int, mine:
     settings = [settings.jobs.webhooks for settings in world.house.settings]
     host, job_id = urlsplit(ask.webhook_url or "").hostname or "", ask.job_id
     taken = [arrival for arrival in mine if arrival.answer == ""]
-    deaths = sum(life.killed for life in world.lives)
+    deaths = sum(life.killed for life in world.lives) + len(world.breaker.trouble.hits)
     assert webhook in {Webhook.DELIVERED, Webhook.FAILED}, f"{job_id} is still {webhook}"
     assert len(taken) <= 1 + deaths, f"{job_id} was told of {len(taken)} times"
     if webhook == Webhook.DELIVERED:
@@ -199,11 +218,12 @@ def _told_or_given_up(world: World, ask: Ask, webhook: str, attempts: int, mine:
     assert gone or tried or forbidden, f"{job_id} was given up after {attempts} attempts: {mine}"
 
 
-def _pauses_hold(hooks: Hooks) -> None:
-    """Nobody is asked again at once, within one life."""
+def _pauses_hold(world: World, hooks: Hooks) -> None:
+    """Nobody is asked again at once, within one life, unless the disk did not take what came of it."""
     last: dict[tuple[int, str], float] = {}
     for arrival in hooks.arrivals:
         key = (arrival.life, arrival.headers["webhook-id"])
         before = last.get(key)
-        assert before is None or arrival.at - before >= FIRST_PAUSE_S, f"told again after {arrival.at - (before or 0.0)} s"
+        if before is not None and not world.breaker.trouble.failed_between(before, arrival.at):
+            assert arrival.at - before >= FIRST_PAUSE_S, f"told again after {arrival.at - before} s"
         last[key] = arrival.at

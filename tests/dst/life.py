@@ -15,14 +15,17 @@ from hearth.config.settings import RateLimitSettings, Settings
 from hearth.errors import BackendGone, RateLimited
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.intake import Ticket
-from hearth.jobs.desk import Jobs
+from hearth.jobs.desk import STOP_S, Jobs
 from hearth.jobs.feeder import House
 from hearth.jobs.telling import Telling
 from hearth.observability.fanout import EventFanout
 from hearth.scheduling.inputs import TimerFired
+from hearth.storage.reporting import StorageReporter
+from hearth.storage.writer import StorageHealth
 from hearth.types import Lane, Sequence
 from tests.dst.claude import FakeClaude, NoPrices
 from tests.dst.disk import WholeDisk
+from tests.dst.failing_disk import Trouble
 from tests.dst.hooks import Hooks, SocketlessPoster
 from tests.dst.limits import AllStamps
 from tests.dst.more import More
@@ -30,13 +33,17 @@ from tests.dst.watch import Watch
 from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import LoopClock
 
+JUST_BEFORE_S = 5.0
+"""A write that failed so long before a stop may not have been tried again when it ends."""
+
 
 class Life:
     """A gateway from its start to its end.
 
     Attributes:
         watch: the judge of what it says; stamps: who was admitted, by brute force.
-        killed: it died at an instant, `killed_at`, instead of being stopped.
+        killed: it died at an instant, `killed_at`, instead of being stopped; cut_off: it was stopped while the disk failed, or just had.
+        lost: items that have ended, and of which no row came to the disk before the end.
     """
 
     def __init__(
@@ -52,12 +59,14 @@ class Life:
         hooks: Hooks | None = None,
     ) -> None:
         self.disk, self.clock, self.ollama, self.more = disk, clock, ollama, more
-        self.tables = disk.tables(clock)
-        self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members)
+        self.tables = disk.tables(clock, self._hear_of_the_disk)
+        self.watch = Watch(lambda: self.settings, thorough=thorough, members=self._members, failed_at=self._failed_at)
         self.stamps = AllStamps()
         self.killed, self.killed_at = False, -1.0
+        self.cut_off = False
+        self.lost: frozenset[int] = frozenset()
         self.unwritten: dict[str, int] = {}
-        """What calls have cost that had ended when it was killed, in nano-USD by reservation, and that the disk was not told."""
+        """What calls have cost that had ended when it ended, in nano-USD by reservation, and that the disk was not told."""
         self.closed = 0
         self._tasks_before: set[asyncio.Task[Any]] = set()
         self.gateway = Gateway(
@@ -70,6 +79,7 @@ class Life:
             history=self.tables.invocations,
             on_stop=(self._close,),
         )
+        self._reporter = StorageReporter(clock=clock, events=self.gateway.events)
         self.watch.state = self.gateway.worker.scheduler.state
         self.gateway.worker._on_decision = self.watch.decided
         self.purse = Purse(ledger=self.tables.ledger, clock=clock, events=self.gateway.events, config=lambda: self.gateway.config)
@@ -200,9 +210,26 @@ class Life:
             raise BackendGone
         return ticket
 
+    @property
+    def unclean(self) -> bool:
+        """Not all that it knew at its end is on the disk."""
+        return self.killed or self.cut_off
+
+    def _failed_at(self, instant: float) -> bool:
+        return self.disk.trouble is not None and self.disk.trouble.failed_between(instant, instant)
+
+    def _hear_of_the_disk(self, health: StorageHealth) -> None:
+        self._reporter.hear(health)
+
     async def end(self, grace_s: float | None = None) -> None:
         """Stop it in good order."""
+        stops_at = asyncio.get_running_loop().time()
         await self.gateway.stop(grace_s)
+        trouble = self.disk.trouble
+        if trouble is not None:
+            self.cut_off = trouble.failed_between(stops_at - JUST_BEFORE_S, asyncio.get_running_loop().time())
+            self.unwritten = dict(self.purse._unwritten)
+            self.lost = self._not_in_the_log(self.disk, trouble)
 
     async def kill(self) -> WholeDisk:
         """It dies now: connections are closed by the system, and nothing that it would still have done is ever seen.
@@ -214,8 +241,21 @@ class Life:
         self.killed, self.killed_at = True, asyncio.get_running_loop().time()
         self.unwritten = dict(self.purse._unwritten)
         self.watch.deaf = True
+        if left.trouble is not None:
+            self.lost = self._not_in_the_log(left, left.trouble)
         await self.gateway.stop(0.0)
         return left
 
+    def _not_in_the_log(self, disk: WholeDisk, trouble: Trouble) -> frozenset[int]:
+        """Only what has ended since the disk took something last may be missing."""
+        rows = {row[0] for row in disk.rows(f"SELECT sequence FROM invocation_log WHERE epoch = {self.tables.epoch}")}
+        ends = [item.ended for item in self.watch.items.values() if item.ended is not None and item.ended.sequence not in rows]
+        early = [end.sequence for end in ends if end.at < trouble.wrote_at]
+        if early or (ends and not trouble.hits):
+            self.watch.broken.append(f"items {early} are in no log, and the disk wrote at {trouble.wrote_at} s")
+        return frozenset(end.sequence for end in ends)
+
     async def _close(self) -> None:
         self.closed += 1
+        if self.tables.writer is not None:
+            await self.tables.writer.close(STOP_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from hearth.config.settings import CallerLimits, RateLimitSettings
 from hearth.errors import HearthError
@@ -49,14 +49,32 @@ class AllStamps:
 @coroutine
 def admitted(asking: Coroutine[Any, Any, T], judge: Callable[[HearthError | None], None]) -> Generator[Any, Any, T]:
     """What comes of it; `judge` hears of the refusal, if any, in the instant in which it is let in: before it waits for anything."""
-    try:
-        waits_for = asking.send(None)
-    except StopIteration as taken:
-        judge(None)
-        return cast("T", taken.value)
-    except HearthError as refusal:
-        judge(refusal)
-        raise
-    judge(None)
-    yield waits_for
-    return cast("T", (yield from asking))
+    return (yield from _Heard(asking, judge))
+
+
+class _Heard(Generator[Any, Any, T]):
+    """A coroutine, with somebody who hears of its first step."""
+
+    def __init__(self, asking: Coroutine[Any, Any, T], judge: Callable[[HearthError | None], None]) -> None:
+        self._asking = asking
+        self._judge: Callable[[HearthError | None], None] | None = judge
+
+    def send(self, value: Any) -> Any:
+        try:
+            waits_for = self._asking.send(value)
+        except StopIteration:
+            self._say(None)
+            raise
+        except HearthError as refusal:
+            self._say(refusal)
+            raise
+        self._say(None)
+        return waits_for
+
+    def throw(self, *error: Any) -> Any:
+        return self._asking.throw(*error)
+
+    def _say(self, refusal: HearthError | None) -> None:
+        judge, self._judge = self._judge, None
+        if judge is not None:
+            judge(refusal)

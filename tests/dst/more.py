@@ -21,14 +21,17 @@ class More(StrEnum):
     """Somebody else uses the model server."""
     ORDERS = "orders"
     """The owner drains, loads and unloads too, and whoever cancels cancels everything that he has."""
+    DISK = "disk"
+    """The disk fails now and then, and callers of jobs ask again."""
 
 
 def more_of(number: int) -> frozenset[More]:
     """What the house of a number has."""
     if number % EVERY != OFFSET:
         return frozenset()
-    rng = Random(f"more of {number}")
-    return frozenset(kind for kind in More if rng.random() < 0.5)
+    rng, fails = Random(f"more of {number}"), Random(f"disk of {number}").random() < 0.5  # drawn apart: the others stay what they were
+    drawn = frozenset(kind for kind in More if kind is not More.DISK and rng.random() < 0.5)
+    return drawn | {More.DISK} if fails else drawn
 
 
 def with_more(count: int) -> range:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from tests.scheduling.mutation import Mutant
 
-SHOWS_LATE = {"attempts before a parting do not count": 600}
+SHOWS_LATE = {
+    "attempts before a parting do not count": 600,
+    "a drain holds back what was gathered": 250,
+    "a cancel that the disk had taken all the same stops nothing": 300,
+    "a request whose cancel the disk had taken all the same outlives its batch": 300,
+}
 """By bug: the house from which on to look for it, where that is rare."""
 MORE = (
     Mutant(
@@ -214,5 +219,59 @@ MORE = (
         module="backend_watch",
         old="vanished=tuple(Unloaded(model=name) for name in vanished)))",
         new="vanished=()))",
+    ),
+    Mutant(
+        what="what waits while the disk fails is forgotten",
+        module="storage.backlog",
+        old="            self._jobs.extendleft(job for job in reversed([*jobs, *behind]) if job.future is None)\n",
+        new="            pass\n",
+    ),
+    Mutant(
+        what="a disk that is idle is never tried again",
+        module="storage.writer",
+        old="return [] if self._trouble is None else [probe]",
+        new="return []",
+    ),
+    Mutant(
+        what="a job that was refused stays on the disk",
+        module="storage.jobs",
+        old="if error.fault is StorageFault.IO and not _has_key(new):",
+        new="if False:",
+    ),
+    Mutant(
+        what="a job that is found by its key waits for nobody",
+        module="jobs.desk",
+        old="            await self._make_sure_of(accepted.job_id)\n",
+        new="            pass\n",
+    ),
+    Mutant(
+        what="a cancel that the disk had taken all the same stops nothing",
+        module="jobs.desk",
+        old=" or await self._goes_on_cancelled(record.job_id)",
+        new="",
+    ),
+    Mutant(
+        what="an end that the disk did not take is not written again",
+        module="jobs.feeder",
+        old="                return await write()\n            except StorageUnavailable:\n",
+        new="                return await write()\n            except StorageUnavailable as error:\n                raise error\n",
+    ),
+    Mutant(
+        what="a price that the disk did not take is not written again",
+        module="cloud.purse",
+        old="                await asyncio.sleep(RETRY_WRITE_S)\n                self._wake.set()\n",
+        new="                pass\n",
+    ),
+    Mutant(
+        what="a request whose cancel the disk had taken all the same outlives its batch",
+        module="batches.running",
+        old="        await self._jobs.cancel_doubtful()",
+        new="        ",
+    ),
+    Mutant(
+        what="nobody is told of a job whose cancel the disk had taken all the same",
+        module="jobs.feeder",
+        old="            await self._tell_what_is_recorded(run, came, attempt)\n",
+        new="            pass\n",
     ),
 )

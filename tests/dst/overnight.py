@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hearth.batch_types import NewBatch, NewFile
 from hearth.batches.desk import Batches
-from hearth.errors import HearthError
+from hearth.errors import HearthError, StorageUnavailable
 from hearth.jobs.addresses import check_webhook
 from hearth.types import Lane, Priority
 from tests.dst.asks import Ask
 from tests.dst.drawing import CALLERS, MODELS
 from tests.dst.life import Life
+from tests.dst.more import More
 
 if TYPE_CHECKING:
     from tests.dst.world import World
 
+T = TypeVar("T")
+
 DAY_S = 86_400.0
+AGAIN_S = 1.5
+"""After so long, whoever was refused by the disk asks again."""
+_ADMITTED = (
+    "SELECT caller, accepted_wall_s FROM jobs WHERE lane = 'external' AND id NOT GLOB 'batch_req_*' "
+    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external'"
+)
 ENDPOINTS = ("/v1/chat/completions", "/v1/embeddings")
 
 
@@ -33,6 +43,7 @@ class Batch:
         spoiled: a line of its file is wrong, so that nothing of it may run.
         accepted: it was promised; else it may be in the store all the same, where the process died.
         given_up: somebody who may has cancelled it.
+        refused_by_disk: it may be in the store for as long as the disk fails.
     """
 
     batch_id: str
@@ -43,6 +54,7 @@ class Batch:
     spoiled: bool
     accepted: bool = False
     given_up: bool = False
+    refused_by_disk: bool = False
 
     def content(self) -> bytes:
         """The file."""
@@ -73,15 +85,42 @@ class Overnight:
         new_lane, life = rng.choice((Lane.INTERNAL, Lane.EXTERNAL)), world.life
         if world.hooks is not None and rng.random() < 0.8:
             ask.webhook_url = world.hooks.url(ask.number)
+        if More.DISK in world.more and rng.random() < 0.5:
+            ask.key = f"key-{ask.number}"
         try:
             self._may_be_told(ask, life)
-            accepted = await life.jobs.accept(ask.as_job(new_lane))
+            await self._accepted(ask, new_lane, life)
         except HearthError as refusal:
             ask.refused = refusal
-            return
-        assert accepted.is_new
+            if ask.key is not None:
+                world.go(self._ask_again(ask, new_lane))
+
+    async def _accepted(self, ask: Ask, lane: Lane, life: Life) -> None:
+        accepted = await life.jobs.accept(ask.as_job(lane))
+        assert accepted.is_new or ask.key is not None
         if not life.killed:
+            ask.job_id, ask.refused = accepted.job_id, None
             self.jobs[ask.job_id] = ask
+
+    async def _ask_again(self, ask: Ask, lane: Lane) -> None:
+        """With the same key, until it is taken by a process that lives to say so: there is one job."""
+        for time in count(1):
+            await asyncio.sleep(AGAIN_S)
+            ask.job_id = f"job_{time:02x}{ask.number:030x}"  # each answer of 202 would have an id of its own
+            try:
+                await self._accepted(ask, lane, self.world.life)
+            except HearthError:
+                continue
+            if ask.refused is None:
+                return
+
+    async def insist(self, doing: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the disk does not refuse it."""
+        while True:
+            try:
+                return await doing()
+            except StorageUnavailable:
+                await asyncio.sleep(AGAIN_S)
 
     @staticmethod
     def _may_be_told(ask: Ask, life: Life) -> None:
@@ -96,11 +135,13 @@ class Overnight:
         """Somebody gives a job up."""
         if not self.jobs:
             return
-        job_id = self.world.rng.choice(list(self.jobs))
-        life = self.world.life
-        record = await life.tables.jobs.find(job_id)
-        if record is not None and await life.jobs.cancel(record) and not life.killed:
-            self.jobs[job_id].left_at = self.world.now
+        job_id, world = self.world.rng.choice(list(self.jobs)), self.world
+        ask, life, asked_at = self.jobs[job_id], world.life, world.now
+        record = await self.insist(lambda: life.tables.jobs.find(job_id))
+        if record is not None and await self.insist(lambda: life.jobs.cancel(record)) and not life.killed:
+            ask.left_at = world.now
+        elif world.breaker.trouble.failed_between(asked_at, world.now):  # it may have been cancelled before that was said
+            ask.given_up = True
 
     async def batch(self) -> None:
         """A file with some requests, and a batch of it; the process may die at any point of that."""
@@ -133,6 +174,7 @@ class Overnight:
             await files.seal(number, NewFile(file_id=file_id, caller=batch.caller, filename="in.jsonl", life_s=30 * DAY_S))
             await self._desk(life).create(self._new(batch, file_id))
         except HearthError as refusal:
+            batch.refused_by_disk = isinstance(refusal, StorageUnavailable)
             for ask in batch.asks:
                 ask.refused = refusal
             return
@@ -158,7 +200,7 @@ class Overnight:
         if accepted:
             batch, life = self.world.rng.choice(accepted), self.world.life
             batch.given_up = True
-            await self._desk(life).cancel(batch.batch_id)
+            await self.insist(lambda: self._desk(life).cancel(batch.batch_id))
             self.look_at_cancelled(life, [batch])
 
     def look_at_cancelled(self, life: Life, batches: Iterable[Batch]) -> None:
@@ -174,6 +216,16 @@ class Overnight:
         for batch in mine:
             batch.given_up = True
         return {job_id for job_id, ask in self.jobs.items() if ask.caller == caller}, [batch for batch in mine if batch.accepted]
+
+    def admissions(self) -> list[tuple[str, float]]:
+        """Who was admitted in all lives, as far as a restart can know: those whose end was told and kept, jobs and batches, each once."""
+        world = self.world
+        items = [item for life in world.lives for number, item in life.watch.items.items() if number not in life.lost]
+        told = [item.ended for item in items if item.ended is not None]
+        once = [end for end in told if end.lane is Lane.EXTERNAL and not end.request_id.startswith(("job_", "batch_req_"))]
+        shift_s = world.now - world.clock.wall()
+        kept = world.disk.rows(_ADMITTED)
+        return [(end.caller, end.at - end.total_s) for end in once] + [(caller, wall_s + shift_s) for caller, wall_s in kept]
 
     def is_done(self) -> bool:
         """Everything that is on the disk has ended, and been told."""

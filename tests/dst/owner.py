@@ -48,7 +48,7 @@ class Owner:
         self._given_up_by(caller)
         jobs, batches = world.overnight.give_up(caller)
         waiting = [item for item in life.watch.live.values() if item.queued.caller == caller and item.waits]
-        await cancelling.cancel_caller(life.gateway, caller)
+        await world.overnight.insist(lambda: cancelling.cancel_caller(life.gateway, caller))
         if not life.killed:
             going = {f"item {item.queued.sequence}" for item in waiting if item.ended is None and item.queued.request_id not in jobs}
             going |= jobs & {row[0] for row in world.disk.rows("SELECT id FROM jobs WHERE state IN ('queued', 'running')")}

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.dst.judge import judge_end, judge_rest
-from tests.dst.more import More
+from tests.dst.more import More, more_of
 from tests.dst.watch import Endless
 from tests.dst.world import World
 from tests.support.virtual_time import HORIZON_S, run_virtual
@@ -20,9 +20,9 @@ __all__ = ["Endless", "lived", "simulated"]
 STEPS = 14
 
 
-def simulated(number: int, *, everything: bool = False) -> World:
-    """The story of a number; another one where its house has everything that a house can have."""
-    world = World(number, more=frozenset(More) if everything else None)
+def simulated(number: int, *, everything: bool = False, without: frozenset[More] = frozenset()) -> World:
+    """The story of a number; another one where its house has everything that a house can have, or not what it would have."""
+    world = World(number, more=(frozenset(More) if everything else more_of(number)) - without)
     return lived(world, lambda: world.live(STEPS), number)
 
 

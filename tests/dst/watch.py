@@ -24,6 +24,8 @@ from hearth.events import (
     JobEnded,
     JobRequeued,
     JobStarted,
+    StorageFailed,
+    StorageRecovered,
 )
 from hearth.scheduling.actions import Abort, Action, Cut, Preempt
 from hearth.scheduling.invariants import check
@@ -65,13 +67,21 @@ class Watch:
         broken: rules that were broken, with the instant.
         stops: `(at, sequence, attempt)` of every order to stop an attempt.
         paused: the owner has paused external work; draining: he wants no new work at all; resumed_at: he has taken that back.
+        disk_fails: it was told that nothing can be written.
         sharing: requests that may share a call of the model server.
 
     Args:
-        members: whose inputs a call for several carries, by its number.
+        members: whose inputs a call for several carries, by its number; failed_at: whether the disk failed at an instant.
     """
 
-    def __init__(self, settings: Callable[[], Settings], *, thorough: bool, members: Callable[[int], Iterable[int]] = lambda _: ()) -> None:
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        *,
+        thorough: bool,
+        members: Callable[[int], Iterable[int]] = lambda _: (),
+        failed_at: Callable[[float], bool] = lambda _: False,
+    ) -> None:
         self.items: dict[int, Item] = {}
         self.live: dict[int, Item] = {}
         self.broken: list[str] = []
@@ -83,8 +93,9 @@ class Watch:
         self.drained_at = -1.0
         self.interruptions: list[tuple[Lane, float]] = []
         self.paused = self.draining = False
+        self.disk_fails = False
         self.sharing: set[str] = set()
-        self._members = members
+        self._members, self._failed_at = members, failed_at
         self._doubts: list[tuple[ItemDispatched, list[Item], int]] = []
         self._at_once, self._decided_at = 0, -1.0
         self.state: State | None = None
@@ -104,6 +115,8 @@ class Watch:
             JobEnded: self._job_ended,
             BatchEnded: self.batches_ended.append,
             ConfigReloaded: self._reloaded,
+            StorageFailed: self._disk_failed,
+            StorageRecovered: self._disk_recovered,
         }
 
     def emit(self, event: Event) -> None:
@@ -253,6 +266,16 @@ class Watch:
             self._breaks(event.at, f"job {event.job_id} ends twice")
         self.jobs_ended.append(event)
         self.jobs_under_way.discard(event.job_id)
+
+    def _disk_failed(self, event: StorageFailed) -> None:
+        self.disk_fails = True
+        if not self._failed_at(event.at):
+            self._breaks(event.at, f"the disk is said to fail: {event}")
+
+    def _disk_recovered(self, event: StorageRecovered) -> None:
+        if not self.disk_fails or event.dropped:
+            self._breaks(event.at, f"the disk is said to be well again: {event}")
+        self.disk_fails = False
 
     def _reloaded(self, event: ConfigReloaded) -> None:
         self._reloaded_at = event.at

@@ -21,6 +21,7 @@ from tests.dst.asks import Ask, asker_of, askers_of, identity, words_of
 from tests.dst.claude import HAIKU, CloudFault, FakeClaude
 from tests.dst.disk import WholeDisk
 from tests.dst.drawing import CALLERS, MODELS, Drawn, houses
+from tests.dst.failing_disk import Breaker, Trouble
 from tests.dst.hooks import Hooks
 from tests.dst.life import Life
 from tests.dst.limits import admitted
@@ -36,10 +37,6 @@ GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
 EMBEDDINGS = ("/api/embed", "/v1/embeddings")
 CALL_FAULTS = tuple(fault for fault in CallFault if fault is not CallFault.SLOW)
 CLOUD_FAULTS = tuple(CloudFault)
-_ADMITTED = (
-    "SELECT caller, accepted_wall_s FROM jobs WHERE lane = 'external' AND id NOT GLOB 'batch_req_*' "
-    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external'"
-)
 REST_S = 40.0
 LOOK_S = 4.0
 """Between two looks at what is left."""
@@ -68,7 +65,8 @@ class World:
         self.ollama = self._ollama(models)
         self.hooks = Hooks(rng) if More.WEBHOOKS in self.more else None
         self.claude = FakeClaude(self._claude_says)
-        self.disk = WholeDisk()
+        self.breaker = Breaker(self, Trouble())
+        self.disk = WholeDisk(trouble=self.breaker.trouble if More.DISK in self.more else None)
         self.clock = LoopClock(wall_at_start=wall_at_start)
         self.asks: list[Ask] = []
         self.lives: list[Life] = []
@@ -121,6 +119,7 @@ class World:
         if More.BATCHES in self.more:
             asyncio.get_running_loop().set_default_executor(AtOnce())
         await self.ollama.settled()
+        await self.breaker.well()
         settings = self.rng.choice(self.house.settings)
         life = Life(
             settings,
@@ -132,17 +131,9 @@ class World:
             more=self.more,
             hooks=self.hooks,
         )
-        past = self.admissions()
+        past = self.overnight.admissions()
         self.lives.append(life)
         await life.start(past)
-
-    def admissions(self) -> list[tuple[str, float]]:
-        """Who was admitted in all lives, as far as a restart can know: those whose end was told, and jobs and batches, each once."""
-        told = [item.ended for life in self.lives for item in life.watch.items.values() if item.ended is not None]
-        once = [end for end in told if end.lane is Lane.EXTERNAL and not end.request_id.startswith(("job_", "batch_req_"))]
-        shift_s = self.now - self.clock.wall()
-        kept = self.disk.rows(_ADMITTED)
-        return [(end.caller, end.at - end.total_s) for end in once] + [(caller, wall_s + shift_s) for caller, wall_s in kept]
 
     async def restart(self) -> None:
         """Stop it in good order and start it again."""
@@ -308,6 +299,7 @@ class World:
     def more_deeds(self) -> dict[Callable[[], Awaitable[None]], float]:
         """What may happen in a house that has more than others."""
         deeds: dict[More, dict[Callable[[], Awaitable[None]], float]] = {
+            More.DISK: {self.breaker.breaks: 4.0, self.overnight.job: 3.0},
             More.EMBEDDINGS: {self.embed: 6.0},
             More.BATCHES: {self.overnight.batch: 3.0, self.overnight.cancel_batch: 1.0},
             More.WEBHOOKS: {self.overnight.job: 6.0},
@@ -324,10 +316,11 @@ class World:
             faults.clear()
         if self.hooks is not None:
             self.hooks.kind = True
+        self.breaker.trouble.repair()
         life = self.life
         self.owner.resume()
         life.gateway.orders.unpin()
-        durable = len(self.overnight.jobs) + sum(len(batch.asks) for batch in self.overnight.batches.values())
+        durable = sum(ask.is_job for ask in self.asks)
         bound_s = 120.0 + 120.0 * (len(life.watch.live) + durable)
         began_at = self.now
         await asyncio.sleep(LOOK_S)  # a process that has just begun does not know yet what its predecessor left

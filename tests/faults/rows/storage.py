@@ -52,6 +52,7 @@ PART = Part(
                 "wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_and_welcome_again",
                 "wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound",
             ),
+            shown("dst/test_worlds", "no_world_breaks_a_rule"),
         ),
         row(
             "F-56",
