@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -112,3 +113,18 @@ def test_a_name_cannot_drive_the_terminal(hearth, logging):
 @pytest.mark.parametrize("options", [("--limit", "0"), ("--limit", "1001"), ("--outcome", "lost")])
 def test_what_the_gateway_would_not_take_ends_with_2(hearth, options):
     assert hearth("log", *options).exit_code == 2
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_no_broken_words(hearth, logging):
+    logging.put(PAGE, {"items": [item(model="qwen2.5:32b-instruct-q6_K", caller="n8n", task_type="generate_digest")]})
+    head, row = lines_of(hearth("log", "--url", logging.url, COLUMNS="80"))
+    assert head == "ended caller model outcome queue total"
+    assert row.endswith("n8n qwen2.5:32b-instruct-q6_K completed 2.5 s 44 s")
+
+
+def test_a_model_that_fits_nowhere_is_broken_and_nothing_else(hearth, logging):
+    logging.put(PAGE, {"items": [item(model="m" * 60)]})
+    head, *rows = lines_of(hearth("log", "--url", logging.url, COLUMNS="60"))
+    assert head == "ended caller model outcome total"
+    assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d open-webui m+ completed 44 s", rows[0])
+    assert "".join(row.removesuffix("completed 44 s").split()[-1] for row in rows) == "m" * 60

@@ -59,3 +59,14 @@ def test_odd_fields_are_drawn_as_dashes_and_names_cannot_move_the_cursor(hearth,
     result = hearth("models", "--url", busy.url)
     assert result.exit_code == 0
     assert lines(result)[1] == "x\ufffd[2J in memory 0 of 0 - - -"
+
+
+@pytest.mark.parametrize(
+    ("columns", "head"), [("80", "model state running waiting on the GPU"), ("60", "model state running"), ("20", "model state running")]
+)
+def test_a_narrow_terminal_has_fewer_columns(hearth, busy, columns, head):
+    name = "qwen2.5:32b-instruct-q6_K"
+    busy.put(PAGE, {"models": [{**HOME, "name": name}, DISK]})
+    shown = lines(hearth("models", "--url", busy.url, COLUMNS=columns))
+    assert (shown[0] == head) is (columns != "20")
+    assert (f"{name} home" in shown[1]) is (columns != "20")

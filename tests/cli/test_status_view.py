@@ -183,3 +183,10 @@ def test_truth_values_are_not_numbers():
 )
 def test_durations_read_as_people_say_them(seconds, words):
     assert duration(seconds) == words
+
+
+def test_a_narrow_terminal_shows_whole_models_and_no_tasks():
+    stream = io.StringIO()
+    console_for(stream, environ={"COLUMNS": "60"}).print(status_view(busy()))
+    assert "task" not in stream.getvalue()
+    assert len(re.findall(r"^waits .*qwen2\.5:32b-instruct-q6_K ", stream.getvalue(), re.MULTILINE)) == 1

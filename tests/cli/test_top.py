@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from tests.cli.stub_gateway import recorded
 from tests.cli.test_console import Terminal
 
 
-def drawn(answer: dict[str, Any], *, rows: int = 20, problem: str = "") -> list[str]:
+def drawn(answer: dict[str, Any], *, rows: int = 20, problem: str = "", columns: int = 140) -> list[str]:
     stream = io.StringIO()
-    console_for(stream, environ={"COLUMNS": "140"}).print(top_view(answer, rows=rows, problem=problem))
+    console_for(stream, environ={"COLUMNS": str(columns)}).print(top_view(answer, rows=rows, problem=problem))
     return [" ".join(line.split()) for line in stream.getvalue().splitlines() if line.strip()]
 
 
@@ -60,6 +61,19 @@ def test_a_drain_that_the_owner_ordered_and_a_pause_are_shown():
     lines = drawn(recorded("status_busy") | {"orders": {"draining": True, "paused": ["external"]}})
     assert lines[0].endswith("DRAINING")
     assert "order paused: requests of other programs wait" in lines
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers():
+    lines = drawn(recorded("status_busy"), columns=80)
+    assert lines[1] == "# caller model waited runs / starts in"
+    assert "critical 44 router qwen2.5:32b-instruct-q6_K 0.4 s -" in lines
+
+
+def test_names_are_cut_where_there_is_no_room_and_numbers_are_not():
+    answer = recorded("status_busy")
+    answer["running"][0]["caller"] = "a-caller-with-a-very-long-name"
+    lines = drawn(answer, columns=60)
+    assert any(re.fullmatch(r"answers 42 a-\S*… qwen\S*… 0\.2 s 3\.4 s", line) for line in lines)
 
 
 def test_a_low_terminal_shows_fewer_requests_and_says_how_many_are_missing():

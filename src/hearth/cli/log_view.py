@@ -13,11 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.answers import number, parts, printable
+from hearth.cli.fitting import Fitting
 from hearth.cli.status_view import duration
 
 _TEXTS = ("ended", "caller", "model", "task", "outcome")
 _PHASES = {"queue": "queue_s", "swap": "swap_s", "first byte": "first_byte_s", "backend": "backend_s", "total": "total_s"}
 _NUMBERS = (*_PHASES, "tokens")
+_EXPENDABLE = ("first byte", "backend", "swap", "task", "tokens", "queue")
 
 
 def log_view(answer: Mapping[str, object]) -> RenderableType:
@@ -27,12 +29,12 @@ def log_view(answer: Mapping[str, object]) -> RenderableType:
         return Text("nothing has ended that matches", style="dim")
     table = Table(box=None, pad_edge=False, show_edge=False)
     for name in _TEXTS:
-        table.add_column(name, header_style="dim", overflow="fold")
+        table.add_column(name, header_style="dim", overflow="fold", no_wrap=name == "ended")
     for name in _NUMBERS:
         table.add_column(name, justify="right", header_style="dim", no_wrap=True)
     for row in rows:
         table.add_row(_ended(row), _name(row, "caller"), _name(row, "model"), _name(row, "task_type"), _outcome(row), *_numbers(row))
-    return table
+    return Fitting(table, expendable=_EXPENDABLE)
 
 
 def _ended(row: Mapping[str, object]) -> str:

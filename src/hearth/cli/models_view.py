@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.answers import number, parts, printable
+from hearth.cli.fitting import Fitting
 
 _MIB_PER_GIB = 1024.0
 _STYLES = {"in memory": "green", "loading": "yellow", "unloading": "yellow"}
+_EXPENDABLE = ("size", "waiting", "on the GPU")
 
 
 def models_view(answer: Mapping[str, object]) -> RenderableType:
@@ -21,14 +23,14 @@ def models_view(answer: Mapping[str, object]) -> RenderableType:
         return Text("no models are installed", style="dim")
     table = Table(box=None, pad_edge=False, show_edge=False)
     for name in ("model", "", "state"):
-        table.add_column(name, header_style="dim", overflow="fold")
+        table.add_column(name, header_style="dim", overflow="fold", min_width=14 if name == "state" else None)
     for name in ("running", "waiting", "on the GPU", "size"):
         table.add_column(name, justify="right", header_style="dim", no_wrap=True)
     for model in sorted(models, key=lambda model: (model.get("resident") is not True, str(model.get("name")))):
         state = _state(model)
         home = Text("home" if model.get("home") is True else "", style="cyan")
         table.add_row(printable(model.get("name") or "-"), home, Text(state, style=_STYLES.get(state, "dim")), *_numbers(model))
-    return table
+    return Fitting(table, expendable=_EXPENDABLE)
 
 
 def _state(model: Mapping[str, object]) -> str:

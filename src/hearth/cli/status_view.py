@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.answers import printable
+from hearth.cli.fitting import Fitting
 from hearth.cli.status_page import BackendState, CardState, GpuState, ItemRow, Lane, LaneLatency, StatusPage, read_status
 
 _COLUMNS = ("", "#", "caller", "model", "task", "for")
@@ -50,7 +51,7 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _work(page: StatusPage) -> Table:
+def _work(page: StatusPage) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_edge=False)
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in {"#", "for"} else "left", header_style="dim")
@@ -60,7 +61,7 @@ def _work(page: StatusPage) -> Table:
         table.add_row(Text("idle", style="dim"), *[""] * 5)
     for lane in page.lanes:
         _add_waiting(table, lane)
-    return table
+    return Fitting(table, expendable=("task",))
 
 
 def _add_waiting(table: Table, lane: Lane) -> None:

@@ -10,10 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.answers import number, part, parts, printable, text
+from hearth.cli.fitting import Fitting
 from hearth.cli.status_page import read_status
 from hearth.cli.status_view import duration, emulator_notice, facts
 
 _COLUMNS = ("", "#", "caller", "model", "task", "prompt", "waited", "runs / starts in")
+_NAMES = ("caller", "model", "task")
 _CALLERS_SHOWN = 8
 _OTHER_LINES = 20
 """What stands on the screen besides requests, generously counted."""
@@ -60,7 +62,7 @@ def _requests(answer: Mapping[str, object], rows: int) -> RenderableType:
         return Text("nothing runs and nobody waits", style="dim")
     table = Table(box=None, pad_edge=False, show_edge=False)
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in {"", "caller", "model", "task"} else "right", header_style="dim", no_wrap=True)
+        table.add_column(name, justify="left" if name in {"", *_NAMES} else "right", header_style="dim", no_wrap=name not in {"", *_NAMES})
     shown = [*running, *waiting][:rows]
     for item in shown:
         table.add_row(*_cells(item))
@@ -68,7 +70,7 @@ def _requests(answer: Mapping[str, object], rows: int) -> RenderableType:
     unseen = len(running) + int(pending) - len(shown)
     if unseen > 0:
         table.add_row(Text(f"... and {unseen} more", style="dim"), *[""] * (len(_COLUMNS) - 1))
-    return table
+    return Fitting(table, expendable=("prompt", "task"))
 
 
 def _cells(item: Mapping[str, object]) -> tuple[Text | str, ...]:
