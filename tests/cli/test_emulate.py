@@ -89,6 +89,7 @@ def test_a_models_file_that_is_not_usable_ends_with_2(hearth, tmp_path, content)
     result = hearth("emulate", "--models", str(path))
     assert result.exit_code == 2
     assert f"  {path}: " in result.stderr
+    assert "Errno" not in result.stderr
 
 
 @pytest.mark.parametrize("args", [("--speed", "0"), ("--speed", "-1"), ("--port", "65536"), ("--parallel", "0"), ("--vram-gb", "-1")])

@@ -99,7 +99,7 @@ def test_a_file_is_read_as_text(busy, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content", "code", "said"),
-    [("missing", None, 1, "cannot be read"), ("image", b"\xff\xfe\x00", 1, "UTF-8"), ("blank", b" \n", 2, "the prompt is empty")],
+    [("missing", None, 2, "cannot be read"), ("image", b"\xff\xfe\x00", 2, "UTF-8"), ("blank", b" \n", 2, "the prompt is empty")],
 )
 def test_what_is_no_prompt_is_not_sent(busy, tmp_path: Path, name, content, code, said):
     if content is not None:
@@ -120,10 +120,17 @@ def test_json_prints_one_object_with_what_it_took(busy):
         "output": "because",
         "prompt_tokens": 12,
         "output_tokens": 2,
-        "queue_position": "3",
-        "estimated_wait_s": "12.5",
+        "queue_position": 3,
+        "estimated_wait_s": 12.5,
         "served_by": None,
     }
+
+
+@pytest.mark.parametrize("odd", ["", "soon", "NaN", "[3]", "true"])
+def test_a_wait_that_is_no_number_is_none(busy, odd):
+    answers(busy, LAST)
+    busy.answer_headers = {"X-Estimated-Wait-Seconds": odd}
+    assert json.loads(submitted(busy, "--model", "m", "--json").stdout)["estimated_wait_s"] is None
 
 
 @pytest.mark.parametrize(("status", "error"), [(404, "model 'm' not found"), (429, "limit of 10 a minute"), (503, "the queue is full")])

@@ -15,6 +15,7 @@ from hearth.api.visit import Visit
 
 VISIT = "hearth.visit"
 IDENTITY = "hearth.identity"
+NOT_JSON = "the body is not usable JSON"
 _PROBLEMS_TOLD = 10
 _PROBLEM_CHARS = 500
 
@@ -33,6 +34,8 @@ def identity_of(request: Request) -> Identity:
 
 def problem_of(place: Sequence[object], problem: Mapping[str, Any]) -> str:
     """`field: what is wrong with it`; pydantic's own words already say what to do."""
+    if problem.get("type") == "json_invalid":
+        return f"{NOT_JSON}: {problem['ctx']['error']} at character {place[-1]}"
     what = "unknown field; leave it out" if problem.get("type") == "extra_forbidden" else str(problem.get("msg"))
     return f"{'.'.join(map(str, place)) or 'body'}: {what}"
 

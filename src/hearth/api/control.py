@@ -19,7 +19,7 @@ from starlette.routing import Match, Route
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
-from hearth.api.asked import IDENTITY, VISIT, Caller, CurrentVisit, identity_of, in_a_line, problem_of, visit_of
+from hearth.api.asked import IDENTITY, NOT_JSON, VISIT, Caller, CurrentVisit, identity_of, in_a_line, problem_of, visit_of
 from hearth.api.batches import BatchPages, add_batch_pages
 from hearth.api.completions import CompletionBody, Completions
 from hearth.api.dashboard.feed import DashboardFeed
@@ -263,7 +263,7 @@ class Control:
     async def _on_http(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
         known: dict[int, HearthError] = {404: NotFound(), 405: MethodNotAllowed()}
-        response = await self._on_error(request, known.get(status, BadRequest("the body is not usable JSON")))
+        response = await self._on_error(request, known.get(status, BadRequest(NOT_JSON)))
         if status == 405:
             response.headers["allow"] = ", ".join(sorted(self._methods_at(request.scope)))
         return response

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import Standing, admit, standing_of
-from hearth.api.asked import Caller, CurrentVisit, in_a_line, problem_of
+from hearth.api.asked import NOT_JSON, Caller, CurrentVisit, in_a_line, problem_of
 from hearth.api.idempotency import headers_of, key_of
 from hearth.api.visit import Visit
 from hearth.clock import RequestIds
@@ -169,7 +169,7 @@ def _asked(body: bytes) -> JobBody:
     except ValidationError as error:
         raise BadRequest(in_a_line([problem_of(each["loc"], each) for each in error.errors()])) from error
     except (ValueError, RecursionError) as error:
-        raise BadRequest("the body is not usable JSON") from error
+        raise BadRequest(NOT_JSON) from error
 
 
 def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Settings) -> Priority:

@@ -110,8 +110,10 @@ def read_models(path: Path | None) -> tuple[EmulatedModel, ...]:
         return tuple(EmulatedModel(profile=profile) for profile in default_profiles())
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: is not text in UTF-8"]) from error
     return load_profiles(text, source=str(path))
 
 

@@ -6,6 +6,7 @@ The text goes to stdout, everything else to stderr. Leaving (Ctrl-C) hangs up, w
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,8 @@ from hearth.types import Priority
 _GENERATE = "/api/generate"
 _FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _NUMBERS = {"prompt_tokens": "prompt_eval_count", "output_tokens": "eval_count"}
-_HEADERS = {"queue_position": "x-queue-position", "estimated_wait_s": "x-estimated-wait-seconds", "served_by": "x-hearth-served-by"}
+_WAITS = {"queue_position": "x-queue-position", "estimated_wait_s": "x-estimated-wait-seconds"}
+_SERVED_BY = "x-hearth-served-by"
 
 
 @click.command
@@ -81,9 +83,9 @@ def _prompt(path: Path) -> str:
         raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         text = raw.decode("utf-8-sig")
     except OSError as error:
-        raise CommandFailed(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise click.UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise CommandFailed(f"{path}: is not text in UTF-8") from error
+        raise click.UsageError(f"{path}: is not text in UTF-8") from error
     if not text.strip():
         raise click.UsageError("the prompt is empty: name a file, or pipe the text in")
     return text
@@ -144,7 +146,17 @@ class Received:
     def summary(self) -> dict[str, object]:
         """The text, tokens, and what the gateway said of the wait."""
         numbers = {name: self.last.get(source) for name, source in _NUMBERS.items()}
-        return {"output": self.text, **numbers, **{name: self.headers.get(header) for name, header in _HEADERS.items()}}
+        waits = {name: _number(self.headers.get(header)) for name, header in _WAITS.items()}
+        return {"output": self.text, **numbers, **waits, "served_by": self.headers.get(_SERVED_BY)}
+
+
+def _number(header: str | None) -> float | None:
+    """As the gateway wrote it, whole or not; None where it is no number."""
+    try:
+        found = json.loads(header or "null")
+    except ValueError:
+        return None
+    return found if type(found) in {int, float} and math.isfinite(found) else None
 
 
 def waiting_line(client: GatewayClient, request_id: str) -> AbstractContextManager[Callable[[], None]]:
