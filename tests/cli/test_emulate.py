@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from hearth.cli.console import console_for
-from hearth.cli.emulate import EmulatorPlan, read_models, run_emulator
+from hearth.cli.emulate import EmulatorPlan, models_table, read_models, run_emulator
 from hearth.emulator.quirks import Quirk, QuirkName
+from hearth.service_model import default_profiles
 
 
 def plan(*, port: int = 0, speed: float = 20.0, models_file: Path | None = None) -> EmulatorPlan:
@@ -43,6 +44,14 @@ async def test_it_says_where_it_listens_and_what_the_models_can_do():
     assert "20 times as fast as real" in said.getvalue()
     assert ["llama3.1:8b", "6.2", "GiB", "0.1", "s", "77,300", "tokens/s", "2,240", "tokens/s", "131,072", "tokens"] in rows
     assert next(row for row in rows if row[:1] == ["nomic-embed-text"])[-3] == "-"
+
+
+def test_a_narrow_terminal_shows_the_names_of_the_models_whole():
+    said = io.StringIO()
+    console_for(said, environ={"COLUMNS": "80"}).print(models_table(default_profiles(), speed=1.0))
+    head, *rows = [" ".join(line.split()) for line in said.getvalue().splitlines()]
+    assert head == "model GPU memory load prompt answer"
+    assert {row.split()[0] for row in rows} == {profile.name for profile in default_profiles()}
 
 
 async def test_it_answers_like_an_ollama_until_it_is_stopped():

@@ -75,6 +75,17 @@ def test_several_workloads_are_a_table_each(hearth):
     assert sum(line.startswith("affinity ") for line in lines) == 2
 
 
+@pytest.mark.parametrize("columns", ["80", "50"])
+def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(hearth, columns):
+    result = hearth("simulate", "--workload", "house_day", "--policy", "fifo", COLUMNS=columns)
+    lines = result.stdout.splitlines()
+    assert lines[0].strip() == "house_day"
+    assert "swaps" in result.stdout
+    assert "interrupted" not in result.stdout
+    assert "…" not in result.stdout
+    assert columns == "50" or len(lines) == len(("title", "units", "heads", "fifo"))
+
+
 def test_an_unknown_workload_is_a_usage_error_that_names_the_known_ones(hearth):
     result = hearth("simulate", "--workload", "nonsense")
     assert result.exit_code == 2

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from hearth.cli.answers import printable
 from hearth.cli.console import console_for
+from hearth.cli.fitting import Fitting
 from hearth.cli.status_view import duration
 from hearth.cli.stopping import until_stopped
 from hearth.clock import SystemClock
@@ -140,10 +141,10 @@ async def run_emulator(plan: EmulatorPlan, console: Console, *, stopped: Callabl
         await emulator.stop()
 
 
-def models_table(profiles: tuple[ModelProfile, ...], *, speed: float) -> Table:
+def models_table(profiles: tuple[ModelProfile, ...], *, speed: float) -> RenderableType:
     """The models with the numbers a client will measure at that speed."""
     service = ServiceModel(profiles, speed=speed)
-    table = Table("model", box=None, pad_edge=False)
+    table = Table("model", box=None)
     for name in ("GPU memory", "load", "prompt", "answer", "context"):
         table.add_column(name, justify="right")
     for profile in profiles:
@@ -155,7 +156,7 @@ def models_table(profiles: tuple[ModelProfile, ...], *, speed: float) -> Table:
             f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s" if "completion" in profile.capabilities else "-",
             f"{profile.context_tokens:,} tokens",
         )
-    return table
+    return Fitting(table, expendable=("context", "GPU memory", "load"))
 
 
 async def _start(emulator: Emulator, plan: EmulatorPlan) -> str:

@@ -26,24 +26,27 @@ class Fitting:
                 break
             columns = [column for column in columns if column.header != name]
         fits = _needed(columns) <= options.max_width
-        kept = [replace(column.copy(), no_wrap=column.no_wrap or (fits and _is_single_words(column))) for column in columns]
-        fitted = Table(*kept, box=None, pad_edge=False, show_edge=False)
+        kept = [replace(column.copy(), no_wrap=column.no_wrap or (fits and _is_firm(column))) for column in columns]
+        whole = self._table
+        fitted = Table(
+            *kept, title=whole.title, title_justify="left", title_style=whole.title_style, box=None, pad_edge=False, show_edge=False
+        )
         for cells in zip(*(column.cells for column in columns), strict=True):
             fitted.add_row(*cells)
         yield fitted
 
 
-def _is_single_words(column: Column) -> bool:
-    """What rich may not take room from while there is some between the words of other columns."""
-    return all(len(str(cell).split()) < 2 for cell in column.cells)
+def _is_firm(column: Column) -> bool:
+    """Numbers and single words: rich may not take room from them while there is some between the words of other columns."""
+    return column.justify == "right" or all(len(str(cell).split()) < 2 for cell in column.cells)
 
 
 def _needed(columns: Sequence[Column]) -> int:
-    """Width that leaves every word whole, and every cell that must not wrap."""
+    """Width that leaves every word whole, and every number with its unit."""
     return sum(_width(column) for column in columns) + _GAP * (len(columns) - 1)
 
 
 def _width(column: Column) -> int:
-    texts = [str(each) for each in (column.header, *column.cells)]
-    unbroken = texts if column.no_wrap else [word for text in texts for word in text.split()]
+    lines = [line for each in (column.header, *column.cells) for line in str(each).splitlines()]
+    unbroken = lines if column.no_wrap or column.justify == "right" else [word for line in lines for word in line.split()]
     return max(column.min_width or 0, *map(cell_len, ("", *unbroken)))

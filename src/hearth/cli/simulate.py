@@ -17,6 +17,7 @@ import click
 
 from hearth.cli.console import console_for
 from hearth.cli.exits import CommandFailed
+from hearth.cli.fitting import Fitting
 from hearth.cli.gateway_options import gateway_options
 from hearth.cli.simulate_runs import PolicyRun, RunProgress, run_policies
 from hearth.cli.simulate_sources import ALL, SourceOptions, sources
@@ -32,6 +33,7 @@ from hearth.simulation.workloads import WORKLOADS
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _POLICIES = [policy.value for policy in PolicyName]
+_EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
 
 @click.command
@@ -113,7 +115,7 @@ def _print(runs: Sequence[PolicyRun]) -> None:
     titles = dict.fromkeys(run.workload for run in runs)
     for title in titles:
         rows = [findings(run.policy, run.run, run.estimates) for run in runs if run.workload == title]
-        console.print(comparison(rows, title=title))
+        console.print(Fitting(comparison(rows, title=title), expendable=_EXPENDABLE))
         if len(titles) > 1:
             console.print()
 
