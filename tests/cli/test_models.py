@@ -51,7 +51,9 @@ def test_json_is_the_gateways_own_answer(hearth, busy):
 @pytest.mark.parametrize("answer", [{}, {"models": None}, {"models": []}, {"models": ["x"]}])
 def test_no_models_is_said_in_words(hearth, busy, answer):
     busy.put(PAGE, answer)
-    assert lines(hearth("models", "--url", busy.url)) == ["no models are installed"]
+    assert lines(hearth("models", "--url", busy.url)) == [
+        "no models are known: none is installed, or the model server is down (see hearth status)"
+    ]
 
 
 def test_odd_fields_are_drawn_as_dashes_and_names_cannot_move_the_cursor(hearth, busy):

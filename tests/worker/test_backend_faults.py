@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
-from hearth.events import BackendCameUp, BackendWentDown, ItemResent, ResidencyDrifted
+from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemResent, ResidencyDrifted
 from hearth.types import Outcome
 from tests.support.fake_ollama import CallFault, FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -28,6 +28,15 @@ async def test_a_backend_that_is_down_at_the_start_fails_what_waited_long_enough
         assert house.now == 14.0
         assert house.ollama.calls == []
         assert len(house.events.of(BackendWentDown)) == 1
+
+
+@in_virtual_time
+async def test_the_start_names_a_backend_whose_version_nobody_knows():
+    house = House("a")
+    house.ollama.go_down()
+    async with house:
+        house.gateway.announce_start("http://127.0.0.1:8411")
+        assert house.events.of(GatewayStarted)[0].backend == "Ollama at http://fake"
 
 
 @in_virtual_time

@@ -20,7 +20,7 @@ def models_view(answer: Mapping[str, object]) -> RenderableType:
     """The table, what is in memory first. Never raises."""
     models = parts(answer, "models")
     if not models:
-        return Text("no models are installed", style="dim")
+        return Text("no models are known: none is installed, or the model server is down (see hearth status)", style="dim")
     table = Table(box=None, pad_edge=False, show_edge=False)
     for name in ("model", "", "state"):
         table.add_column(name, header_style="dim", overflow="fold", min_width=14 if name == "state" else None)
