@@ -11,12 +11,12 @@ from collections.abc import Callable
 from math import inf
 
 from hearth.clock import Clock
-from hearth.config.settings import Settings, load_options
+from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.errors import BackendError
 from hearth.events import BackendCameUp, BackendWentDown, ModelOffloaded, ResidencyDrifted
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
-from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, Unloaded
+from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, PolicyChanged, Unloaded
 from hearth.scheduling.state import State
 from hearth.types import InstalledModel, ResidentModel, canonical_model
 
@@ -132,10 +132,20 @@ class BackendWatch:
         self._came_up(version)
 
     async def refresh_installed(self) -> None:
-        """Read the list of installed models. Raises BackendError."""
+        """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
         models = await self._control.installed()
+        before = self._scheduler_settings()
         self._installed = {canonical_model(model.name).lower(): model for model in models}
-        self._one_of = _one_name_each(models, preferred=_named_in(self._settings()))
+        self._one_of = _one_name_each(models, self._settings(), before=frozenset(self._one_of.values()))
+        settings = self._scheduler_settings()
+        if settings != before:
+            self._post(PolicyChanged(settings=settings))
+
+    def _scheduler_settings(self) -> SchedulerSettings:
+        return SchedulerSettings.of(self._settings(), self._known_name)
+
+    def _known_name(self, model: str) -> str:
+        return self.name_of(model) or canonical_model(model)
 
     def _went_down(self, error: BackendError) -> None:
         if self._up is not False:
@@ -154,7 +164,7 @@ class BackendWatch:
         self._up, self._version = True, version
 
     def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
-        return {self.name_of(model.name) or canonical_model(model.name): model for model in models}
+        return {self._known_name(model.name): model for model in models}
 
     def _note_offloaded(self, before: dict[str, ResidentModel]) -> None:
         """Say which models came to run on the CPU since the last look; of those that we loaded a split one is no news (`SwapCompleted`)."""
@@ -190,14 +200,16 @@ def _is_offloaded(model: ResidentModel, *, has_gpu: bool) -> bool:
     return model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu)
 
 
-def _named_in(settings: Settings) -> frozenset[str]:
-    return frozenset(canonical_model(name) for name in (settings.gpu.home_model, *settings.models) if name)
-
-
-def _one_name_each(models: tuple[InstalledModel, ...], preferred: frozenset[str]) -> dict[str, str]:
-    """By digest the name that stands for the model: one that the owner uses, else the first in the alphabet."""
+def _one_name_each(models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]) -> dict[str, str]:
+    """By digest the name that stands for the model: one that the owner uses, else one that did `before`, else the alphabet's first."""
     names: dict[str, list[str]] = {}
     for model in models:
         if model.digest:
             names.setdefault(model.digest, []).append(canonical_model(model.name))
-    return {digest: min(same, key=lambda name: (name not in preferred, name)) for digest, same in names.items()}
+    chosen = {canonical_model(name).lower() for name in settings.models}
+    home = canonical_model(settings.gpu.home_model).lower()
+
+    def rank(name: str) -> tuple[bool, bool, bool, str]:
+        return name.lower() not in chosen, name.lower() != home, name not in before, name
+
+    return {digest: min(same, key=rank) for digest, same in names.items()}

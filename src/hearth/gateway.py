@@ -295,8 +295,6 @@ class Gateway:
         watch = self._watch
         return status.models(
             self.worker.scheduler.state,
-            self.config.settings.models,
-            self.config.scheduler_settings,
             installed=set(watch.installed),
             in_memory={canonical_model(model.name): model for model in watch.resident},
             offloaded=watch.offloaded,

@@ -14,7 +14,7 @@ from hearth.changes import Changes
 from hearth.chronicle import Chronicle
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Settings, load_options
+from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.dispatching import Dispatching
 from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
@@ -217,9 +217,8 @@ class LLMQueueWorker:
     def reload_config(self, config: GatewayConfig) -> None:
         """Put another configuration in force; what waits, runs and has been counted stays."""
         self._config = config
-        self.tracker.update(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self._mode_read_at = float("-inf")
-        self.post(inputs.PolicyChanged(settings=config.scheduler_settings))
+        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self._known_name)))
 
     # What is going on.
 
@@ -294,6 +293,8 @@ class LLMQueueWorker:
         actions = self.scheduler.handle(fact, now)
         if isinstance(fact, inputs.BackendDown):
             self._on_backend_down()
+        elif isinstance(fact, inputs.PolicyChanged):
+            self.tracker.update(fact.settings.gpu.home_model, fact.settings.gpu.alerts)
         elif isinstance(fact, inputs.Scheduled):
             self._events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
         self._dispatching.record(fact, now)

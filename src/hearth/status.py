@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 
-from hearth.config.settings import ModelSettings, SchedulerSettings
 from hearth.gpu_tracker import GpuTracker
 from hearth.scheduling import snapshot
 from hearth.scheduling.snapshot import EntryView, ResidentView
 from hearth.scheduling.state import State
-from hearth.types import Lane, QueueItem, ResidentModel, Sequence, canonical_model
+from hearth.types import Lane, QueueItem, ResidentModel, Sequence
 from hearth.work import Ended, Work
 
 NEXT_ITEMS = 20
@@ -62,14 +61,12 @@ def ended(of: Ended) -> dict[str, object]:
 
 def models(
     state: State,
-    known: Mapping[str, ModelSettings],
-    settings: SchedulerSettings,
     *,
     installed: AbstractSet[str],
     in_memory: Mapping[str, ResidentModel],
     offloaded: Collection[str],
 ) -> list[dict[str, object]]:
-    """Every model that is installed, resident or configured (`known`), with what is known of it."""
+    """Every model that is installed, resident or configured, with what is known of it."""
     residents = {view.model: view for view in snapshot.residents(state)}
     return [
         {
@@ -77,15 +74,15 @@ def models(
             "installed": name in installed,
             "resident": name in residents,
             "phase": residents[name].phase if name in residents else None,
-            "home": name == settings.gpu.home_model,
+            "home": name == state.home,
             "running": residents[name].running if name in residents else 0,
             "waiting": state.waiting.wants(name),
-            "parallel": settings.parallel(name),
+            "parallel": state.settings.parallel(name),
             "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
             "size_mib": round(in_memory[name].size_mib, 1) if name in in_memory else None,
             "offloaded": name in offloaded,
         }
-        for name in sorted(installed | set(residents) | {canonical_model(each) for each in known})
+        for name in sorted(installed | set(residents) | set(state.settings.models))
     ]
 
 

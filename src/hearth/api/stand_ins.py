@@ -49,6 +49,6 @@ class StandIns:
         here = [str(model["name"]) for model in models if model["resident"] and model.get("phase") != "unloading"]
         if named in here:
             return None
-        home = self._gateway.config.scheduler_settings.gpu.home_model
+        home = self._gateway.worker.scheduler.state.home
         able = [name for name in here if (name == home or name.lower() in self._talkative) and may_use(identity.models, name)]
         return min(able, key=lambda name: (name != home, name), default=None)

@@ -10,7 +10,7 @@ needs a restart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -139,13 +139,18 @@ class SchedulerSettings:
     wait_when_down_s: float = 10.0
 
     @classmethod
-    def of(cls, settings: Settings) -> SchedulerSettings:
-        """The scheduler's view of a whole settings tree, models under the names that Ollama lists."""
+    def of(cls, settings: Settings, name_of: Callable[[str], str] = canonical_model) -> SchedulerSettings:
+        """The scheduler's view of a whole settings tree, models under the names that Ollama lists.
+
+        Args:
+            name_of: the one name of a model, whichever of its names or spellings the owner has used.
+        """
+        others_first = sorted(settings.models.items(), key=lambda named: name_of(named[0]) == canonical_model(named[0]))
         return cls(
             scheduling=settings.scheduling,
             queue=settings.queue,
-            gpu=replace(settings.gpu, home_model=settings.gpu.home_model and canonical_model(settings.gpu.home_model)),
-            models=MappingProxyType({canonical_model(name): model for name, model in settings.models.items()}),
+            gpu=replace(settings.gpu, home_model=settings.gpu.home_model and name_of(settings.gpu.home_model)),
+            models=MappingProxyType({name_of(name): model for name, model in others_first}),
             wait_when_down_s=settings.backend.wait_when_down_s,
         )
 

@@ -1,0 +1,93 @@
+"""Models under several names and spellings: each is one model, whoever uses which of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import ModelSettings, Settings
+from hearth.events import ResidencyDrifted, SwapCompleted
+from hearth.types import InstalledModel
+from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import House, body_of, settings_with
+
+HOME_S = 2.0
+
+
+def replaced(settings: Settings, models: dict[str, ModelSettings]) -> Settings:
+    return replace(settings, models=models)
+
+
+class Twins(FakeOllama):
+    """All that is installed is one model under several names."""
+
+    def _listed(self) -> tuple[InstalledModel, ...]:
+        return tuple(InstalledModel(name=name, digest="one") for name in self.gpu.models)
+
+
+def swapped_to(house: House) -> list[str]:
+    return [event.to_model for event in house.events.of(SwapCompleted)]
+
+
+@pytest.mark.parametrize("spelling", ["A", "A:Latest", "library/a"])
+@in_virtual_time
+async def test_a_home_model_in_another_spelling_comes_home_once(spelling):
+    async with House("a", settings=settings_with(gpu={"home_model": spelling, "restore_home_delay_s": HOME_S})) as house:
+        await sleep_until(100.0)
+        assert swapped_to(house) == ["a:latest"]
+        assert (house.gpu_status["is_home"], house.gpu_status["home_model"]) == (True, "a:latest")
+        assert [model["home"] for model in await house.gateway.models()] == [True]
+        assert house.events.of(ResidencyDrifted) == []
+
+
+@in_virtual_time
+async def test_a_home_model_that_has_other_names_comes_home_once():
+    settings = settings_with(gpu={"home_model": "z", "restore_home_delay_s": HOME_S})
+    models = {"y": ModelSettings(parallel=2)}
+    async with House("x", "y", "z", settings=replaced(settings, models), ollama=Twins) as house:
+        await sleep_until(100.0)
+        assert swapped_to(house) == ["y:latest"]
+        assert house.gpu_status["is_home"]
+        assert house.events.of(ResidencyDrifted) == []
+
+
+@in_virtual_time
+async def test_what_is_set_for_a_model_counts_in_every_spelling():
+    async with House(FakeModel(name="a", parallel=2), settings=replaced(settings_with(), {"A": ModelSettings(parallel=2)})) as house:
+        tickets = [house.submit("a", service_s=4.0) for _ in range(2)]
+        for ticket in tickets:
+            await body_of(ticket)
+        assert house.ollama.calls[0].opened_at == house.ollama.calls[1].opened_at
+
+
+@in_virtual_time
+async def test_a_reload_may_name_the_home_model_in_any_spelling():
+    async with House("a", resident=("a",)) as house:
+        assert house.gateway.reload(GatewayConfig(settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S})))
+        await sleep_until(100.0)
+        assert swapped_to(house) == []
+        assert house.gpu_status["is_home"]
+
+
+@in_virtual_time
+async def test_a_home_model_that_is_installed_later_is_known_by_its_name_then():
+    async with House("b", settings=settings_with(gpu={"home_model": "A", "restore_home_delay_s": HOME_S})) as house:
+        house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest")
+        await sleep_until(100.0)
+        assert swapped_to(house) == ["a:latest"]
+        assert house.gpu_status["is_home"]
+
+
+@in_virtual_time
+async def test_a_copy_of_a_model_under_another_name_changes_nothing_for_those_who_wait():
+    async with House("b", ollama=Twins, settings=settings_with(backend={"check_interval_s": 1.0})) as house:
+        tickets = [house.submit("b", service_s=3.0) for _ in range(3)]
+        await sleep_until(1.0)
+        house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest")
+        for ticket in tickets:
+            await body_of(ticket)
+        assert swapped_to(house) == ["b:latest"]
+        assert house.events.of(ResidencyDrifted) == []
