@@ -79,11 +79,13 @@ class Swapper:
         try:
             await self._control.load(model, options, settings.gpu.swap_timeout_s)
             resident = await self._find(model)
-            if resident is None:
-                raise SwapFailed(f"the model server said that '{model}' is loaded, but does not list it")
         except HearthError as error:
             permanent = isinstance(error, ModelNotFound | SwapTimedOut)
             self._failed(model, error, LoadFailed(model=model, permanent=permanent))
+            return
+        if resident is None:
+            lie = SwapFailed(f"the model server said that '{model}' is loaded, but does not list it")
+            self._failed(model, lie, LoadFailed(model=model, unlisted=True))
             return
         self._errors.pop(model, None)
         self._offloaded[model] = 0 < resident.vram_mib < resident.size_mib

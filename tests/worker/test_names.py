@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings, Settings
-from hearth.events import ResidencyDrifted, SwapCompleted
-from hearth.types import InstalledModel
-from tests.support.fake_ollama import FakeModel, FakeOllama
+from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
+from hearth.types import InstalledModel, LoadOptions
+from tests.support.fake_gpu import Place
+from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, settings_with
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
 
 HOME_S = 2.0
 
@@ -91,3 +93,36 @@ async def test_a_copy_of_a_model_under_another_name_changes_nothing_for_those_wh
             await body_of(ticket)
         assert swapped_to(house) == ["b:latest"]
         assert house.events.of(ResidencyDrifted) == []
+
+
+class OneRunner(FakeOllama):
+    """All that is installed was made from the same weights: what is in memory serves for the others, under its own name."""
+
+    async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
+        if any(self.gpu.place(other) is Place.LOADED for other in self.gpu.models if other != model):
+            self.control.append(ControlRecord(at=self._now(), kind="load", model=model, options=options))
+            return
+        await super().load(model, options, timeout_s)
+
+
+@pytest.mark.parametrize("vram_gb", [24.0, 0.0])
+@in_virtual_time
+async def test_models_made_from_the_same_weights_are_served_one_after_the_other(vram_gb):
+    models = dict.fromkeys(("a", "butler"), ModelSettings(vram_gb=8.0))
+    settings = replaced(settings_with(gpu={"vram_gb": vram_gb}), models)
+    async with House("a", "butler", settings=settings, ollama=OneRunner, capacity_mib=math.inf) as house:
+        for model in ("a", "butler", "a", "butler"):
+            assert text_of(await body_of(house.submit(model))) == FULL_TEXT
+        assert swapped_to(house) == ["a:latest", "butler:latest", "a:latest", "butler:latest"]
+        assert len(house.events.of(SwapFailed)) == 1
+
+
+@in_virtual_time
+async def test_a_model_that_is_not_listed_though_nothing_else_is_there_may_share_the_memory_later():
+    models = dict.fromkeys(("a", "b"), ModelSettings(vram_gb=8.0))
+    settings = replaced(settings_with(gpu={"vram_gb": 24.0}), models)
+    async with House("a", "b", settings=settings, capacity_mib=math.inf) as house:
+        house.ollama.next_loads(LoadFault.LIE)
+        await body_of(house.submit("a"))
+        await body_of(house.submit("b"))
+        assert house.gpu_status["resident_models"] == ["a:latest", "b:latest"]

@@ -210,6 +210,8 @@ def _load_failed(state: State, fact: inputs.LoadFailed, now: float) -> list[Acti
     swap = state.residency.load_failed(model)
     if swap is None:
         return []
+    if fact.unlisted:
+        state.residency.keep_alone(model)
     if swap.why is SwapReason.HOME:
         state.home_failures += 1
     if state.down_since is not None and not permanent:

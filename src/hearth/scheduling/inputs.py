@@ -113,10 +113,16 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailed:
-    """Our load ended without the model being resident. `permanent`: trying once more cannot help (not installed, timed out)."""
+    """Our load ended without the model being resident.
+
+    Attributes:
+        permanent: trying once more cannot help (not installed, timed out).
+        unlisted: the model server said that it is loaded, and does not list it.
+    """
 
     model: str
     permanent: bool = False
+    unlisted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,7 @@ class Residency:
         self._settings = settings
         self._learned_mib: dict[str, float] = {}
         self._needs_mib: dict[str, float] = {}
+        self._alone: set[str] = set()
         self._sampled_mib: float | None = None
         self._foreign_mib = 0.0
         self.capacity_mib: float | None = None
@@ -123,7 +124,12 @@ class Residency:
         self.room_mib = None if capacity is None else max(0.0, capacity - self._foreign_mib)
 
     def need_mib(self, model: str, task_type: str | None = None) -> float | None:
-        """VRAM to reserve for a model: the task's budget, else as configured, else as learned from the backend, else None for unknown."""
+        """VRAM to reserve for a model: the task's budget, else as configured, else as learned from the backend, else None for unknown.
+
+        Unknown as well for what has to be alone.
+        """
+        if model in self._alone:
+            return None
         budget_gb = self._settings.gpu.task_vram_gb.get(task_type) if task_type is not None else None
         if budget_gb is not None:
             return budget_gb * MIB_PER_GB
@@ -189,7 +195,7 @@ class Residency:
             Names, possibly none; None when only evicting something in `keep` would help.
         """
         capacity, need = self.room_mib, self.need_mib(model, task_type)
-        if capacity == inf:
+        if capacity == inf and self._alone.isdisjoint((model, *self.residents)):
             return ()
         others = [resident for resident in self.residents.values() if resident.model != model]
         kept = set(keep)
@@ -253,6 +259,14 @@ class Residency:
             self.residents.pop(model, None)
             self.swap = None
         return swap
+
+    def keep_alone(self, model: str) -> None:
+        """From now on load this model beside no other, if others are in memory now, which it may have been taken for.
+
+        Ollama runs models that were made from the same weights as one, under the name of the first (`schedulerModelKey` in its `sched.go`).
+        """
+        if self.residents:
+            self._alone.add(model)
 
     def unloaded(self, model: str, now: float) -> None:
         """The model is gone; with the last pending one the memory is ready for the next decision."""
