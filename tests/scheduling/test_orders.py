@@ -394,3 +394,12 @@ def test_a_model_that_does_not_leave_is_told_to_go_again():
     assert house.unload_failed() == []
     house.at(5.0)
     assert house.log[-1] == (5.0, "unload a")
+
+
+def test_a_load_that_new_settings_leave_no_room_for_is_void():
+    house = roomy("a")
+    first = house.arrive("a")
+    load(house, "c")
+    house.tell(inputs.PolicyChanged(settings=house_settings(vram_gb=12.0, models=SIZES)))
+    house.finish(first)
+    assert (house.loading, house.unloading, house.state.orders.wanted) == ([], [], ())

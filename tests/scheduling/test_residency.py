@@ -441,3 +441,14 @@ def test_a_swap_by_somebody_else_is_one_fact():
     assert (set(house.state.residency.residents), house.said) == ({"b"}, [])
     house.arrive("b")
     assert house.said == ["start 1 on b"]
+
+
+def test_a_prompt_for_any_model_does_not_bring_a_home_model_that_can_never_fit():
+    house = Shell(house_settings(vram_gb=12.0, models={"c": ModelSettings(vram_gb=18.0)}, home="c"))
+    house.arrive(None)
+    assert (house.said, house.loading) == (["fail 1 never_fits"], [])
+    house.arrive("b")
+    house.loaded(vram_mib=9000.0)
+    house.finish(2)
+    house.arrive(None)
+    assert house.said[-1] == "start 3 on b"

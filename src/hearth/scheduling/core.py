@@ -143,11 +143,13 @@ class Scheduler:
         paused = state.orders.paused
         able = state.waiting.count(Lane.INTERNAL) if paused else len(state.waiting)
         entries = [entry for entry in state.waiting.entries(None) if not (paused and entry.external)]
-        if state.home is not None or state.orders.wanted or len(entries) < able:
+        if state.orders.wanted or len(entries) < able:
             return []
-        for entry in entries:
+        homeless = [entry for entry in entries if state.home_for(entry) is None]
+        for entry in homeless:
             state.give_up(entry)
-        return [Fail(sequence=entry.item.sequence, why=Refusal.NO_MODEL) for entry in entries]
+        why = Refusal.NO_MODEL if state.home is None else Refusal.NEVER_FITS
+        return [Fail(sequence=entry.item.sequence, why=why) for entry in homeless]
 
     def _armed(self, actions: list[Action], now: float) -> list[Action]:
         """The actions, with the timer set to what was asked for during this decision."""

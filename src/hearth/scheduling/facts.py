@@ -98,12 +98,15 @@ def _outgrown(state: State, fact: inputs.Outgrown, _now: float) -> list[Action]:
 
 
 def _reconfigured(state: State, fact: inputs.PolicyChanged, _now: float) -> list[Action]:
-    """What waits and could never be loaded under the new settings is told so, as it would be on arrival."""
+    """What waits and could never be loaded under the new settings is told so, as it would be on arrival; what was ordered is void."""
     settings = state.settings = fact.settings
     state.residency.configure(settings)
     state.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
     state.aging.configure(settings.scheduling.aging, state.waiting.all_entries())
     state.home_failures = 0
+    for model in state.orders.wanted:
+        if state.residency.never_fits(model):
+            state.orders.settle(model)
     learns = POLICIES[settings.scheduling.policy].learns
     if learns is not state.arrivals.learns:
         state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])

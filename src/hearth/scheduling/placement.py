@@ -231,7 +231,7 @@ class Placement:
         return False
 
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
-        home, residents = self._state.home, self._state.residency.residents.values()
+        home, residents = self._state.home_for(entry), self._state.residency.residents.values()
         usable = [resident for resident in residents if self._usable(resident)]
         ready = [resident for resident in usable if not resident.embeds or home in (None, resident.model)]
         free = [resident for resident in ready if self._state.residency.free_slots(resident) > 0]

@@ -83,6 +83,11 @@ class State:
         """The home model, None where there is none."""
         return self.settings.gpu.home_model or None
 
+    def home_for(self, entry: Entry) -> str | None:
+        """The home model, None where there is none or it could never be loaded for this item."""
+        home = self.home
+        return None if home is None or self.residency.never_fits(home, entry.item.task_type) else home
+
     @property
     def comes_back(self) -> str | None:
         """The model that is loaded when there is nothing else to do: the pinned one, else the home model."""
