@@ -113,7 +113,7 @@ class Gateway:
             control=control,
             clock=self.clock,
             events=self.events,
-            name_of=self._name_of,
+            name_of=self.name_of,
             fingerprint_of=self._fingerprint_of,
             extra_status=self.status_beside_queue,
             on_backend_down=self._look_at_backend,
@@ -300,7 +300,8 @@ class Gateway:
             offloaded=watch.offloaded,
         )
 
-    def _name_of(self, model: str) -> str | None:
+    def name_of(self, model: str) -> str | None:
+        """The one name of the model that a caller means; None where it is not installed, as far as is known now."""
         return self._watch.name_of(model)
 
     def _settings(self) -> Settings:

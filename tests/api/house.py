@@ -34,7 +34,7 @@ from hearth.rate_limiter import RateLimiter
 from hearth.reply import Reply, ReplyHead
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence
+from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence, canonical_model
 from tests.support.taking import Taking
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
@@ -256,9 +256,13 @@ class FakeGateway:
         self.emulated = False
         self.not_ready = ""
         self.missing: set[str] = set()
+        self.one_name: dict[str, str] = {}
         self.problems: list[str] = []
         self.alerter: GatewayAlerter | None = None
         self.stopping = False
+
+    def name_of(self, model: str) -> str | None:
+        return self.one_name.get(model, canonical_model(model))
 
     def health(self) -> dict[str, object]:
         return {"status": "ok", "backend": {"emulator": self.emulated}}

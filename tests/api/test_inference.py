@@ -157,6 +157,14 @@ async def test_a_pinned_context_length_goes_into_native_requests_whatever_the_sp
         assert json.loads(gateway.worker.calls[-1].body)["options"] == {"num_ctx": 4096}
 
 
+async def test_a_pinned_context_length_goes_into_requests_that_call_the_model_by_another_of_its_names():
+    gateway = FakeGateway(models={"llama3.1:8b": ModelSettings(num_ctx=4096)})
+    gateway.one_name["llama3.1"] = "llama3.1:8b"
+    await ask(gateway.app(), "POST", "/api/chat", {**CHAT, "model": "llama3.1", "stream": False})
+    sent = json.loads(gateway.worker.calls[-1].body)
+    assert (sent["model"], sent["options"]) == ("llama3.1", {"num_ctx": 4096})
+
+
 async def test_streaming_defaults_are_those_of_the_dialect(gateway, app):
     await ask(app, "POST", "/api/chat", CHAT)
     await ask(app, "POST", "/v1/chat/completions", CHAT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -10,7 +11,9 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings, Settings
 from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
-from hearth.types import InstalledModel, LoadOptions
+from hearth.job_types import StartedJob, WaitingJob
+from hearth.jobs.requests import item_of
+from hearth.types import BackendCall, InstalledModel, Lane, LoadOptions, Priority
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -126,3 +129,21 @@ async def test_a_model_that_is_not_listed_though_nothing_else_is_there_may_share
         await body_of(house.submit("a"))
         await body_of(house.submit("b"))
         assert house.gpu_status["resident_models"] == ["a:latest", "b:latest"]
+
+
+def test_a_job_under_another_name_asks_for_the_context_that_the_model_was_loaded_with():
+    settings = replaced(settings_with(), {"b": ModelSettings(num_ctx=8192)})
+    job = WaitingJob(
+        number=1,
+        job_id="job_1",
+        caller="me",
+        lane=Lane.EXTERNAL,
+        priority=Priority.NORMAL,
+        task_type=None,
+        model="a:latest",
+        accepted_wall_s=0.0,
+    )
+    started = StartedJob(path="/api/generate", request=b'{"model": "a", "prompt": "?"}', attempt=1)
+    call = item_of(job, started, "b:latest", settings).call
+    assert isinstance(call, BackendCall)
+    assert json.loads(call.body) == {"model": "a", "prompt": "?", "options": {"num_ctx": 8192}}

@@ -7,8 +7,10 @@ so that nobody else waits for them. Must never touch the bytes of a body or of a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import check_model
@@ -26,6 +28,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.gateway import Gateway
 from hearth.types import BackendCall, WorkKind
 
+NameOf: TypeAlias = Callable[[str], str | None]
 _THREAD_FROM_BYTES = 1024 * 1024
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 
@@ -66,11 +69,11 @@ class Inference:
         return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed)
 
     async def _read(self, route: Route, body: bytes, identity: Identity, settings: Settings) -> tuple[Envelope, bool]:
-        envelope, replayable = await _parse(route, body, settings)
+        envelope, replayable = await _parse(route, body, settings, self._gateway.name_of)
         stand_in = await self._stand_ins.instead_of(identity, envelope)
         if stand_in is None:
             return envelope, replayable
-        moved, replayable = await _parse(route, on_model(body, stand_in), settings)
+        moved, replayable = await _parse(route, on_model(body, stand_in), settings, self._gateway.name_of)
         return replace(moved, rewritten=(*moved.rewritten, "model")), replayable
 
     async def _answer_unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
@@ -79,16 +82,16 @@ class Inference:
         await visit.answer.whole(200, (_NATIVE_JSON, (b"x-request-id", visit.request_id.encode("ascii"))), body)
 
 
-async def _parse(route: Route, body: bytes, settings: Settings) -> tuple[Envelope, bool]:
+async def _parse(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> tuple[Envelope, bool]:
     if len(body) > _THREAD_FROM_BYTES:
-        return await asyncio.to_thread(_read, route, body, settings)
-    return _read(route, body, settings)
+        return await asyncio.to_thread(_read, route, body, settings, name_of)
+    return _read(route, body, settings, name_of)
 
 
-def _read(route: Route, body: bytes, settings: Settings) -> tuple[Envelope, bool]:
+def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> tuple[Envelope, bool]:
     """The envelope, and whether an interrupted stream of it can be resumed: that takes a request that repeats itself."""
     strip = settings.clients.strip_attribution
-    envelope = read_envelope(route, body, partial(load_options, settings), strip_attribution=strip)
+    envelope = read_envelope(route, body, partial(load_options, settings, name_of=name_of), strip_attribution=strip)
     if not envelope.streaming or settings.scheduling.started_streams is not StartedStreams.REPLAY:
         return envelope, False
     known = seeded(route, envelope.body, new_seed())

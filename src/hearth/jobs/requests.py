@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import partial
 
 from hearth.config.settings import Settings, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
@@ -49,13 +48,13 @@ def body_of(path: str, request: Mapping[str, object]) -> bytes:
         raise BadRequest("request: it holds a number that JSON does not have") from error
 
 
-def envelope_of(path: str, body: bytes, settings: Settings) -> Envelope:
-    """What the queue must know of a request.
+def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None = None) -> Envelope:
+    """What the queue must know of a request; `model` is the installed name of the one that it is for, where that is known.
 
     Raises:
         BadRequest, ModelNotFound: in the words of Ollama; and for a body that only loads or unloads a model.
     """
-    envelope = read_envelope(INFERENCE_ROUTES[path], body, partial(load_options, settings))
+    envelope = read_envelope(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
     if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD):
         raise BadRequest("request: it asks for nothing; give a prompt or messages")
     return envelope
@@ -63,7 +62,7 @@ def envelope_of(path: str, body: bytes, settings: Settings) -> Envelope:
 
 def item_of(job: WaitingJob, started: StartedJob, model: str, settings: Settings) -> NewItem:
     """A started job as the GPU's queue takes it; its request id is the job's. Raises as `envelope_of`."""
-    envelope = envelope_of(started.path, started.request, settings)
+    envelope = envelope_of(started.path, started.request, settings, model=model)
     return NewItem(
         lane=job.lane,
         priority=job.priority,

@@ -160,10 +160,14 @@ class SchedulerSettings:
         return self.gpu.parallel if chosen is None or chosen.parallel is None else chosen.parallel
 
 
-def load_options(settings: Settings, model: str) -> LoadOptions:
-    """How a model is loaded, and so how every request for it must be sent; `model` in any spelling that Ollama takes."""
+def load_options(settings: Settings, model: str, name_of: Callable[[str], str | None] = canonical_model) -> LoadOptions:
+    """How a model is loaded, and so how every request for it must be sent; `model` in any spelling that Ollama takes.
+
+    Args:
+        name_of: the one name of a model that has several, None where it is not known.
+    """
     if not settings.models:
         return LoadOptions()
-    wanted = canonical_model(model).lower()
+    wanted = canonical_model(name_of(model) or model).lower()
     pinned = (known for name, known in settings.models.items() if canonical_model(name).lower() == wanted)
     return LoadOptions(num_ctx=next((known.num_ctx for known in pinned), None))
