@@ -260,6 +260,12 @@ def test_a_model_spelled_twice_is_the_one_ollama_would_run() -> None:
     assert read("/v1/chat/completions", {"model": "allowed", "Model": "other", "messages": HELLO}).model == "other"
 
 
+def test_a_null_does_not_hide_the_model_or_the_stream_that_ollama_would_run() -> None:
+    rest = f'"stream":true,"stream":null,"messages":{json.dumps(HELLO)}'
+    envelope = read("/v1/chat/completions", b'{"Model":"allowed","model":"other","model":null,%b}' % rest.encode())
+    assert (envelope.model, envelope.streaming) == ("other", True)
+
+
 @given(
     st.dictionaries(
         st.text(max_size=5).filter(lambda key: key.lower() not in ("model", "stream")),

@@ -6,7 +6,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hearth.dialects import gojson
@@ -118,6 +118,24 @@ def test_the_last_of_repeated_keys_wins_in_value_and_in_place() -> None:
     document = gojson.decode_document(b'{"a":1,"A":2,"a":3}')
     assert list(document.value.items() if isinstance(document.value, dict) else ()) == [("A", 2), ("a", 3)]
     assert not document.exact
+
+
+def test_null_takes_away_what_go_points_at_but_no_text_and_no_truth_value() -> None:
+    assert gojson.decode(b'{"a":"x","b":true,"c":[1],"d":1,"a":null,"b":null,"c":null,"d":null}') == {
+        "a": "x",
+        "b": True,
+        "c": None,
+        "d": None,
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from(["model", "Model", "MODEL"]), st.sampled_from([None, "a", "b"])), max_size=8))
+@example([("Model", "a"), ("model", "b"), ("model", None)])
+@example([("Model", "a"), ("model", "b"), ("Model", None)])
+def test_a_text_is_the_last_that_is_not_null_however_its_key_is_spelled_and_repeated(members: list[tuple[str, str | None]]) -> None:
+    body = "{" + ",".join(f"{json.dumps(key)}:{json.dumps(text)}" for key, text in members) + "}"
+    said = [text for _, text in members if text is not None]
+    assert gojson.string_field(gojson.struct_of(gojson.decode(body.encode()), "T"), "model", "T") == (said[-1] if said else "")
 
 
 def test_a_body_without_repeated_keys_is_exact() -> None:

@@ -109,9 +109,14 @@ def _built(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
 
 
 def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does."""
+    """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does.
+
+    A null there leaves a Go `string` or `bool` as it was; of numbers Ollama keeps pointers nearly everywhere, which it takes away.
+    """
     merged: JsonObject = {}
     for key, content in pairs:
+        if content is None and isinstance(merged.get(key), str | bool):
+            continue
         merged.pop(key, None)
         merged[key] = content
     return merged
