@@ -204,6 +204,7 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"a": 7}}, "metadata"),
     ({"output_expires_after": {"anchor": "created_at", "seconds": 60}}, "output_expires_after"),
     ({"priority": "high"}, "priority"),
+    ({"input_file_id": "\ud800"}, "input_file_id"),
 ]
 
 

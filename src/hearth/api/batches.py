@@ -47,7 +47,7 @@ class BatchBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    input_file_id: str
+    input_file_id: Annotated[str, Field(max_length=64)]
     endpoint: str
     completion_window: str
     metadata: Annotated[dict[_Key, _Value] | None, Field(max_length=16)] = None
