@@ -280,6 +280,15 @@ async def test_a_form_that_breaks_off_and_one_of_a_browser_are_refused(live):
             assert got.status == 415
 
 
+async def test_a_form_has_no_room_for_more_than_its_file_whoever_says_nothing_of_its_length(live):
+    fields = b'--cut\r\nContent-Disposition: form-data; name="a"\r\n\r\n%b\r\n' % (b"x" * 4000)
+    whole = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nx\r\n--cut--\r\n'
+    async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
+        for body in (fields * 300 + whole, whole + b"\r\n" * MIB):
+            got = await house.ask("POST", "/v1/files", body, content_type="multipart/form-data; boundary=cut")
+            assert (got.status, "max_file_mib" in got.json["error"]["message"]) == (413, True), got.json
+
+
 async def test_a_full_store_takes_no_file(live):
     async with live(jobs=JobSettings(max_stored_mib=0.001)) as house:
         got = await house.form({"purpose": b"batch", "file": b"x" * 2000})

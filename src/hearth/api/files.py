@@ -149,12 +149,13 @@ class FileTransfer:
 
     async def _fill(self, number: int, visit: Visit, form: FileForm, batches: Batches) -> None:
         max_bytes = limits_of(self._gateway.config.settings.jobs).max_bytes
-        waiting, size, place = bytearray(), 0, 0
+        waiting, size, came, place = bytearray(), 0, 0, 0
         async for chunk in _body(visit):
             data = form.feed(chunk)
             waiting += data
             size += len(data)
-            if size > self._limit_bytes():
+            came += len(chunk)
+            if size > self._limit_bytes() or came > self._limit_bytes() + _FORM_BYTES:
                 raise BodyTooLarge(_TOO_LONG)
             while len(waiting) >= _WRITE_BYTES:
                 await batches.uploads.append(number, place, bytes(waiting[:_WRITE_BYTES]), max_bytes)
