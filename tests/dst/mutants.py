@@ -66,8 +66,8 @@ SHELL = (
     Mutant(
         what="a load is not verified",
         module="swapper",
-        old='            if resident is None:\n                raise SwapFailed(f"the',
-        new='            if False:\n                raise SwapFailed(f"the',
+        old="        if resident is None:\n            lie = ",
+        new="        if False:\n            lie = ",
     ),
     Mutant(what="an unload is not waited for", module="swapper", old="while await self._find(model) is not None:", new="while False:"),
     Mutant(
