@@ -100,6 +100,7 @@ def _fill(path: Path) -> None:
     Database.open(path, reserve_mib=0, clock=SystemClock()).close()
     now = SystemClock().wall()
     with closing(sqlite3.connect(path)) as connection, connection:
+        connection.row_factory = sqlite3.Row
         for new in _jobs():
             insert(connection, new, now)
 
