@@ -29,7 +29,6 @@ Headers = tuple[tuple[bytes, bytes], ...]
 Taker = Callable[[tuple[bytes, ...]], bool]
 """Is offered chunks within the callback that brought them; takes all, or says False and takes none."""
 
-
 T = TypeVar("T")
 
 MIB = 1024 * 1024
