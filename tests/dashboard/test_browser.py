@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import pytest
@@ -111,6 +112,17 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(browser):
             assert await page.get_by_role("button", name=name).count() == 0
         names = await page.get_by_role("button", name="Cancel").evaluate_all("all => all.map(one => one.ariaLabel)")
         assert names == ["Cancel friend's request friends"]
+
+
+async def test_what_is_not_of_today_is_told_with_its_day(browser):
+    async with house_with("a:1") as house:
+        page = (await opened(browser, house)).page
+        due_at = round(house.gateway.clock.wall()) + 30 * 3600
+        due = datetime.fromtimestamp(due_at, UTC).astimezone()
+        house.gateway.worker.announce("digest", due_at)
+        await expect(page.get_by_text(f"digest is due at {due:%a %H:%M}")).to_be_visible()
+        told = f"import('/static/format.js').then(({{ day }}) => [0, 6, 7].map((days) => day({due_at}, {due_at} + days * 86_400)))"
+        assert await page.evaluate(told) == [f"{due:%H:%M}", f"{due:%a %H:%M}", f"{due:%b} {due.day}, {due:%H:%M}"]
 
 
 async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_the_next_one_by_itself(browser):

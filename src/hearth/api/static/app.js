@@ -106,11 +106,12 @@ function fitting(known) {
   return (SPANS.find(([seconds]) => known <= seconds) ?? SPANS.at(-1))[0];
 }
 
-function titleOf({ state, link }) {
+function titleOf(feed) {
+  const { state, link } = feed;
   if (link.status === "locked") return "Hearth: key needed";
   if (link.status !== "live" || !state) return "Hearth: no connection";
   const waiting = state.waiting.internal + state.waiting.external;
-  const ordered = standingOrders(state.orders).filter(([name]) => name !== "pinned").map(([name]) => `${name}, `).join("");
+  const ordered = standingOrders(state.orders, feed.now()).filter(([name]) => name !== "pinned").map(([name]) => `${name}, `).join("");
   return `${ordered}${Object.keys(state.running).length} running, ${waiting} waiting | Hearth`;
 }
 

@@ -22,11 +22,12 @@ export function clock(at, withSeconds = true) {
   return new Date(at * 1000).toLocaleTimeString([], options);
 }
 
-// A time of today, or with its day.
+// A time of today, or with its weekday, or with its date where a weekday could be another week's.
 export function day(at, now) {
   const then = new Date(at * 1000);
-  const today = then.toDateString() === new Date(now * 1000).toDateString();
-  return today ? clock(at, false) : `${then.toLocaleDateString([], { weekday: "short" })} ${clock(at, false)}`;
+  if (then.toDateString() === new Date(now * 1000).toDateString()) return clock(at, false);
+  const near = Math.abs(at - now) < 6.5 * 86_400;
+  return `${then.toLocaleDateString([], near ? { weekday: "short" } : { month: "short", day: "numeric" })}${near ? "" : ","} ${clock(at, false)}`;
 }
 
 export function count(number) {
@@ -68,7 +69,7 @@ function reason(why, now) {
     case "slot":
       return why.parallel > 1 ? `a slot of ${model} (${why.busy} of ${why.parallel} busy)` : `${model} to be free`;
     case "announced":
-      return `${why.task}, due at ${clock(why.until, false)}`;
+      return `${why.task}, due at ${day(why.until, now)}`;
     case "left_alone":
       return `${model}, which did not load; next try in ${whole(why.until - now)}`;
     case "backend_down":

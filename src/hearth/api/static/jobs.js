@@ -24,7 +24,7 @@ export function Jobs({ state, now, orders, ask }) {
       ${waiting.map(([id, job]) => html`<${Row} key=${id} id=${id} job=${job} what=${whatHolds(job, jobs.off_peak, now)} ...${props} />`)}</ul>`
       : html`<${Empty}>No job waits.<//>`}
     ${counts.queued > waiting.length ? html`<p class="more">and ${count(counts.queued - waiting.length)} more wait</p>` : null}
-    ${failed.length ? html`<h3>Failed last</h3><ul class="rows">${failed.map(([id, job]) => html`<${Failure} key=${id} id=${id} job=${job} />`)}</ul>` : null}
+    ${failed.length ? html`<h3>Failed last</h3><ul class="rows">${failed.map(([id, job]) => html`<${Failure} key=${id} id=${id} job=${job} now=${now} />`)}</ul>` : null}
   <//>`;
 }
 
@@ -54,7 +54,7 @@ function Row({ id, job, what, now, orders, ask }) {
     <button class="icon" aria-label=${`Cancel ${job.caller}'s job ${id}`} title="Cancel" onClick=${() => ask(orders.cancelJob(id, job))}>✕</button></li>`;
 }
 
-function Failure({ id, job }) {
+function Failure({ id, job, now }) {
   return html`<li><span class="dot bad"></span><${Who} id=${id} job=${job} /><span class="what muted">${job.error ?? job.reason}</span>
-    <span class="number muted" title=${job.reason}>${clock(job.ended, false)}</span></li>`;
+    <span class="number muted" title=${job.reason}>${day(job.ended, now)}</span></li>`;
 }

@@ -2,7 +2,7 @@
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeClass } from "./colours.js";
-import { clock, count, duration, percent, short, startsIn, usd, waitsFor, whole } from "./format.js";
+import { clock, count, day, duration, percent, short, startsIn, usd, waitsFor, whole } from "./format.js";
 import { CancelButton, Empty, Lane, Meter, Model, Panel } from "./parts.js";
 
 const ROWS_SHOWN = 12;
@@ -196,12 +196,12 @@ export function House({ state, now, orders, ask }) {
       <li><span class=${`dot ${active.length ? "warn" : "ok"}`}></span>${active.length ? `${active.length} ${active.length === 1 ? "alert stands" : "alerts stand"}, see above.` : "No alert stands."}</li>
       ${config.problems.map((problem) => html`<li key=${problem}><span class="dot bad"></span><code>${problem}</code></li>`)}
       <li><span class=${`dot ${config.problems.length ? "bad" : config.restart_pending.length ? "warn" : "ok"}`}></span>
-        <span>Configuration ${config.generation}, ${config.source === "defaults" ? "built-in defaults" : html`<code>${config.source}</code>`}, since ${clock(config.loaded_wall)}
+        <span>Configuration ${config.generation}, ${config.source === "defaults" ? "built-in defaults" : html`<code>${config.source}</code>`}, since ${day(config.loaded_wall, now)}
         ${config.restart_pending.length ? html`; <b>a restart is needed for ${config.restart_pending.join(", ")}</b>` : null}</span></li>
       ${storage ? html`<li><span class=${`dot ${storage.state === "ok" ? "ok" : "bad"}`}></span>${storage.state === "ok" ? "The log is written." : `The log is not written: ${storage.state}; ${count(storage.waiting_rows)} rows wait.`}</li>` : null}
       ${targets.map((each) => html`<li key=${each.name}><span class=${`dot ${each.state === "stopped" ? "bad" : each.failed ? "warn" : "ok"}`}></span>
         <span>Alerts to ${each.name} <span class="muted">${each.host}</span>: ${each.state}, ${count(each.sent)} sent${each.failed ? `, ${count(each.failed)} given up` : ""}</span></li>`)}
-      ${announced.map(([task, at]) => html`<li key=${task}><span class="dot"></span><span><b>${task}</b> is due at ${clock(at, false)}, ${whole(at - now)} from now</span></li>`)}
+      ${announced.map(([task, at]) => html`<li key=${task}><span class="dot"></span><span><b>${task}</b> is due at ${day(at, now)}, ${whole(at - now)} from now</span></li>`)}
       <li><span class="dot"></span><span>${house.mode === "active" ? "Active hours: the house's own work interrupts" : "Quiet hours: nothing is interrupted"} · policy ${house.policy}${house.promotions ? ` · ${count(house.promotions)} promoted by age` : ""}</span></li>
     </ul>
     ${you.admin ? html`<div class="buttons left">
