@@ -83,6 +83,11 @@ class Money:
         settings = self.config.settings
         self.config = GatewayConfig(settings=replace(settings, scheduling=replace(settings.scheduling, time_zone=zone)))
 
+    def warn_at(self, alert_pct: float) -> None:
+        """The owner saves another threshold."""
+        settings = self.config.settings
+        self.config = GatewayConfig(settings=replace(settings, budget=replace(settings.budget, alert_pct=alert_pct)))
+
     async def spend(self, nano: int, *, lasting_s: float = 0.0, lane: Lane = Lane.EXTERNAL) -> None:
         day = await self.purse.open_today()
         reservation = self.purse.reserve(day, caller="a", lane=lane, model="m", amount=max(nano, DIME))
@@ -357,6 +362,20 @@ async def test_what_is_shown_of_today_is_known_before_the_first_call_and_after_a
         await asyncio.sleep(1)
         assert money.purse.totals() == Totals(external_spent=DIME)
     running.cancel()
+
+
+@in_virtual_time
+async def test_a_lowered_threshold_that_is_reached_already_is_told_at_once_and_once():
+    money = Money()
+    await money.spend(4 * DIME)
+    running = asyncio.ensure_future(money.purse.run())
+    for _ in range(2):
+        money.warn_at(40.0)
+        money.purse.look_again()
+        await asyncio.sleep(1)
+    running.cancel()
+    (told,) = money.events.of(BudgetThresholdReached)
+    assert (told.spent_usd, told.pct) == (0.4, 40.0)
 
 
 @in_virtual_time

@@ -112,16 +112,15 @@ class Purse:
             return
         self._unwritten[reservation.name] = cost
         self._wake.set()
-        day = self._today()
-        if cost and self._budget.crossed(day, self._threshold()):
-            self._tell_threshold(day)
+        if cost:
+            self._warn(self._today())
 
     async def run(self) -> None:
         """Know of today what the ledger knows, and write down what has ended, until cancelled."""
         while True:
             if self._config().settings.cloud.api_key:
                 with suppress(StorageUnavailable):  # asked again with the next call
-                    await self.open_today()
+                    self._warn(await self.open_today())
             await self._wake.wait()
             self._wake.clear()
             if not await self.flush():
@@ -170,6 +169,10 @@ class Purse:
     def _threshold(self) -> int:
         """The least that is worth a word; a cap of nothing is never reached."""
         return max(1, round(self.limit_nano_usd * self._config().settings.budget.alert_pct / 100))
+
+    def _warn(self, day: Day) -> None:
+        if self._budget.crossed(day, self._threshold()):
+            self._tell_threshold(day)
 
     def _tell_threshold(self, day: Day) -> None:
         spent, limit = self._budget.totals(day).external_spent, self.limit_nano_usd
