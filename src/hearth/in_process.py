@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hearth.clock import new_request_id
 from hearth.dialects.ollama import completion_call, error_text, read_completion
 from hearth.dialects.prompt_size import tokens_of
-from hearth.errors import BackendError, ModelNotFound
+from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.intake import NewItem
 from hearth.reply import Reply
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId
@@ -64,6 +64,8 @@ async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[]
     model = model_of() or ""
     if head.status == 404:
         raise ModelNotFound(f"model '{model}' not found")
+    if head.status == 400:
+        raise BadRequest(error_text(body))
     if head.status >= 400:
         raise BackendError(f"the model server answered {head.status}: {error_text(body)}")
     return read_completion(body, round((now() - began_at) * 1000), model)

@@ -282,6 +282,12 @@ async def not_found(new: NewItem, reply: Reply) -> None:
     reply.finish()
 
 
+async def unable(new: NewItem, reply: Reply) -> None:
+    reply.start(ReplyHead(status=400, headers=()))
+    reply.push(b'{"error":"\\"m\\" does not support generate"}')
+    reply.finish()
+
+
 async def refused(new: NewItem, reply: Reply) -> None:
     reply.start(ReplyHead(status=500, headers=()))
     reply.push(b'{"error":"out of memory"}')
@@ -305,6 +311,7 @@ async def truncated(new: NewItem, reply: Reply) -> None:
     [
         (gone, 502, "closed the connection"),
         (not_found, 404, "model 'm' not found"),
+        (unable, 400, '"m" does not support generate'),
         (refused, 502, "answered 500: out of memory"),
         (garbled, 502, "answered 500: no reason given"),
         (truncated, 502, "broke off"),

@@ -72,7 +72,7 @@ class Completions:
         """Wait for the answer; when the caller leaves, abandoning the reply ends the wait.
 
         Raises:
-            ModelNotFound, BackendError, CapacityError: it came to nothing.
+            ModelNotFound, BadRequest, BackendError, CapacityError: it came to nothing.
             CallerGone: the caller left, or it was cancelled.
         """
         worker = self._gateway.worker
