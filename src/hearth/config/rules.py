@@ -230,7 +230,7 @@ def http_url(text: str) -> str:
     """An absolute http or https URL of a host, without user, query or fragment; returned without a trailing slash."""
     parts = _url_parts(text)
     if parts is None:
-        raise ValueError("must be a URL such as http://127.0.0.1:11434")
+        raise ValueError("must be a URL that begins with http:// or https:// and names a host")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("must be a URL without user, password, query or fragment")
     return text.rstrip("/")
