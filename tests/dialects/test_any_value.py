@@ -113,7 +113,7 @@ def read(path: str, body: bytes) -> None:
 
 
 def translate(path: str, body: bytes) -> None:
-    claude_request(path, body, default_max_tokens=10, max_tokens_cap=None)
+    claude_request(path, body, default_max_tokens=10)
 
 
 @pytest.mark.parametrize("done", [read, translate])

@@ -336,7 +336,7 @@ async def _translated(call: BackendCall, model: str, default_max_tokens: int) ->
 
 def _translate(call: BackendCall, model: str, default_max_tokens: int) -> tuple[ClaudeRequest, bytes]:
     path = call.path.partition("?")[0]
-    request = claude_request(path, call.body, default_max_tokens=default_max_tokens, max_tokens_cap=None)
+    request = claude_request(path, call.body, default_max_tokens=default_max_tokens)
     return request, encoded(model, request.body)
 
 

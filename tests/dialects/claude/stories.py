@@ -71,10 +71,10 @@ ROUTES = list(QUESTIONS)
 WITH_TOOLS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
 
 
-def asked(path: str, cap: int | None = None, **fields: Any) -> ClaudeRequest:
+def asked(path: str, **fields: Any) -> ClaudeRequest:
     """What a question with these fields becomes."""
     body = json.dumps({**QUESTIONS[path], **fields}).encode()
-    return claude_request(path, body, default_max_tokens=4096, max_tokens_cap=cap)
+    return claude_request(path, body, default_max_tokens=4096)
 
 
 def answer(path: str, *, stream: bool, **fields: Any) -> Answer:

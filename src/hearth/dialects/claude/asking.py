@@ -61,12 +61,11 @@ class ClaudeRequest:
     asked: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-def claude_request(path: str, body: bytes, *, default_max_tokens: int, max_tokens_cap: int | None) -> ClaudeRequest:
+def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> ClaudeRequest:
     """What Claude is to be asked for a request to `path`.
 
     Args:
         default_max_tokens: the output limit where the caller gives none (or a negative one, or 0).
-        max_tokens_cap: the owner's limit, whatever the caller gives; None for no limit.
 
     Raises:
         Untranslatable: the request wants something that Claude cannot do; says which field, and what to do.
@@ -78,8 +77,7 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int, max_token
     fields = struct_of(decode(body), f"{route.package}.{route.go_struct}")
     streaming = bool_field(fields, "stream", route.go_struct)
     draft = _DRAFTS[route.path](fields)
-    wished = draft.limit_tokens if draft.limit_tokens is not None and draft.limit_tokens > 0 else default_max_tokens
-    max_tokens = wished if max_tokens_cap is None else min(wished, max_tokens_cap)
+    max_tokens = draft.limit_tokens if draft.limit_tokens is not None and draft.limit_tokens > 0 else default_max_tokens
     _check_thinking(draft.others.get("thinking"), max_tokens)
     return ClaudeRequest(
         body=_parameters(draft, max_tokens),
