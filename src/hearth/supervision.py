@@ -20,6 +20,7 @@ class Supervisor:
         self._clock = clock
         self._events = events
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     def start(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run a task for as long as the gateway lives."""
@@ -31,10 +32,13 @@ class Supervisor:
                 await run()
             except Exception as error:  # noqa: BLE001 - supervision point: whatever broke, the house goes on and the owner is told
                 self._events.emit(InternalFault(at=self._clock.monotonic(), where=name, detail=type(error).__name__))
+                if self._stopping:  # it broke while it was ended, and nobody would end it again
+                    return
                 await asyncio.sleep(RESTART_AFTER_S)
 
     async def stop(self) -> None:
         """Cancel all tasks and wait until they have ended."""
+        self._stopping = True
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -156,6 +156,25 @@ async def test_a_supervisor_that_is_stopped_while_a_task_is_being_restarted_ends
 
 
 @in_virtual_time
+async def test_a_task_that_breaks_while_it_is_ended_does_not_hold_up_the_stop():
+    events = Recorder()
+
+    async def breaks_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError
+
+    supervisor = Supervisor(clock=LoopClock(), events=events)
+    supervisor.start("fragile", breaks_at_the_end)
+    await asyncio.sleep(1.0)
+    async with asyncio.timeout(10.0):
+        await supervisor.stop()
+    assert asyncio.get_running_loop().time() == 1.0
+    assert [fault.where for fault in events.of(InternalFault)] == ["fragile"]
+
+
+@in_virtual_time
 async def test_no_task_is_lost_to_the_garbage_collector():
     async with House("a", "b", resident=("a",)) as house:
         futures = [house.worker.enqueue_internal("hello", model) for model in ("b", "a", "b")]
