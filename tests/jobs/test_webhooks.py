@@ -26,7 +26,7 @@ from hearth.jobs.addresses import check_webhook, host_of, is_forbidden
 from hearth.jobs.messages import body_of, headers_of, pause_s, signature
 from hearth.jobs.telling import AT_ONCE, Telling
 from tests.jobs.house import Disk, job
-from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
 from tests.worker.house import Recorder
 
 SECRET = "a secret of the owner"
@@ -267,11 +267,12 @@ class ScriptedPoster:
 class Teller:
     """One process that tells, on a disk."""
 
-    def __init__(self, disk: Disk, poster: ScriptedPoster, settings: WebhookSettings = SETTINGS) -> None:
-        self.table = disk.table(LoopClock())
+    def __init__(self, disk: Disk, poster: ScriptedPoster, settings: WebhookSettings = SETTINGS, clock: LoopClock | None = None) -> None:
+        clock = clock or LoopClock()
+        self.table = disk.table(clock)
         self.events = Recorder()
         self.settings = settings
-        self.telling = Telling(deliveries=self.table, poster=poster, settings=lambda: self.settings, clock=LoopClock(), events=self.events)
+        self.telling = Telling(deliveries=self.table, poster=poster, settings=lambda: self.settings, clock=clock, events=self.events)
 
     async def end_a_job(self, job_id: str = "job_1") -> None:
         accepted = await self.table.add(job(job_id, webhook_url=URL), StoreLimits(max_queued=99, max_bytes=1 << 20))
@@ -321,6 +322,21 @@ async def test_a_message_that_is_not_taken_goes_out_again_later_and_later_and_is
     assert (failed.attempts, failed.reason) == (4, "http_500")
     assert await teller.state() is Webhook.FAILED
     assert "t0ken" not in repr(teller.events.all)
+
+
+@pytest.mark.parametrize("back_s", [7200.0, 10 * 365 * 86_400.0])
+@in_virtual_time
+async def test_a_wall_clock_that_is_set_back_puts_off_no_message(back_s: float):
+    poster, disk = ScriptedPoster("dns", "dns", ""), Disk()
+    ahead = Teller(disk, poster, clock=LoopClock(wall_at_start=WALL_AT_START + back_s))
+    async with ahead.running():
+        await ahead.end_a_job()
+        await asyncio.sleep(3)
+    right = Teller(disk, poster)
+    async with right.running():
+        await asyncio.sleep(1000)
+    assert [at for at, _, _ in poster.came] == pytest.approx([0, 3, 33], abs=0.1)
+    assert await right.state() is Webhook.DELIVERED
 
 
 @in_virtual_time

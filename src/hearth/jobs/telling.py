@@ -22,6 +22,8 @@ from hearth.ports import EventSink, JobDeliveries
 
 AT_ONCE = 4
 LOOK_INTERVAL_S = 60.0
+ROUNDING_S = 1.0
+"""Seconds since 1970 are not exact; so much longer than its pause nothing waits."""
 NOT_ALLOWED = "not_allowed"
 GONE = "http_410"
 """The receiver wants no more of it."""
@@ -74,9 +76,9 @@ class Telling:
         except StorageUnavailable:
             return LOOK_INTERVAL_S
         now = self._clock.wall()
-        due = [delivery for delivery in waiting if delivery.due_wall_s <= now]
+        due = [delivery for delivery in waiting if _wait_s(delivery, now) <= 0]
         if not due:
-            return min([LOOK_INTERVAL_S, *(delivery.due_wall_s - now for delivery in waiting)])
+            return min([LOOK_INTERVAL_S, *(_wait_s(delivery, now) for delivery in waiting)])
         noted = await asyncio.gather(*map(self._deliver, due))
         return 0.0 if all(noted) else LOOK_INTERVAL_S
 
@@ -109,3 +111,9 @@ class Telling:
             )
         else:
             await self._deliveries.told(delivery.job_id, Webhook.WAITING, attempts, self._clock.wall() + pause_s(attempts))
+
+
+def _wait_s(delivery: Delivery, wall_s: float) -> float:
+    """Seconds until it is due; where that is further than it ever was, the clock has been set back since, and it is due now."""
+    left_s = delivery.due_wall_s - wall_s
+    return left_s if left_s <= pause_s(delivery.attempts) + ROUNDING_S else 0.0
