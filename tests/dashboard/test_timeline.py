@@ -130,33 +130,42 @@ def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound
     assert len(timeline.ended()) == ENDED_KEPT
 
 
+INVOCATION = Invocation(
+    epoch=1,
+    sequence=Sequence(7),
+    request_id=RequestId("req_7"),
+    caller="n8n",
+    lane=Lane.EXTERNAL,
+    task_type=None,
+    model="a",
+    accepted_wall_s=1000.0,
+    ended_wall_s=1010.0,
+    queue_s=5.0,
+    swap_s=0.0,
+    first_byte_s=1.0,
+    backend_s=4.0,
+    total_s=10.0,
+    prompt_tokens=1,
+    output_tokens=1,
+    attempts=1,
+    interrupt_count=0,
+    outcome=Outcome.COMPLETED,
+    reason="",
+    status=200,
+)
+SWAP = LoggedSwap(ended_wall_s=1006.0, from_models=(), to_model="a", swap_s=3.0, vram_mib=None, offloaded=None, failed=False, reason="")
+
+
 def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log():
-    invocation = Invocation(
-        epoch=1,
-        sequence=Sequence(7),
-        request_id=RequestId("req_7"),
-        caller="n8n",
-        lane=Lane.EXTERNAL,
-        task_type=None,
-        model="a",
-        accepted_wall_s=1000.0,
-        ended_wall_s=1010.0,
-        queue_s=5.0,
-        swap_s=0.0,
-        first_byte_s=1.0,
-        backend_s=4.0,
-        total_s=10.0,
-        prompt_tokens=1,
-        output_tokens=1,
-        attempts=1,
-        interrupt_count=0,
-        outcome=Outcome.COMPLETED,
-        reason="",
-        status=200,
-    )
-    swap = LoggedSwap(ended_wall_s=1006.0, from_models=(), to_model="a", swap_s=3.0, vram_mib=None, offloaded=None, failed=False, reason="")
     timeline = Timeline()
-    stuck = replace(swap, ended_wall_s=1008.0, from_models=("b",), to_model="", swap_s=0.0, failed=True, reason="swap_failed")
-    timeline.recall((stuck, swap), (invocation,), wall_less_now_s=900.0)
+    stuck = replace(SWAP, ended_wall_s=1008.0, from_models=("b",), to_model="", swap_s=0.0, failed=True, reason="swap_failed")
+    timeline.recall((stuck, SWAP), (INVOCATION,), now=120.0, wall_s=1020.0)
     assert shown(timeline, 120.0) == [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)]
     assert [each.item.request_id for each in timeline.ended()] == ["req_7"]
+
+
+def test_what_is_recalled_from_before_the_calendar_was_set_back_happened_now():
+    timeline = Timeline()
+    timeline.recall((SWAP,), (INVOCATION,), now=120.0, wall_s=INVOCATION.ended_wall_s - 7200.0)
+    assert shown(timeline, 120.0) == [("a", "busy", 116.0, 120.0), ("a", "swap", 117.0, 120.0)]
+    assert [each.item.at for each in timeline.ended()] == [120.0]

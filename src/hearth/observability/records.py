@@ -33,7 +33,7 @@ class Records(LateFanout):
         for count in await history.counts_since(wall_s - DAY_S):
             self.stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
         swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)
-        self.timeline.recall(swaps, await history.find(InvocationFilter(limit=RECALLED_ROWS)), wall_less_now_s=wall_s - now)
+        self.timeline.recall(swaps, await history.find(InvocationFilter(limit=RECALLED_ROWS)), now=now, wall_s=wall_s)
 
     @property
     def stats(self) -> Stats24h:

@@ -144,21 +144,25 @@ class Timeline(HandlingSink):
             if kind is SpanKind.RESIDENT and model not in residents:
                 self._end(model, kind, now)
 
-    def recall(self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, wall_less_now_s: float) -> None:
-        """Begin with what an earlier process has seen, both latest first; for a timeline that has heard of nothing yet."""
+    def recall(self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, now: float, wall_s: float) -> None:
+        """Begin with what an earlier process has seen, both latest first; for a timeline that has heard of nothing yet.
+
+        What ended after `wall_s`, which is `now` by the calendar, ended now.
+        """
+        shift_s = wall_s - now
         began: list[tuple[str, SpanKind, float, float]] = []
         for swap in (swap for swap in swaps if swap.to_model):  # not a model that did not leave
-            at = swap.ended_wall_s - wall_less_now_s
+            at = min(now, swap.ended_wall_s - shift_s)
             began.append((swap.to_model, SpanKind.FAILED if swap.failed else SpanKind.SWAP, at - swap.swap_s, at))
         known = tuple(items)
         for item in known:
-            at = item.ended_wall_s - wall_less_now_s
+            at = min(now, item.ended_wall_s - shift_s)
             if item.model is not None and item.backend_s:
                 began.append((item.model, SpanKind.BUSY, at - item.backend_s, at))
         for model, kind, began_at, ended_at in sorted(began, key=lambda span: span[2]):
             self._recall_span(model, kind, began_at, ended_at)
         for item in reversed(known[:ENDED_KEPT]):
-            self._keep_ended(_as_event(item, item.ended_wall_s - wall_less_now_s))
+            self._keep_ended(_as_event(item, min(now, item.ended_wall_s - shift_s)))
 
     def _recall_span(self, model: str, kind: SpanKind, began_at: float, ended_at: float) -> None:
         last = self._last_busy.get(model)
