@@ -222,6 +222,18 @@ def test_too_much_swapping_is_a_breach(tracker: GpuTracker):
     assert tracker.check_alerts(100.0) == [GpuBreach(kind=GpuBreachKind.SWAP_OVERHEAD, measured=30.0, threshold=25.0)]
 
 
+def test_the_share_of_swaps_alarms_nobody_before_the_hour_was_busy_for_ten_minutes(tracker: GpuTracker):
+    swap(tracker, 0.0, 30.0)
+    tracker.record_execution_time(69.0, 100.0)
+    assert (kinds(tracker, 100.0), tracker.alarming(100.0)) == ([GpuBreachKind.SWAP_OVERHEAD], [])
+    tracker.record_execution_time(300.0, 400.0)
+    swap(tracker, 400.0, 600.0)
+    assert kinds(tracker, 601.0) == [GpuBreachKind.SWAP_LATENCY, GpuBreachKind.SWAP_OVERHEAD]
+    assert [breach.kind for breach in tracker.alarming(600.0)] == [GpuBreachKind.SWAP_LATENCY]
+    tracker.record_execution_time(1.0, 601.0)
+    assert tracker.alarming(601.0) == tracker.check_alerts(601.0)
+
+
 def test_new_settings_apply_at_once_and_keep_the_history(tracker: GpuTracker):
     tracker.record_loaded(OTHER, 0.0)
     swap(tracker, 0.0, 30.0)

@@ -60,7 +60,7 @@ class Breach(Protocol):
 
 
 BreachCheck = Callable[[float], Sequence[Breach]]
-"""The limits that are passed at an instant (`GpuTracker.check_alerts`)."""
+"""The limits that are passed at an instant (`GpuTracker.alarming`)."""
 
 _MEASURES: Mapping[AlertType, Callable[[Breach], str]] = MappingProxyType(
     {

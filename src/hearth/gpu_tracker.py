@@ -16,6 +16,8 @@ from hearth.types import GpuReading, value
 HOUR_S = 3600.0
 SWAPS_KEPT = 200
 EXECUTIONS_KEPT = 500
+BUSY_ENOUGH_S = 600.0
+"""Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a quiet hour is all of it."""
 
 
 class GpuBreachKind(StrEnum):
@@ -246,16 +248,24 @@ class GpuTracker:
         )
         return [GpuBreach(kind=kind, measured=measured, threshold=limit) for kind, measured, limit in readings if measured > limit]
 
+    def alarming(self, now: float) -> list[GpuBreach]:
+        """Of `check_alerts` what is worth a message: the share of swaps only of an hour in which the card was busy for ten minutes."""
+        passed, busy_s = self.check_alerts(now), sum(self._busy_s(now))
+        return [breach for breach in passed if breach.kind is not GpuBreachKind.SWAP_OVERHEAD or busy_s >= BUSY_ENOUGH_S]
+
     def _overhead_pct(self, now: float) -> float:
-        """Swap time over swap and execution time in the last hour, by overlap; 0 where the GPU did neither.
+        """Swap time over swap and execution time in the last hour; 0 where the GPU did neither."""
+        swap_s, execution_s = self._busy_s(now)
+        return 100.0 * swap_s / (swap_s + execution_s) if swap_s + execution_s > 0 else 0.0
+
+    def _busy_s(self, now: float) -> tuple[float, float]:
+        """Swap and execution time in the last hour, by overlap.
 
         Where an hour holds more than is kept, the share is that of the time that both histories still cover: dropping only the
         executions would make swaps look dearer than they are.
         """
         since = max(now - HOUR_S, self._swaps.complete_since, self._executions.complete_since)
-        swap_s, execution_s = self._swaps.overlap_s(since, now), self._executions.overlap_s(since, now)
-        busy_s = swap_s + execution_s
-        return 100.0 * swap_s / busy_s if busy_s > 0 else 0.0
+        return self._swaps.overlap_s(since, now), self._executions.overlap_s(since, now)
 
     def _current_swap(self, now: float) -> dict[str, object] | None:
         swap = self._current

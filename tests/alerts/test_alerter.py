@@ -12,6 +12,7 @@ import pytest
 
 from hearth.alerter import CHECK_EVERY_S, Breach, GatewayAlerter
 from hearth.alerts.alert import Alert
+from hearth.bootstrap.companions import join_alerts
 from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
 from hearth.errors import NotFound
 from hearth.events import (
@@ -30,13 +31,14 @@ from hearth.events import (
     SwapCompleted,
     SwapFailed,
 )
-from hearth.gpu_tracker import GpuTracker
+from hearth.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
 from hearth.observability.fanout import EventFanout
 from hearth.types import RequestId
 from tests.observability.samples import all_kinds, sample
+from tests.support.fake_ollama import FakeModel
 from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
 from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import Recorder
+from tests.worker.house import House, Recorder, body_of, settings_with
 
 SECRET = "canary-77aa"
 DISCORD = f"https://discord.example/api/webhooks/1/{SECRET}"
@@ -165,7 +167,7 @@ async def test_a_starving_request_is_told():
 async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_within_a_minute():
     async with desk() as it:
         tracker = GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=2, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=100))
-        it.alerter.watch_gpu(tracker.check_alerts)
+        it.alerter.watch_gpu(tracker.alarming)
         for length_s in (1.0, 1.0, 61.0):
             tracker.record_swap_started("a", "b", it.now)
             await asyncio.sleep(length_s)
@@ -187,22 +189,40 @@ async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_withi
 @in_virtual_time
 async def test_the_overhead_of_swapping_is_told():
     async with desk() as it:
-        tracker = GpuTracker(
-            "home", GpuAlertSettings(swaps_per_hour_warning=100, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=25)
-        )
-        it.alerter.watch_gpu(tracker.check_alerts)
-        tracker.record_execution_time(10.0, it.now)
+        tracker = GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=100, swap_wait_ms_warning=1e6, swap_overhead_pct_warning=25))
+        it.alerter.watch_gpu(tracker.alarming)
+        tracker.record_execution_time(BUSY_ENOUGH_S, it.now)
         tracker.record_swap_started("a", "b", it.now)
-        await asyncio.sleep(10)
+        await asyncio.sleep(BUSY_ENOUGH_S)
         tracker.record_swap_completed(it.now)
         it.emit(swap())
         (text,) = await it.said()
-        assert text.startswith("Hearth: Model swaps take much of the GPU's time: Model swaps took ")
+        assert text.startswith("Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of ")
+
+
+@in_virtual_time
+async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
+    models = FakeModel(name="a", load_s=8.0), FakeModel(name="b", load_s=8.0)
+    settings = settings_with(gpu={"home_model": "a"}, alerts={"webhook_url": WEBHOOK})
+    house, webhooks = House(*models, resident=("a",), settings=settings), Webhooks()
+    events = house.gateway.events
+    alerter = GatewayAlerter(settings=settings.alerts, clock=house.clock, events=events, poster=MemoryPoster(webhooks))
+    events.subscribe(alerter)
+    join_alerts(house.gateway, alerter, None)
+    async with house:
+        for _ in range(2):
+            await body_of(house.submit("b", service_s=6.0))
+            await asyncio.sleep(3600)
+        assert len(house.events.of(SwapCompleted)) == 4
+        alerter.alert_queue_full("webui")
+        await asyncio.sleep(GATHERED_S)
+        (text,) = webhooks.texts()
+        assert "Queue full" in text
 
 
 def test_the_breaches_of_the_tracker_are_alerts():
     def breaches(now: float) -> Sequence[Breach]:
-        return GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=-1)).check_alerts(now)
+        return GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=-1)).alarming(now)
 
     assert [AlertType(each.kind) for each in breaches(1.0)] == [AlertType.GPU_SWAP_FREQUENCY]
 

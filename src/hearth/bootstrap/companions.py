@@ -51,7 +51,7 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
     """Have the alerter run beside the gateway, with the loop, and the disk of a log, watched for it."""
     clock, events = gateway.clock, gateway.events
     gateway.alerter = alerter
-    alerter.watch_gpu(gateway.worker.tracker.check_alerts)
+    alerter.watch_gpu(gateway.worker.tracker.alarming)
     gateway.accompany("alerts", alerter.run)
     gateway.show("alerts", alerter.status)
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
