@@ -13,6 +13,7 @@ from hearth.batch_types import BatchStatus
 from hearth.batches.desk import GATHER_S
 from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
 from hearth.cancelling import Cancellation, cancel_caller
+from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
@@ -353,6 +354,36 @@ async def test_off_peak_batches_wait_for_the_end_of_active_hours():
         assert house.ollama.calls == []
         assert len((await house.outcome())[0]) == 3
         assert 3600.0 < house.now < 3620.0
+
+
+@in_virtual_time
+async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs_already():
+    day = settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
+    off_peak = replace(day, batches=BatchSettings(window=BatchWindow.OFF_PEAK))
+    async with BatchHouse("a", resident=("a",), settings=replace(off_peak, jobs=JobSettings(max_in_queue=1))) as house:
+        await house.started(jsonl(*lines(6)))
+        await sleep_until(60.0)
+        assert house.ollama.calls == []
+        house.gateway.reload(GatewayConfig(settings=replace(day, jobs=JobSettings(max_in_queue=1))))
+        await sleep_until(62.5)
+        assert len(house.ollama.calls) == 3
+        house.gateway.reload(GatewayConfig(settings=off_peak))
+        await sleep_until(3590.0)
+        assert len(house.ollama.calls) == 3
+        assert len((await house.outcome())[0]) == 6
+        assert house.now > 3600.0
+
+
+@in_virtual_time
+async def test_requests_that_an_earlier_process_made_jobs_follow_the_window_of_this_one():
+    disk, day = Disk(), settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
+    off_peak = replace(day, batches=BatchSettings(window=BatchWindow.OFF_PEAK))
+    async with BatchHouse("a", resident=("a",), settings=off_peak, disk=disk) as house:
+        await house.started(jsonl(*lines(3)))
+        await sleep_until(60.0)
+    async with BatchHouse("a", resident=("a",), settings=day, disk=disk) as house:
+        assert len((await house.outcome())[0]) == 3
+        assert house.now < 90.0
 
 
 @in_virtual_time

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
 from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
@@ -177,6 +178,18 @@ async def test_a_job_waits_for_its_time_and_for_the_end_of_active_hours():
         assert started(house) == ["job_3", "job_1"]
         await house.ended("job_2")
         assert 3600 <= house.now < 3615
+
+
+@in_virtual_time
+async def test_more_room_in_the_queue_is_filled_at_once():
+    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+        for number in range(1, 4):
+            await house.accept(job(f"job_{number}", service_s=100.0))
+        await sleep_until(1.0)
+        assert started(house) == ["job_1"]
+        house.gateway.reload(GatewayConfig(settings=with_jobs(max_in_queue=3)))
+        await sleep_until(1.1)
+        assert started(house) == ["job_1", "job_2", "job_3"]
 
 
 @in_virtual_time

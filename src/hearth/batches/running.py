@@ -15,7 +15,6 @@ from hearth.batches.lines import request_in
 from hearth.batches.outcomes import outcome_of, undone
 from hearth.batches.ports import BatchLines, BatchProgress, FileRecords
 from hearth.clock import new_batch_request_id
-from hearth.config.settings import BatchWindow
 from hearth.errors import QueueFull
 from hearth.job_types import NewJob
 from hearth.jobs.desk import Jobs, limits_of
@@ -129,7 +128,6 @@ class Runner:
         return b"".join(found)[skipped : skipped + end - first]
 
     def _admissions(self, batch: BatchRecord, lines: Sequence[BatchLine], text: bytes) -> list[Admission]:
-        off_peak = self._house.config().settings.batches.window is BatchWindow.OFF_PEAK
         first = lines[0].start
         return [
             Admission(
@@ -144,7 +142,6 @@ class Runner:
                     path=batch.endpoint,
                     model=line.model,
                     request=request_in(text[line.start - first : line.start - first + line.length], batch.endpoint),
-                    off_peak=off_peak,
                 ),
             )
             for line in lines

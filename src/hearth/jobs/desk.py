@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
-from hearth.events import BackendCameUp, DrainEnded, GatewayStopping, JobQueued, ModeChanged, OrderGiven
+from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
-from hearth.jobs.feeder import Feeder, House, named
+from hearth.jobs.feeder import Feeder, House, is_off_peak, named
 from hearth.jobs.keys import KeysInUse
 from hearth.jobs.tending import Tasks
 from hearth.observability.handling import HandlingSink
@@ -39,7 +39,11 @@ class Jobs(HandlingSink):
         self._tasks = Tasks(house.clock, house.events)
         self._keys = KeysInUse()
         self._doubtful: dict[str, JobRecord] = {}
-        self._handlers = {GatewayStopping: self._on_stopping, **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake())}
+        self._handlers = {
+            GatewayStopping: self._on_stopping,
+            ConfigReloaded: lambda _: self._feeder.reconfigured(),
+            **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake()),
+        }
 
     async def accept(self, new: NewJob) -> Acceptance:
         """Take a job; when this returns, it is on the disk. A caller who leaves meanwhile does not stop it.
@@ -170,7 +174,7 @@ class Jobs(HandlingSink):
             return None
         config, wall_s = self._house.config(), self._house.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
-        change = config.next_mode_change(wall_s) if job.off_peak and config.is_active_hours(wall_s) else None
+        change = config.next_mode_change(wall_s) if is_off_peak(job, config.settings.batches) and config.is_active_hours(wall_s) else None
         return self._feeder.start_s(ahead, earliest_s if change is None else max(earliest_s, change - wall_s))
 
     def in_line(self) -> list[WaitingJob]:

@@ -15,7 +15,7 @@ from typing import TypedDict, TypeVar
 
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import JobSettings, OnRestart
+from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, OnRestart
 from hearth.errors import StorageUnavailable
 from hearth.events import InternalFault, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobEnd, JobRecord, JobState, Recovered, WaitingJob
@@ -25,7 +25,7 @@ from hearth.jobs.running import Again, Resolve, Run, run_once
 from hearth.jobs.tending import Tasks
 from hearth.ports import EventSink, JobQueue, JobRecords
 from hearth.queue import LLMQueueWorker
-from hearth.types import Lane, Sequence
+from hearth.types import BATCH_JOB_PREFIX, Lane, Sequence
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Feeder:
     def take_in(self, job: WaitingJob) -> None:
         """A job waits in the store; nothing happens to one that is known."""
         if job.job_id not in self._runs and self.board.position(job.job_id) is None:
-            self.board.add(job)
+            self._put(job)
             self._wake.set()
 
     def give_up(self, record: JobRecord) -> None:
@@ -113,6 +113,19 @@ class Feeder:
     def wake(self) -> None:
         """Something has changed that may let a job start."""
         self._wake.set()
+
+    def reconfigured(self) -> None:
+        """Other settings are in force."""
+        batches = self._house.config().settings.batches
+        for job in self.board.in_line():
+            if job.off_peak is not is_off_peak(job, batches):
+                self._put(job)
+        self._wake.set()
+
+    def _put(self, job: WaitingJob) -> None:
+        """Have a job wait on the board, as the settings say now."""
+        off_peak = is_off_peak(job, self._house.config().settings.batches)
+        self.board.add(job if job.off_peak is off_peak else replace(job, off_peak=off_peak))
 
     @property
     def running(self) -> int:
@@ -170,7 +183,7 @@ class Feeder:
     def _take_over(self, left: Recovered) -> None:
         for job in left.waiting:
             if job.job_id not in self._runs:
-                self.board.add(job)
+                self._put(job)
         for record in left.failed:
             self.tell_end(record, JobEnd(state=JobState.FAILED, reason=record.reason), record.attempts)
         if left.waiting or left.failed:
@@ -264,7 +277,7 @@ class Feeder:
         if run.cancelled or self.stopping:
             return
         job, attempts = run.job, attempt if again.counted else run.job.attempts
-        self.board.add(replace(job, attempts=attempts, not_before_wall_s=due or job.not_before_wall_s, suspect=False))
+        self._put(replace(job, attempts=attempts, not_before_wall_s=due or job.not_before_wall_s, suspect=False))
         now = self._house.clock.monotonic()
         self._house.events.emit(JobRequeued(at=now, **named(job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))
 
@@ -301,3 +314,8 @@ class Feeder:
 
 def named(job: WaitingJob | JobRecord) -> Named:
     return {"job_id": job.job_id, "caller": job.caller, "task_type": job.task_type, "model": job.model}
+
+
+def is_off_peak(job: WaitingJob | JobRecord, batches: BatchSettings) -> bool:
+    """Whether it starts outside active hours only: for requests of batches, `batches.window` says so at any time anew."""
+    return batches.window is BatchWindow.OFF_PEAK if job.job_id.startswith(BATCH_JOB_PREFIX) else job.off_peak
