@@ -197,7 +197,10 @@ class ModelControl(Protocol):
         """
 
     async def unload(self, model: str) -> None:
-        """Ask for `model` to be dropped; it may still be listed for a while afterwards. Raises SwapFailed, BackendUnreachable."""
+        """Ask for `model` to be dropped; it may still be listed for a while afterwards.
+
+        Raises ModelNotFound (deleted meanwhile, though it may still be in memory), SwapFailed, BackendUnreachable.
+        """
 
 
 class GpuReader(Protocol):

@@ -106,6 +106,8 @@ class Swapper:
                     self._stuck = SwapFailed(f"model '{model}' does not leave the GPU")
                     raise self._stuck
                 await asyncio.sleep(POLL_S)
+        except ModelNotFound:
+            pass  # deleted while in memory: no call reaches it by name any more, and the model server gives its room to the next load
         except HearthError as error:
             self._failed(model, error, UnloadFailed(model=model))
             return

@@ -169,6 +169,15 @@ async def test_dropping_what_is_not_loaded_succeeds(bench: Bench) -> None:
     assert await bench.control.resident() == ()
 
 
+async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(bench: Bench) -> None:
+    await bench.control.load("a", LoadOptions(), LONG_S)
+    bench.world.delete("a")
+    with pytest.raises(ModelNotFound, match="'a' not found"):
+        await bench.control.unload("a")
+    assert [resident.name for resident in await bench.control.resident()] == ["a"]
+    assert [model.name for model in await bench.control.installed()] == ["emb"]
+
+
 async def test_loading_what_is_not_installed_is_model_not_found(bench: Bench) -> None:
     with pytest.raises(ModelNotFound, match="missing"):
         await bench.control.load("missing", LoadOptions(), LONG_S)

@@ -103,6 +103,7 @@ class FakeOllama:
         self._service = service
         self._down = False
         self._wedged: set[str] = set()
+        self._deleted: set[str] = set()
         self._running: dict[int, FakeExchange] = {}
         self._loading: dict[str, asyncio.Future[None]] = {}
         self._under_way: set[asyncio.Future[None]] = set()
@@ -143,6 +144,10 @@ class FakeOllama:
     def vanish(self, model: str) -> None:
         """Somebody else dropped it, at once."""
         self.gpu.drop(model)
+
+    def delete(self, model: str) -> None:
+        """Take it off the disk. In memory it stays, where no call reaches it by name; as in Ollama, the next load may have its room."""
+        self._deleted.add(self.gpu.models[model].name)
 
     def go_down(self) -> None:
         """The server is killed: running calls break, memory is empty, nothing can be reached."""
@@ -212,7 +217,7 @@ class FakeOllama:
         """What needs no GPU: listings and errors."""
         if not wire.needs_model(path):
             return wire.listing(path, self._listed(), self.gpu.resident())
-        if model is not None and model not in self.gpu.models:
+        if model is not None and not self._has(model):
             return wire.error(path, 404, f"model '{model}' not found")
         if model is not None and self.gpu.models[model].embedding_only and not wire.is_embedding(path):
             return wire.error(path, 400, f'"{model}" does not support generate')
@@ -231,7 +236,10 @@ class FakeOllama:
         return self._listed()
 
     def _listed(self) -> tuple[InstalledModel, ...]:
-        return tuple(InstalledModel(name=name, digest=f"digest of {name}") for name in self.gpu.models)
+        return tuple(InstalledModel(name=name, digest=f"digest of {name}") for name in self.gpu.models if self._has(name))
+
+    def _has(self, model: str) -> bool:
+        return model in self.gpu.models and model not in self._deleted
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         await self._reach()
@@ -240,7 +248,7 @@ class FakeOllama:
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
         self.control.append(ControlRecord(at=self._now(), kind="load", model=model, options=options))
         fault = self._load_faults.popleft() if self._load_faults else None
-        if self._down or model not in self.gpu.models or fault is LoadFault.NOT_FOUND:
+        if self._down or not self._has(model) or fault is LoadFault.NOT_FOUND:
             await self._reach()
             raise ModelNotFound(f"model '{model}' not found")
         if fault is LoadFault.LIE or self.gpu.has(model, options.num_ctx):
@@ -251,9 +259,11 @@ class FakeOllama:
     async def unload(self, model: str) -> None:
         self.control.append(ControlRecord(at=self._now(), kind="unload", model=model))
         fault = self._unload_faults.popleft() if self._unload_faults else None
-        if not self._down:
+        if not self._down and self._has(model):
             self._begin_unload(model, fault)
         await self._reach()
+        if not self._has(model):
+            raise ModelNotFound(f"model '{model}' not found")
 
     def _begin_unload(self, model: str, fault: UnloadFault | None) -> None:
         if self.gpu.place(model) is not Place.LOADED or fault is UnloadFault.STUCK:
@@ -274,6 +284,8 @@ class FakeOllama:
     def _begin_load(self, model: str, options: LoadOptions, timeout_s: float, fault: LoadFault | None) -> asyncio.Future[None]:
         """The load goes on by itself: timers end it, whether or not anybody still waits."""
         load_s = self.gpu.models[model].load_s
+        for orphan in self._deleted:
+            self.gpu.drop(orphan)
         self.gpu.start_load(model, options.num_ctx, self._now())
         done = asyncio.get_running_loop().create_future()
         done.add_done_callback(lambda settled: settled.exception())

@@ -152,6 +152,15 @@ async def test_a_model_that_never_leaves_fails_those_who_need_another_with_a_tim
 
 
 @in_virtual_time
+async def test_a_model_that_was_deleted_while_it_was_in_memory_keeps_no_other_from_coming():
+    async with House("a", "b", resident=("a",)) as house:
+        house.ollama.delete("a:latest")
+        assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+        assert kinds(house) == ["unload a:latest", "load b:latest"]
+        assert house.events.of(SwapFailedEvent) == []
+
+
+@in_virtual_time
 async def test_a_model_is_loaded_with_the_context_that_the_owner_pinned():
     models = {"a": ModelSettings(num_ctx=8192)}
     async with House("a", settings=replace(settings_with(), models=models)) as house:

@@ -61,9 +61,13 @@ PART = Part(
         row(
             "F-21",
             "404: the model is gone",
-            "a 404 in the caller's dialect, not tried again, the server not taken for down",
+            "a 404 in the caller's dialect, not tried again, the server not taken for down; what stays in memory keeps no other model out",
             shown("api/test_inference", "a_model_that_is_not_installed_is_404_in_the_words_of_ollama_and_reaches_no_queue"),
-            shown(LOADING, "a_model_that_is_gone_from_the_disk_is_not_asked_for_twice"),
+            shown(
+                LOADING,
+                "a_model_that_is_gone_from_the_disk_is_not_asked_for_twice",
+                "a_model_that_was_deleted_while_it_was_in_memory_keeps_no_other_from_coming",
+            ),
             in_every_phase("load not_found"),
         ),
         row(
