@@ -9,6 +9,7 @@ from typing import Protocol
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX
 
 _DRAWN_TOGETHER = 64
+MIN_STEP_S = 0.5
 
 
 class Clock(Protocol):
@@ -26,6 +27,23 @@ class SystemClock:
 
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
+
+
+class ClockSteps:
+    """Notices when the wall clock was set, or went on alone while the machine slept."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_s = clock.wall() - clock.monotonic()
+
+    def take_s(self) -> float:
+        """By how many seconds the wall clock went ahead since the last step (negative: was set back); 0.0 for less than `MIN_STEP_S`."""
+        ahead_s = self._clock.wall() - self._clock.monotonic()
+        step_s = ahead_s - self._ahead_s
+        if abs(step_s) < MIN_STEP_S:
+            return 0.0
+        self._ahead_s = ahead_s
+        return step_s
 
 
 def new_api_key() -> str:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Container
 from hearth import status
 from hearth.changes import Changes
 from hearth.chronicle import Chronicle
-from hearth.clock import Clock
+from hearth.clock import Clock, ClockSteps
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.dispatching import Dispatching
@@ -74,6 +74,7 @@ class LLMQueueWorker:
         self.post = self._mailbox.post
         self._config = config
         self._clock = clock
+        self._steps = ClockSteps(clock)
         self._events = events
         self.tracker = tracker or GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)
@@ -211,6 +212,7 @@ class LLMQueueWorker:
 
     def announce(self, task_type: str, at_wall_s: float) -> None:
         """Expect an internal task at an instant (seconds since 1970-01-01 UTC), so that the GPU is free by then."""
+        self._mode_read_at = float("-inf")  # a step of the clock until now moves what was announced before, not this
         due_at = self._clock.monotonic() + at_wall_s - self._clock.wall()
         self.post(inputs.Scheduled(task_type=task_type, due_at=due_at))
 
@@ -253,7 +255,7 @@ class LLMQueueWorker:
         now = self._last_at = max(self._clock.monotonic(), not_before, self._last_at)
         try:
             if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
-                self._read_mode(now)
+                self._read_calendar(now)
             if isinstance(fact, inputs.Arrived):
                 self._arriving.remove(fact.item.band)
             self._apply(fact, now)
@@ -282,8 +284,10 @@ class LLMQueueWorker:
             self._dispatching.end(work, Outcome.CANCELLED, now, error())
         self.post(inputs.CancelledTogether(sequences=tuple(work.item.sequence for work in works)))
 
-    def _read_mode(self, now: float) -> None:
+    def _read_calendar(self, now: float) -> None:
         self._mode_read_at = now
+        if step_s := self._steps.take_s():
+            self._apply(inputs.ClockStepped(ahead_s=step_s), now)
         active = self._config.is_active_hours(self._clock.wall())
         if active != self.scheduler.state.active:
             self._events.emit(ModeChanged(at=now, active=active))

@@ -78,6 +78,7 @@ OWNER = st.sampled_from(
         *(inputs.LoadOrdered(model=model) for model in MODELS),
         *(inputs.UnloadOrdered(model=model) for model in MODELS),
         *(inputs.Scheduled(task_type="digest", due_at=in_s) for in_s in (5.0, 20.0, 60.0)),
+        *(inputs.ClockStepped(ahead_s=ahead_s) for ahead_s in (-30.0, 8.0)),
     )
 )
 """Announcements are drawn with the seconds until they are due."""

@@ -154,6 +154,51 @@ async def test_a_wall_clock_that_jumps_back_an_hour_announces_that_hours_task_ag
     assert announced == [3900.0, 300.0]
 
 
+@pytest.mark.parametrize(
+    ("step_s", "asked_at", "starts_at"),
+    [
+        (40.0, 58.0, 60.0),
+        (40.0, 98.0, 98.0),
+        (3600.0, 98.0, 98.0),
+        (-40.0, 98.0, 98.0),
+        (-40.0, 138.0, 140.0),
+        (0.2, 98.0, 100.0),
+    ],
+)
+@in_virtual_time
+async def test_a_task_is_due_by_the_calendar_though_the_clock_was_set_or_the_machine_slept(
+    step_s: float, asked_at: float, starts_at: float
+):
+    async with House("a", resident=("a",)) as house:
+        house.worker.announce("briefing", WALL_AT_START + 100.0)
+        await sleep_until(50.0)
+        house.clock._wall_at_start += step_s
+        await sleep_until(asked_at)
+        await body_of(house.submit("a"))
+        (dispatched,) = house.events.of(ItemDispatched)
+        assert dispatched.at == starts_at
+
+
+@in_virtual_time
+async def test_what_is_announced_right_after_the_clock_was_set_is_due_when_it_says():
+    async with House("a", resident=("a",)) as house:
+        house.clock._wall_at_start += 3600.0
+        house.worker.announce("briefing", WALL_AT_START + 3700.0)
+        await sleep_until(98.0)
+        await body_of(house.submit("a"))
+        (dispatched,) = house.events.of(ItemDispatched)
+        assert dispatched.at == 100.0
+
+
+@in_virtual_time
+async def test_a_cron_entry_that_a_clock_set_back_brings_again_is_one_announcement():
+    async with House("a", resident=("a",), settings=FIVE_PAST) as house:
+        await sleep_until(290.0)
+        house.clock._wall_at_start -= 400.0
+        await sleep_until(680.0)
+        assert [due_at for due_at, _ in house.worker.scheduler.state.announced] == pytest.approx([700.0])
+
+
 @in_virtual_time
 async def test_tasks_of_the_same_minute_are_all_announced():
     announced = tuple(Announcement(task_type=name, cron="5 * * * *") for name in ("briefing", "backup"))

@@ -277,6 +277,13 @@ def _scheduled(state: State, fact: inputs.Scheduled, now: float) -> list[Action]
     return []
 
 
+def _clock_stepped(state: State, fact: inputs.ClockStepped, now: float) -> list[Action]:
+    """What was announced is due by the calendar; what has become past by that is due no more."""
+    moved = ((due_at - fact.ahead_s, task_type) for due_at, task_type in state.announced)
+    state.announced = tuple(each for each in moved if each[0] > now)
+    return []
+
+
 def _mode_changed(state: State, fact: inputs.ModeChanged, _now: float) -> list[Action]:
     state.active = fact.active
     return []
@@ -325,6 +332,7 @@ FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] 
         inputs.BackendDown: _backend_down,
         inputs.BackendUp: _backend_up,
         inputs.Scheduled: _scheduled,
+        inputs.ClockStepped: _clock_stepped,
         inputs.ModeChanged: _mode_changed,
         inputs.PreemptRequested: _stop_all,
         inputs.PolicyChanged: _reconfigured,

@@ -174,6 +174,13 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockStepped:
+    """The calendar has gone `ahead_s` seconds ahead of the clock that instants are told by (negative: it was set back)."""
+
+    ahead_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModeChanged:
     """Active hours began (`active`) or ended."""
 
@@ -249,6 +256,7 @@ Input = (
     | BackendDown
     | BackendUp
     | Scheduled
+    | ClockStepped
     | ModeChanged
     | PreemptRequested
     | ExternalPaused
