@@ -16,7 +16,7 @@ from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.relay import Relay
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
-from hearth.errors import ConfigError
+from hearth.errors import AddressUnavailable
 from hearth.types import Headers
 from tests.api.house import Caller, FakeGateway, hello, never
 
@@ -230,19 +230,19 @@ async def test_a_taken_port_is_an_error_that_names_it_and_says_what_to_do(app):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = HearthServer(app, ServerSettings)
-        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: something else listens there.*server\.port"):
+        with pytest.raises(AddressUnavailable, match=rf"127\.0\.0\.1:{port}: something else listens there.*server\.port"):
             await server.start("127.0.0.1", port)
         await server.stop(0.1)
 
 
 async def test_an_impossible_host_is_an_error_that_names_it(app):
-    with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:0"):
+    with pytest.raises(AddressUnavailable, match=r"cannot listen on 203\.0\.113\.1:0"):
         await HearthServer(app, ServerSettings).start("203.0.113.1", 0)
 
 
 @pytest.mark.parametrize("host", ["no host", "a..b", "x" * 64])
 async def test_a_host_name_that_nobody_has_is_an_error_that_says_what_to_correct(host, app):
-    with pytest.raises(ConfigError, match=rf"cannot listen on {host}:0: the host name is unknown; correct server\.host"):
+    with pytest.raises(AddressUnavailable, match=rf"cannot listen on {host}:0: the host name is unknown; correct server\.host"):
         await HearthServer(app, ServerSettings).start(host, 0)
 
 

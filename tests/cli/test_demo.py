@@ -78,10 +78,10 @@ async def test_a_taken_usual_port_makes_the_demo_take_a_free_one():
     assert ":8411" not in text
 
 
-def test_a_taken_port_that_was_asked_for_ends_with_2(hearth):
+def test_a_taken_port_that_was_asked_for_ends_with_1(hearth):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = hearth("demo", "--seconds", "1", "--port", str(taken.getsockname()[1]))
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "cannot listen on" in result.stderr
 
 

@@ -69,18 +69,18 @@ async def test_it_answers_like_an_ollama_until_it_is_stopped():
     assert "llama3.1:8b" in names
 
 
-def test_a_taken_port_ends_with_2_and_names_it(hearth):
+def test_a_taken_port_ends_with_1_and_names_it(hearth):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = hearth("emulate", "--port", str(port))
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert f"127.0.0.1:{port} is taken" in result.stderr
     assert "--port" in result.stderr
 
 
-def test_an_address_of_another_machine_ends_with_2(hearth):
+def test_an_address_of_another_machine_ends_with_1(hearth):
     result = hearth("emulate", "--host", "192.0.2.1", "--port", "0")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "cannot listen on 192.0.2.1:0" in result.stderr
 
 

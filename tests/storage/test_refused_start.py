@@ -1,4 +1,5 @@
-"""`hearth serve` on a file that must not be written: exit 2, a message that says what to do, and the file as it was."""
+"""`hearth serve` on a file that must not be written: exit 2, a message that says what to do, and the file as it was. Exit 1 where that may
+pass by itself: then systemd tries again."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from hearth.cli import main
+from hearth.errors import StorageBusy, StorageRefused
+from hearth.storage.opening import refusal
 from tests.storage.house import open_database
 
 
@@ -46,6 +49,31 @@ def test_serve_refuses_a_directory_that_cannot_be_written_with_2_and_names_the_s
     result = serve(tmp_path, Path("/proc/hearth/hearth.db"))
     assert result.exit_code == 2
     assert "storage.path" in result.stderr
+
+
+def test_serve_ends_with_1_while_another_process_has_the_file(old_file, tmp_path):
+    holder = open_database(old_file)
+    try:
+        result = serve(tmp_path, old_file)
+    finally:
+        holder.close()
+    assert result.exit_code == 1
+    assert f"Error: {old_file} is in use by process" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_BUSY, StorageBusy),
+        (sqlite3.SQLITE_FULL, StorageBusy),
+        (sqlite3.SQLITE_READONLY, StorageRefused),
+        (sqlite3.SQLITE_CORRUPT, StorageRefused),
+    ],
+)
+def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, kind):
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    assert type(refusal(Path("hearth.db"), error)) is kind
 
 
 def serve(home: Path, database: Path) -> Any:

@@ -19,7 +19,7 @@ from hearth.api.connections import Connections, CountedProtocol, CountingConfig
 from hearth.api.protocol import Deadlines
 from hearth.clock import SystemClock
 from hearth.config.settings import ServerSettings
-from hearth.errors import ConfigError
+from hearth.errors import AddressUnavailable
 from hearth.observability.fanout import EventFanout
 
 KEEP_ALIVE_S = 75
@@ -66,7 +66,7 @@ class HearthServer:
             The URL to reach it by from this machine, without a slash at the end.
 
         Raises:
-            ConfigError: the address cannot be listened on.
+            AddressUnavailable: it cannot be listened on.
         """
         self._sockets = await _bind(host, port)
         server = uvicorn.Server(self._config())
@@ -125,7 +125,7 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:  # the latter for a label that no name can have
-        raise ConfigError([f"cannot listen on {host}:{port}: the host name is unknown; correct server.host"]) from error
+        raise AddressUnavailable(f"cannot listen on {host}:{port}: the host name is unknown; correct server.host") from error
     sockets: list[socket.socket] = []
     for family, address in dict.fromkeys((family, info[0]) for family, _, _, _, info in found):
         try:
@@ -135,7 +135,7 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
                 continue
             for opened in sockets:
                 opened.close()
-            raise ConfigError([f"cannot listen on {host}:{port}: {_ADVICE.get(error.errno or 0, error.strerror)}"]) from error
+            raise AddressUnavailable(f"cannot listen on {host}:{port}: {_ADVICE.get(error.errno or 0, error.strerror)}") from error
     return sockets
 
 

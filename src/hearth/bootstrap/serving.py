@@ -53,7 +53,8 @@ async def running_gateway(
         beside: called with the gateway before it starts.
 
     Raises:
-        ConfigError: the address cannot be listened on, or must not without keys.
+        AddressUnavailable: it cannot be listened on.
+        ConfigError: it must not be without keys.
         StorageRefused, StorageUnavailable: see `open_store`.
     """
     host = host or config.settings.server.host
@@ -94,7 +95,7 @@ async def serve(
         The exit code of the process.
 
     Raises:
-        ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.
+        AddressUnavailable, ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.
     """
     raise_descriptor_limit()
     clock = SystemClock()

@@ -51,7 +51,7 @@ async def demo_house(*, pace: float, speed: float, port: int | None, sinks: tupl
         port: where the gateway listens; None prefers the usual port and takes a free one when that is taken.
 
     Raises:
-        ConfigError: `port` is taken.
+        AddressUnavailable: `port` is taken.
     """
     emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1)
     ollama_url = await emulator.start(_HOST, 0)

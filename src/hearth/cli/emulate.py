@@ -27,7 +27,7 @@ from hearth.emulator.models import EmulatedModel
 from hearth.emulator.profiles import load_profiles
 from hearth.emulator.quirks import KINDS, Quirk, parse_quirk
 from hearth.emulator.server import Emulator
-from hearth.errors import ConfigError
+from hearth.errors import AddressUnavailable, ConfigError
 from hearth.service_model import ModelProfile, ServiceModel, default_profiles
 
 
@@ -119,7 +119,7 @@ def read_models(path: Path | None) -> tuple[EmulatedModel, ...]:
 
 
 async def run_emulator(plan: EmulatorPlan, console: Console, *, stopped: Callable[[], Awaitable[None]]) -> None:
-    """Emulate until `stopped` returns. Raises ConfigError when the address cannot be listened on."""
+    """Emulate until `stopped` returns. Raises AddressUnavailable."""
     emulator = Emulator(
         plan.models,
         clock=SystemClock(),
@@ -165,5 +165,5 @@ async def _start(emulator: Emulator, plan: EmulatorPlan) -> str:
     except OSError as error:
         where = f"{plan.host}:{plan.port}"
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError([f"{where} is taken (by a real Ollama?); choose another with --port"]) from error
-        raise ConfigError([f"cannot listen on {where}: {error.strerror or error}"]) from error
+            raise AddressUnavailable(f"{where} is taken (by a real Ollama?); choose another with --port") from error
+        raise AddressUnavailable(f"cannot listen on {where}: {error.strerror or error}") from error

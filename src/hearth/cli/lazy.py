@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from hearth.cli.exits import CommandFailed, ConfigRefused, Unusable
-from hearth.errors import ConfigError, HearthError, StorageRefused
+from hearth.errors import ConfigError, HearthError, StorageBusy, StorageRefused
 
 
 class LazyCommand(click.Command):
@@ -51,6 +51,8 @@ class RootGroup(click.Group):
             return super().invoke(ctx)
         except ConfigError as error:
             raise ConfigRefused(error) from error
+        except StorageBusy as error:
+            raise CommandFailed(error.message) from error
         except StorageRefused as error:
             raise Unusable(error.message) from error
         except HearthError as error:

@@ -2,6 +2,7 @@
 
     HearthError
     ├── ConfigError              the owner's file: carries every problem at once
+    ├── AddressUnavailable       at start: taken, or not there yet
     ├── CallerError              the caller must change something
     │   ├── BadRequest 400
     │   ├── Untranslatable 400   Claude cannot be asked for this; a local model can
@@ -25,6 +26,7 @@
     ├── GpuUnavailable           the card says nothing of itself; never reaches a caller
     ├── StorageError             the disk
     │   ├── StorageRefused       at start: Hearth does not run on this file
+    │   │   └── StorageBusy      not now
     │   └── StorageUnavailable 503
     ├── CapacityError            nobody's fault: come back later
     │   ├── QueueFull 503
@@ -90,9 +92,20 @@ from hearth.errors.callers import (
     WrongKey,
 )
 from hearth.errors.capacity import CapacityError, Draining, Interrupted, QueueFull, ShuttingDown, TooManyConnections, WaitExpired
-from hearth.errors.house import ConfigError, GpuFault, GpuUnavailable, StorageError, StorageFault, StorageRefused, StorageUnavailable
+from hearth.errors.house import (
+    AddressUnavailable,
+    ConfigError,
+    GpuFault,
+    GpuUnavailable,
+    StorageBusy,
+    StorageError,
+    StorageFault,
+    StorageRefused,
+    StorageUnavailable,
+)
 
 __all__ = [
+    "AddressUnavailable",
     "BackendBusy",
     "BackendError",
     "BackendGone",
@@ -125,6 +138,7 @@ __all__ = [
     "QueueFull",
     "RateLimited",
     "ShuttingDown",
+    "StorageBusy",
     "StorageError",
     "StorageFault",
     "StorageRefused",

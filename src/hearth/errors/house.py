@@ -18,6 +18,12 @@ class ConfigError(HearthError):
         super().__init__("\n".join(self.problems))
 
 
+class AddressUnavailable(HearthError):
+    """An address cannot be listened on. That may pass: another program ends, or the network comes up."""
+
+    reason = "address_unavailable"
+
+
 class StorageFault(StrEnum):
     """Why the store cannot be used."""
 
@@ -42,6 +48,12 @@ class StorageRefused(StorageError):
     """The store cannot be opened, and Hearth does not start without it."""
 
     reason = "storage_refused"
+
+
+class StorageBusy(StorageRefused):
+    """It may be opened later: another process has it, or the disk is full."""
+
+    reason = "storage_busy"
 
 
 class StorageUnavailable(StorageError):

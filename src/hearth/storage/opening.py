@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hearth import failpoints
 from hearth.clock import Clock
-from hearth.errors import StorageFault, StorageRefused
+from hearth.errors import StorageBusy, StorageFault, StorageRefused
 from hearth.storage.connections import Connect, defects, make_durable
 from hearth.storage.faults import fault_of
 from hearth.storage.place import ADVICE, sync_directory
@@ -113,9 +113,12 @@ _MESSAGES = {
     StorageFault.CORRUPT: f"is not a sound SQLite database. {RESTORE}",
 }
 
+_PASSING = frozenset({StorageFault.FULL, StorageFault.LOCKED})
+
 
 def refusal(path: Path, error: sqlite3.Error | OSError) -> StorageRefused:
     """What to tell the owner about a disk that said no."""
     fault = fault_of(error)
     known = _MESSAGES.get(fault) if fault is not None else None
-    return StorageRefused(f"{path} {known} ({error})" if known else f"{path} cannot be used: {error}. Check the disk and start again.")
+    kind = StorageBusy if fault in _PASSING else StorageRefused
+    return kind(f"{path} {known} ({error})" if known else f"{path} cannot be used: {error}. Check the disk and start again.")

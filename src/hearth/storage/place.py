@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hearth.errors import StorageRefused
+from hearth.errors import StorageBusy, StorageRefused
 
 ADVICE = "Set `storage.path` to a file in a directory that Hearth may write."
 
@@ -67,7 +67,8 @@ class InstanceLock:
         """Take the lock.
 
         Raises:
-            StorageRefused: another process holds it, or the file cannot be made.
+            StorageBusy: another process holds it.
+            StorageRefused: the file cannot be made.
         """
         lock = path.with_name(path.name + ".lock")
         try:
@@ -81,11 +82,11 @@ class InstanceLock:
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, f"{os.getpid()}\n".encode())
 
-    def _refusal(self, path: Path) -> StorageRefused:
+    def _refusal(self, path: Path) -> StorageBusy:
         holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
         os.close(self._descriptor)
         whom = f"process {holder}" if holder.isdecimal() else "another process"
-        return StorageRefused(f"{path} is in use by {whom}. Stop it, or give this Hearth a `storage.path` of its own.")
+        return StorageBusy(f"{path} is in use by {whom}. Stop it, or give this Hearth a `storage.path` of its own.")
 
     def release(self) -> None:
         """Give the lock back. The file stays: removing it would let two processes lock two files of one name."""
