@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -10,6 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from hearth.bootstrap import running_gateway
+from hearth.bootstrap.models import CONTROL_TIMEOUT_S
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode
+from hearth.events import GatewayStarted, GatewayStopped
+from tests.worker.house import Recorder
 
 
 def test_emulator_and_an_ollama_exclude_each_other(hearth):
@@ -71,3 +79,22 @@ def test_ctrl_c_ends_a_running_gateway_with_0(tmp_path: Path):
     assert "emulator_started" in events
     assert "gateway_stopped" in rest
     assert errors == "configuration: built-in defaults (no configuration file found)\n"
+
+
+async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_server_that_hangs():
+    stop, events = asyncio.Event(), Recorder()
+    writers = list[asyncio.StreamWriter]()
+
+    def take(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        stop.set()
+
+    silent = await asyncio.start_server(take, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    house = running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(events,), stop=stop)
+    async with silent, asyncio.timeout(CONTROL_TIMEOUT_S / 2), house:
+        assert stop.is_set()
+    for writer in writers:
+        writer.close()
+    assert events.of(GatewayStarted) == []
+    assert len(events.of(GatewayStopped)) == 1

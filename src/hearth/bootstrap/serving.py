@@ -42,6 +42,7 @@ async def running_gateway(
     sinks: tuple[EventSink, ...] = (),
     store: bool = False,
     watch: bool = False,
+    stop: asyncio.Event | None = None,
     hurry: asyncio.Event | None = None,
     beside: Callable[[Gateway], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Gateway, str]]:
@@ -50,6 +51,7 @@ async def running_gateway(
     Args:
         host, port: instead of `server.host` and `server.port`.
         store, watch: as for `build_gateway`.
+        stop: when set, a start that is still under way is given up, since it may wait for a model server that hangs.
         beside: called with the gateway before it starts.
 
     Raises:
@@ -70,12 +72,27 @@ async def running_gateway(
     try:
         beside(gateway)
         url = await server.start(host, config.settings.server.port if port is None else port)
-        await gateway.start()  # the first look at the backend takes a moment; who comes meanwhile waits for the first decision
-        gateway.announce_start(url)
+        if await _started(gateway, stop or asyncio.Event()):
+            gateway.announce_start(url)
         yield gateway, url
     finally:
         await gateway.stop(hurry=hurry)
         await server.stop(LAST_BYTES_GRACE_S)
+
+
+async def _started(gateway: Gateway, stop: asyncio.Event) -> bool:
+    """Whether it has; the first look at the backend takes a moment, and who comes meanwhile waits for the first decision."""
+    starting, stopping = asyncio.ensure_future(gateway.start()), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait((starting,))
+    if not starting.cancelled():
+        starting.result()
+    return not starting.cancelled()
 
 
 async def serve(
@@ -114,6 +131,7 @@ async def serve(
                 sinks=(log, *sinks),
                 store=True,
                 watch=True,
+                stop=signals.stop_requested,
                 hurry=signals.hurry_requested,
                 beside=lambda gateway: signals.on_reload(join_service_manager(gateway, os.environ)),
             ) as (gateway, _),
