@@ -1,7 +1,7 @@
 """Estimated waits for callers and status, at a bounded cost: the scheduler is run forward at most a few times a second.
 
-Between two runs a newcomer is reckoned from the last one of its band: that one's wait, less the time since, plus the mean pace of those
-that came in between.
+Between two runs a newcomer is reckoned from the last one of its line, that is of its band and model: that one's wait, less the time since,
+plus the mean pace of those that came in between. Of another line that one would say little: a swap may lie between the two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Forecaster:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._readings: dict[Band, _Reading] = {}
+        self._readings: dict[tuple[Band, str | None], _Reading] = {}
         self._starts: Mapping[Sequence, float] = {}
         self._starts_at = float("-inf")
 
@@ -44,13 +44,14 @@ class Forecaster:
             return None
         if not arriving and slot_is_free(self._state, item):
             return 0.0
-        reading = self._readings.get(item.band)
+        line = item.band, item.model
+        reading = self._readings.get(line)
         if reading is None or now - reading.at >= FRESH_S:
             service_s = self._state.estimates.service_s(item, item.model or self._state.home or "")
             wait_s = forecast(self._state, now, item).get(item.sequence, 0.0) + arriving * service_s
             ahead = self._state.waiting.ahead_of(item.band) + arriving
-            pace_s = wait_s / ahead if ahead else service_s
-            self._readings[item.band] = _Reading(at=now, wait_s=wait_s, pace_s=pace_s)
+            pace_s = min(service_s, wait_s / ahead) if ahead else service_s
+            self._readings[line] = _Reading(at=now, wait_s=wait_s, pace_s=pace_s)
             return wait_s
         reading.since += 1
         return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since

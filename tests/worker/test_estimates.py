@@ -34,6 +34,28 @@ async def test_a_swap_counts_as_long_as_such_swaps_have_taken():
 
 
 @in_virtual_time
+async def test_what_was_just_told_of_another_model_is_not_told_of_this_one():
+    async with House("a", "b", resident=("a",)) as house:
+        house.submit("a", max_tokens=40)
+        await sleep_until(house.now + 0.01)
+        behind_swap_s = house.submit("b", max_tokens=40).estimated_wait_s or 0.0
+        behind_one_s = house.submit("a", max_tokens=40).estimated_wait_s or 0.0
+        swap_s = house.worker.scheduler.state.estimates.swap_s("a:latest", "b:latest")
+        assert behind_swap_s == pytest.approx(1.0 + swap_s, abs=0.1)
+        assert behind_one_s == pytest.approx(1.0, abs=0.1)
+
+
+@in_virtual_time
+async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap():
+    async with House("a", "b", resident=("a",), settings=settings_with(queue={"max_external_depth": 9})) as house:
+        house.submit("a", max_tokens=40)
+        house.submit("a", max_tokens=40)
+        await sleep_until(house.now + 0.01)
+        told = [house.submit("b", max_tokens=40).estimated_wait_s or 0.0 for _ in range(5)]
+        assert told[4] - told[0] == pytest.approx(4.0, rel=0.1)
+
+
+@in_virtual_time
 async def test_while_nothing_answers_nothing_is_promised():
     async with House("a", resident=("a",)) as house:
         house.ollama.go_down()
