@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ import pytest
 
 from hearth.config.settings import LogFormat
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemStreaming, name_of
+from hearth.observability.log_writer import DescriptorTarget
 from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
 from tests.cli.test_console import Terminal
 from tests.observability.samples import all_kinds, ended, sample
@@ -169,6 +172,33 @@ def test_an_exception_is_logged_by_type_and_place_and_never_by_text():
     assert "prompt" not in stream.getvalue()
 
 
+def test_what_the_loop_says_of_a_task_that_nobody_waited_for_quotes_nothing():
+    stream = io.StringIO()
+    with logging_to(stream):
+        loop = asyncio.new_event_loop()
+        future = loop.create_future()
+        future.set_exception(error := RuntimeError("the caller's prompt"))
+        loop.call_exception_handler({"message": "Future exception was never retrieved", "exception": error, "future": future})
+        assert future.exception() is error
+        loop.close()
+    loaded = json.loads(stream.getvalue())
+    assert (loaded["error"], loaded["message"]) == ("RuntimeError", "Future exception was never retrieved")
+    assert "prompt" not in stream.getvalue()
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise AttributeError
+
+
+def test_a_library_that_logs_what_has_no_words_is_not_disturbed():
+    stream = io.StringIO()
+    with logging_to(stream):
+        for said in ({"msg": "it is %s", "args": (Unspeakable(),)}, {"msg": Unspeakable()}):
+            logging.getLogger().handlers[-1].handle(logging.makeLogRecord({"name": "some.library", **said}))
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["it is %s", "Unspeakable"]
+
+
 def test_a_library_with_a_broken_format_string_is_still_logged():
     stream = io.StringIO()
     with logging_to(stream):
@@ -241,6 +271,25 @@ def test_a_pipe_whose_reader_is_gone_drops_and_counts():
         LogSink(StoppedClock(), output).emit(ended())
         assert output.close()
     assert output.dropped == 1
+
+
+def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = tmp_path / "log"
+    with file.open("w", encoding="utf-8") as stream:
+        target = DescriptorTarget(stream)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+            target.write("first\n")
+            for cut_off in ("second\n", "third\n"):
+                with pytest.raises(OSError, match="File too large"):
+                    target.write(cut_off)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        target.write("fourth\n")
+        target.write("fifth\n")
+        target.close()
+    assert file.read_text().splitlines() == ["first", "seco", "fourth", "fifth"]
 
 
 @pytest.mark.parametrize("blocking", [True, False])

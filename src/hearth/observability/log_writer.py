@@ -41,12 +41,17 @@ class DescriptorTarget:
         stream.flush()
         self._encoding = stream.encoding or "utf-8"
         self._fd = os.dup(stream.fileno())
+        self._torn = False
+        """A disk that was full took the beginning of a line only."""
 
     def write(self, text: str) -> None:
-        rest = memoryview(text.encode(self._encoding, errors="backslashreplace"))
+        data = text.encode(self._encoding, errors="backslashreplace")
+        rest = memoryview(b"\n" + data if self._torn else data)
         while rest:
             try:
-                rest = rest[os.write(self._fd, rest) :]
+                written = os.write(self._fd, rest)
+                self._torn = rest[written - 1] != ord("\n")
+                rest = rest[written:]
             except BlockingIOError:
                 self._wait_until_writable()
 

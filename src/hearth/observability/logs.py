@@ -138,6 +138,7 @@ def _foreign_line(record: logging.LogRecord) -> LogLine:
     """What a library logged. Of an exception only the type and the frames: its text may quote a request."""
     fields: dict[str, object] = {"logger": record.name, "message": _message(record)}
     if record.exc_info and record.exc_info[0] is not None:
+        fields["message"] = _message(record).partition("\n")[0]  # asyncio goes on with the future, which quotes the text
         fields["error"] = record.exc_info[0].__name__
         fields["frames"] = _frames(record.exc_info[1])
     return LogLine(wall_at=record.created, level=record.levelno, event="log", fields=fields)
@@ -146,8 +147,8 @@ def _foreign_line(record: logging.LogRecord) -> LogLine:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except (TypeError, ValueError, KeyError):  # a library's own mistake in its format string
-        return str(record.msg)
+    except Exception:  # noqa: BLE001 - a library's own mistake, in its format string or in what it would show
+        return record.msg if isinstance(record.msg, str) else type(record.msg).__name__
 
 
 def _frames(error: BaseException | None) -> list[str]:
