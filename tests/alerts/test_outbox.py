@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hearth.alerts.alert import Severity
 from hearth.alerts.outbox import CAPACITY, DIGEST_ABOVE, GATHER_S, Outbox
 from hearth.alerts.pacing import POSTS_PER_MINUTE, Pacer
@@ -88,6 +90,24 @@ def test_what_a_lost_message_would_have_said_of_losses_the_next_one_says():
     assert told is not None
     assert told.dropped == CAPACITY + 5
     assert outbox.dropped == CAPACITY + 5
+
+
+def test_news_of_a_condition_is_not_lost_with_its_message_and_newer_news_stands():
+    outbox = Outbox()
+    for news in (alert("a"), down(1.0), replace(up(2.0), subject="b")):
+        outbox.put(news, 1.0)
+    first = outbox.take_all(WALL)
+    assert first is not None
+    outbox.put(down(3.0), 3.0)
+    outbox.put(replace(down(3.0), subject="b"), 3.0)
+    outbox.put_back(first)
+    second = outbox.take_all(WALL)
+    assert second is not None
+    assert second.alerts == (replace(down(3.0), suppressed=1), replace(down(3.0), subject="b"))
+    assert (second.dropped, outbox.dropped) == (1, 1)
+    outbox.put_back(second)
+    assert (third := outbox.take_all(WALL)) is not None
+    assert (third.alerts, third.dropped, outbox.dropped) == (second.alerts, 1, 1)
 
 
 def test_clearing_counts_what_is_lost():

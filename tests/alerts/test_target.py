@@ -13,7 +13,7 @@ from hearth.alerts.outbox import CAPACITY, GATHER_S
 from hearth.alerts.payloads import COMPOSERS, Post
 from hearth.alerts.target import MAX_ATTEMPTS, Target
 from hearth.events import AlertFailed, AlertSent
-from tests.alerts.samples import alert, down, message
+from tests.alerts.samples import alert, down, message, up
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, limited
 from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import Recorder
@@ -201,6 +201,31 @@ def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_further_and_
             assert [round(gap - took) for gap in gaps] == [32, 60, 60, 60]
 
     scenario()
+
+
+@in_virtual_time
+async def test_a_condition_that_goes_on_is_told_once_a_long_outage_of_the_target_is_over():
+    async with bench(default=Reply(reset=True)) as it:
+        it.target.put(down(at=0.0))
+        it.put("a")
+        await asyncio.sleep(2 * 3600)
+        assert (it.target.dropped, it.target.status()["waiting"]) == (1, 1)
+        it.webhooks.default = OK
+        await asyncio.sleep(120)
+        (text,) = it.webhooks.texts()
+        assert text == "Hearth: Model server down: it is down\nDropped, since it could not be sent in time: 1 more."
+
+
+@in_virtual_time
+async def test_a_condition_that_ended_during_the_outage_is_told_by_its_end_alone():
+    async with bench(default=REPLIES["500"]) as it:
+        it.target.put(down(at=0.0))
+        await asyncio.sleep(3600)
+        it.target.put(up(at=3600.0))
+        await asyncio.sleep(600)
+        it.webhooks.default = OK
+        await asyncio.sleep(120)
+        assert it.webhooks.texts() == ["Hearth: Over: Model server down: it is up"]
 
 
 @in_virtual_time

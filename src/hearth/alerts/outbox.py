@@ -70,6 +70,17 @@ class Outbox:
         self.lose(len(message.alerts))
         self._untold += message.dropped
 
+    def put_back(self, message: Message) -> None:
+        """A message that was taken will never arrive, but the state of a condition still has to: it waits again, behind the others."""
+        news = [each for each in message.alerts if each.lasting or each.resolved]
+        self.lose(len(message.alerts) - len(news))
+        self._untold += message.dropped
+        for alert in news:
+            newer = self._waiting.pop(alert.key, None)
+            self.put(alert, self._first_at)
+            if newer is not None:
+                self.put(newer, self._first_at)
+
     def _taken(self, count: int, wall_at: float) -> Message | None:
         alerts = tuple(self._waiting.values())[:count]
         if not alerts:

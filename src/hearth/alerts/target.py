@@ -241,8 +241,10 @@ class Target:
             return
         if verdict.outcome is Outcome.DELIVERED:
             self._delivered(self._sending)
-        elif verdict.outcome in {Outcome.GONE, Outcome.REFUSED} or self._sending.attempts >= MAX_ATTEMPTS:
+        elif verdict.outcome in {Outcome.GONE, Outcome.REFUSED}:
             self._give_up(answer.name, stopped=verdict.outcome is Outcome.GONE)
+        elif self._sending.attempts >= MAX_ATTEMPTS:
+            self._give_up(answer.name, later=True)
 
     def _obey(self, verdict: Verdict, answer: Answer) -> None:
         """What an answer says about the posts to come."""
@@ -274,12 +276,12 @@ class Target:
             )
         )
 
-    def _give_up(self, reason: str, *, stopped: bool = False) -> None:
+    def _give_up(self, reason: str, *, stopped: bool = False, later: bool = False) -> None:
         sending, self._sending = self._sending, None
         if sending is None:
             return
         self.failed += 1
-        self._outbox.give_up(sending.message)
+        (self._outbox.put_back if later else self._outbox.give_up)(sending.message)
         if stopped:
             self._outbox.clear()
         self._events.emit(

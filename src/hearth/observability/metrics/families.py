@@ -182,7 +182,7 @@ WEBHOOKS = _counter("hearth_webhooks_total", "Messages about the end of a job: d
 # What the owner is told and has decided; what is kept.
 
 ALERTS_SENT = _counter("hearth_alerts_sent_total", "Alerts that have arrived.", "target")
-ALERTS_FAILED = _counter("hearth_alerts_failed_total", "Alerts that were given up.", "target", "reason")
+ALERTS_FAILED = _counter("hearth_alerts_failed_total", "Alerts whose message was given up.", "target", "reason")
 ALERTS_SUPPRESSED = _counter("hearth_alerts_suppressed_total", "Alerts that were only counted, because one like them had just been sent.")
 ALERTS_DROPPED = _counter("hearth_alerts_dropped_total", "Alerts that found no room while they waited to be sent.")
 ALERTS_ACTIVE = _gauge("hearth_alerts_active", "Conditions that go on.", "type")
