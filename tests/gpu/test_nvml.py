@@ -88,6 +88,26 @@ def test_without_memory_the_rest_is_still_read(driver: StubDriver):
     assert (reading.total_mib, reading.used_mib, reading.temperature_c) == (None, None, 61.0)
 
 
+NUMBERS = (
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetPowerUsage",
+)
+
+
+def test_a_card_that_answers_every_question_with_an_error_says_nothing(driver: StubDriver):
+    card = NvmlCard("0")
+    card.read()
+    driver.faults |= dict.fromkeys(NUMBERS, pynvml.NVML_ERROR_UNKNOWN)
+    assert fault_of(card) is GpuFault.OTHER
+    assert driver.sessions == 0
+    driver.faults.clear()
+    assert card.read().temperature_c == 61.0
+
+
 def test_an_older_driver_counts_its_reserve_as_used(driver: StubDriver):
     driver.missing.add("nvmlDeviceGetMemoryInfo_v2")
     reading = NvmlCard("0").read()

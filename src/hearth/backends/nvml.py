@@ -69,6 +69,8 @@ def _opened(nvml: ModuleType, device: str) -> object:
 
 
 def _reading(nvml: ModuleType, handle: object) -> GpuReading:
+    refusals: list[Exception] = []
+
     def ask(getter: Callable[..., T], *args: object) -> T | None:
         """None where this card, driver or container does not say."""
         try:
@@ -76,6 +78,7 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
         except nvml.NVMLError as error:
             if _fault_of(nvml, error) in {GpuFault.LOST, GpuFault.MISMATCH, GpuFault.NO_DRIVER}:
                 raise
+            refusals.append(error)
             return None
 
     total_mib, used_mib, reserved_mib = _memory(nvml, ask)
@@ -83,7 +86,7 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
     temperature_c: Any = ask(nvml.nvmlDeviceGetTemperatureV, nvml.NVML_TEMPERATURE_GPU)
     if temperature_c is None:
         temperature_c = ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
-    return GpuReading(
+    reading = GpuReading(
         name=_text(ask(nvml.nvmlDeviceGetName)),
         uuid=_text(ask(nvml.nvmlDeviceGetUUID)),
         total_mib=total_mib,
@@ -96,6 +99,15 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
         power_limit_w=_within(ask(nvml.nvmlDeviceGetEnforcedPowerLimit), 0, 5_000_000, per=1000.0),
         throttle_reasons=_held_down(ask(nvml.nvmlDeviceGetCurrentClocksEventReasons)),
     )
+    if refusals and _says_nothing(reading):
+        raise refusals[-1]
+    return reading
+
+
+def _says_nothing(reading: GpuReading) -> bool:
+    """A card in trouble may go on to say its name, and answer every other question with "unknown error"."""
+    said = (reading.total_mib, reading.utilisation_pct, reading.temperature_c, reading.power_w)
+    return all(number is None for number in said)
 
 
 def _memory(nvml: ModuleType, ask: Callable[..., Any]) -> tuple[float | None, float | None, float]:
