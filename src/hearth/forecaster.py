@@ -1,7 +1,7 @@
 """Estimated waits for callers and status, at a bounded cost: the scheduler is run forward at most a few times a second.
 
 Between two runs a newcomer is reckoned from the last one of its line, that is of its band and model: that one's wait, less the time since,
-plus the mean pace of those that came in between. Of another line that one would say little: a swap may lie between the two.
+plus what serving those takes that came in between. Of another line that one would say little: a swap may lie between the two.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Forecaster:
         line = item.band, item.model
         reading = self._readings.get(line)
         if reading is None or now - reading.at >= FRESH_S:
-            service_s = self._state.estimates.service_s(item, item.model or self._state.home or "")
+            model = item.model or self._state.home or ""
+            service_s = self._state.estimates.service_s(item, model)
             wait_s = forecast(self._state, now, item).get(item.sequence, 0.0) + arriving * service_s
-            ahead = self._state.waiting.ahead_of(item.band) + arriving
-            pace_s = min(service_s, wait_s / ahead) if ahead else service_s
+            pace_s = service_s / self._state.settings.parallel(model)
             self._readings[line] = _Reading(at=now, wait_s=wait_s, pace_s=pace_s)
             return wait_s
         reading.since += 1

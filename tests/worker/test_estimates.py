@@ -56,6 +56,15 @@ async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap()
 
 
 @in_virtual_time
+async def test_those_that_come_at_once_share_the_slots_of_their_model():
+    settings = settings_with(queue={"max_external_depth": 9}, gpu={"parallel": 4})
+    async with House("a", "b", resident=("a",), settings=settings) as house:
+        house.submit("a", max_tokens=40)
+        told = [house.submit("b", max_tokens=40).estimated_wait_s or 0.0 for _ in range(5)]
+        assert told[4] - told[0] == pytest.approx(1.0, rel=0.1)
+
+
+@in_virtual_time
 async def test_while_nothing_answers_nothing_is_promised():
     async with House("a", resident=("a",)) as house:
         house.ollama.go_down()
