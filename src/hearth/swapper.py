@@ -79,6 +79,9 @@ class Swapper:
         try:
             await self._control.load(model, options, settings.gpu.swap_timeout_s)
             resident = await self._find(model)
+            if resident is None and await self._freed(model):
+                await self._control.load(model, options, settings.gpu.swap_timeout_s)
+                resident = await self._find(model)
         except HearthError as error:
             permanent = isinstance(error, ModelNotFound | SwapTimedOut)
             self._failed(model, error, LoadFailed(model=model, permanent=permanent))
@@ -112,6 +115,23 @@ class Swapper:
             self._failed(model, error, UnloadFailed(model=model))
             return
         self._post(Unloaded(model=model))
+
+    async def _freed(self, model: str) -> bool:
+        """Models made from the same weights are in memory once, under the name loaded first. Is that deleted, another one makes it go."""
+        lost, deadline = await self._lost(), asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
+        if not lost:
+            return False
+        await self._control.unload(model)
+        while await self._lost() == lost:
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+    async def _lost(self) -> set[str]:
+        """What is in memory under names that are no longer on the disk."""
+        on_disk = {self._name_of(known.name) for known in await self._control.installed()}
+        return {self._name_of(found.name) for found in await self._control.resident()} - on_disk
 
     async def _find(self, model: str) -> ResidentModel | None:
         resident = await self._control.resident()

@@ -28,7 +28,7 @@ from hearth.config.settings import (
 )
 from hearth.emulator import Emulator, parse_quirk
 from hearth.errors import BackendGone
-from hearth.events import ItemResent, SwapCompleted
+from hearth.events import ItemResent, SwapCompleted, SwapFailed
 from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_stream, loaded_names, model
 from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
@@ -43,6 +43,7 @@ class House:
     """A gateway with an emulated Ollama behind it, and a caller in front."""
 
     emulator: Emulator
+    direct_url: str
     caller: Caller
     recorder: Recorder
 
@@ -61,7 +62,7 @@ async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -
             config = GatewayConfig(settings=_settings(parallel, first_byte_timeout_s, swap_timeout_s))
             gateway = running_gateway(config, port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(recorder,))
             _, gateway_url = await stack.enter_async_context(gateway)
-            return House(emulator, Caller(session, gateway_url), recorder)
+            return House(emulator, url, Caller(session, gateway_url), recorder)
 
         yield build
 
@@ -223,3 +224,16 @@ async def test_an_ollama_that_is_busy_for_a_moment_is_asked_once_more_and_the_ca
 
     assert [answer["done"] for answer in answers] == [True, True]
     assert {event.reason for event in house.recorder.of(ItemResent)} == {"backend_busy"}
+
+
+async def test_a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from(build) -> None:
+    house = await build()
+    direct = Caller(house.caller.session, house.direct_url)
+    await direct.post("/api/create", model="butler", system="Be brief.", **{"from": "a"})
+    await house.caller.generate("butler")
+    async with house.caller.session.delete(f"{house.direct_url}/api/delete", json={"model": "butler"}):
+        assert house.emulator.resident == ("butler:latest",)
+
+    assert (await house.caller.generate("a"))["done"] is True
+    assert house.emulator.resident == ("a:latest",)
+    assert house.recorder.of(SwapFailed) == []

@@ -68,6 +68,7 @@ PART = Part(
                 "a_model_that_is_gone_from_the_disk_is_not_asked_for_twice",
                 "a_model_that_was_deleted_while_it_was_in_memory_keeps_no_other_from_coming",
             ),
+            shown(HEALS, "a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from"),
             in_every_phase("load not_found"),
         ),
         row(
