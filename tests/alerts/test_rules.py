@@ -146,6 +146,9 @@ def test_a_call_that_was_refused_for_money_says_whose_budget_it_was():
 
 def test_texts_say_what_an_owner_needs():
     assert only(ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",))).text.startswith("Somebody else loaded a, b and unloaded c.")
+    gone = only(ResidencyDrifted(at=1.0, appeared=(), vanished=("a", "b")))
+    assert gone.text == "a, b left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
+    assert gone.title == "Models changed without Hearth"
     problems = ConfigRejected(at=1.0, problems=("f:1: a: no", "f:2: b: no", "f:3: c: no", "f:4: d: no"))
     assert only(problems).text.endswith("f:1: a: no; f:2: b: no; f:3: c: no; and 1 more.")
     assert only(StorageRecovered(at=1.0, dropped=4)).text == "The log of requests is written again. 4 entries are lost."

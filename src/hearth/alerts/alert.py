@@ -116,7 +116,7 @@ TITLES: Mapping[AlertType, str] = MappingProxyType(
         AlertType.GPU_HOT: "GPU hot",
         AlertType.SWAP_FAILED: "Model did not load",
         AlertType.MODEL_OFFLOADED: "Model runs partly on the CPU",
-        AlertType.RESIDENCY_DRIFTED: "Somebody else uses the model server",
+        AlertType.RESIDENCY_DRIFTED: "Models changed without Hearth",
         AlertType.BACKEND_DOWN: "Model server down",
         AlertType.BUDGET: "Cloud budget nearly spent",
         AlertType.BUDGET_EXHAUSTED: "Cloud budget spent",

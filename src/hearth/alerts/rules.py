@@ -116,11 +116,17 @@ def _swap_failed(event: SwapFailed) -> tuple[Alert, ...]:
 
 
 def _drifted(event: ResidencyDrifted) -> tuple[Alert, ...]:
-    changes = [("loaded", event.appeared), ("unloaded", event.vanished)]
-    said = " and ".join(f"{word} {shown(', '.join(models))}" for word, models in changes if models)
-    text = f"Somebody else {said}. Let every program go through Hearth, or it cannot plan."
-    drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
+    drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=_changes(event))
     return drift, *(_is_loaded(model, event.at) for model in event.appeared)
+
+
+def _changes(event: ResidencyDrifted) -> str:
+    """What only vanished may have gone down with a model server that was back before it was missed."""
+    gone = shown(", ".join(event.vanished))
+    if not event.appeared:
+        return f"{gone} left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
+    unloaded = f" and unloaded {gone}" if gone else ""
+    return f"Somebody else loaded {shown(', '.join(event.appeared))}{unloaded}. Let every program go through Hearth, or it cannot plan."
 
 
 def _gpu_lost(event: GpuLost) -> tuple[Alert, ...]:
