@@ -140,8 +140,10 @@ def test_a_model_that_would_not_leave_is_about_that_model():
 
 def test_a_call_that_was_refused_for_money_says_whose_budget_it_was():
     told = BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
-    assert only(told).text == "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today are spent."
-    assert only(replace(told, own=False, limit_usd=5.0)).text.endswith("and 0.10 USD of 5.00 USD for today are spent.")
+    assert only(told).text == "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today are taken."
+    assert only(replace(told, own=False, limit_usd=5.0)).text.endswith("and 0.10 USD of 5.00 USD for today are taken.")
+    small = only(replace(told, wanted_usd=0.0123, spent_usd=0.0, limit_usd=0.001))
+    assert small.text.endswith("it could cost 0.0123 USD, and 0.00 USD of its own 0.0010 USD for today are taken.")
 
 
 def test_texts_say_what_an_owner_needs():

@@ -229,7 +229,7 @@ async def test_every_refusal_is_told_with_its_numbers():
     with pytest.raises(BudgetExceeded):
         await money.spend(nano_usd(0.2))
     (told,) = money.events.of(BudgetExhausted)
-    assert (told.caller, told.own, told.wanted_usd, told.spent_usd, told.limit_usd) == ("a", False, 0.2, 0.5, 1.0)
+    assert (told.caller, told.own, told.wanted_usd, told.spent_usd, told.limit_usd) == ("a", False, 0.2, 0.9, 1.0)
 
 
 @pytest.mark.parametrize("lane", Lane)

@@ -154,7 +154,7 @@ def _budget(event: BudgetThresholdReached) -> tuple[Alert, ...]:
 
 def _exhausted(event: BudgetExhausted) -> tuple[Alert, ...]:
     text = f"A call of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
-    spent = f"{_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today are spent."
+    spent = f"{_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today are taken."
     return (Alert(type=AlertType.BUDGET_EXHAUSTED, subject=event.caller, at=event.at, text=f"{text} {spent}"),)
 
 
@@ -254,7 +254,8 @@ RULES: Mapping[type[Event], Rule] = MappingProxyType(
 
 
 def _usd(amount: float) -> str:
-    return f"{amount:.2f} USD"
+    """To the cent; less than ten cents with what is behind it, where one call may cost a tenth of a cent."""
+    return f"{amount:.4f} USD" if 0 < amount < 0.1 else f"{amount:.2f} USD"
 
 
 def _duration(seconds: float) -> str:

@@ -180,7 +180,8 @@ class Purse:
         self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=round(pct, 1)))
 
     def _tell_exhausted(self, day: Day, caller: str, amount: int, caps: Caps, *, own: bool) -> None:
-        spent = self._budget.by_caller(day).get(caller, 0) if own else self._budget.totals(day).external_spent
+        house = self._budget.totals(day)
+        taken = self._budget.by_caller(day).get(caller, 0) if own else house.external_spent + house.external_reserved
         limit = caps.caller if own and caps.caller is not None else caps.external
         self._events.emit(
             BudgetExhausted(
@@ -188,7 +189,7 @@ class Purse:
                 caller=caller,
                 own=own,
                 wanted_usd=usd(amount),
-                spent_usd=usd(spent),
+                spent_usd=usd(taken),
                 limit_usd=usd(limit),
             )
         )
