@@ -20,7 +20,7 @@ from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, Job
 from tests.batches.house import BatchHouse, jsonl, line, lines, new_batch
 from tests.jobs.house import Disk, job
 from tests.support.fake_exchange import CallFault
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import settings_with
 
 
@@ -404,6 +404,29 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
         house.gateway.reload(replace(house.gateway.config, settings=replace(settings, jobs=JobSettings())))
         assert len((await house.outcome())[0]) == 4
         assert house.now < 50.0
+
+
+@pytest.mark.parametrize("max_queued", [1, 7, JOBS_AT_ONCE])
+@in_virtual_time
+async def test_a_batch_runs_where_fewer_jobs_may_wait_than_it_has_requests_and_leaves_room_for_others(max_queued):
+    settings = replace(settings_with(), jobs=JobSettings(max_queued=max_queued))
+    async with BatchHouse("a", resident=("a",), settings=settings) as house:
+        await house.started(jsonl(*lines(2 * JOBS_AT_ONCE)))
+        await sleep_until(20.0)
+        assert len(house.ollama.calls) > 4
+        assert house.disk.rows("SELECT COUNT(*) FROM jobs WHERE state = 'queued'")[0][0] <= max(1, max_queued // 2)
+        assert len((await house.outcome())[0]) == 2 * JOBS_AT_ONCE
+
+
+@in_virtual_time
+async def test_a_batch_takes_the_places_that_others_jobs_leave():
+    settings = replace(settings_with(), jobs=JobSettings(max_queued=10))
+    async with BatchHouse("a", resident=("a",), settings=settings) as house:
+        for number in range(8):
+            await house.accept(job(f"job_{number}", not_before_wall_s=LoopClock().wall() + 3000.0))
+        await house.started(jsonl(*lines(5)))
+        assert len((await house.outcome())[0]) == 5
+        assert house.now < 100.0
 
 
 @in_virtual_time

@@ -110,7 +110,7 @@ class BatchLines(Protocol):
         """The next lines without a job: so many that `most` have one."""
 
     async def admit(self, batch: int, admissions: Sequence[Admission], limits: StoreLimits) -> tuple[WaitingJob, ...]:
-        """Make jobs of lines that have none. Raises QueueFull; then none is made."""
+        """Make jobs of the first lines, as many as may wait, of those that have none. Raises QueueFull; then none is made."""
 
     async def running(self, batch: int) -> tuple[tuple[WaitingJob, bool], ...]:
         """The jobs of a batch that have not ended, and of each whether it is on its way."""

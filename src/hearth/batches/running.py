@@ -91,13 +91,15 @@ class Runner:
 
     async def _feed(self, batch: BatchRecord) -> None:
         await self._take_in_again(batch)
-        lines = _portion(await self._shelf.lines.waiting(batch.number, JOBS_AT_ONCE))
+        limits = limits_of(self._house.config().settings.jobs)
+        most = max(1, min(JOBS_AT_ONCE, limits.max_queued // 2))  # the rest is for jobs of others
+        lines = _portion(await self._shelf.lines.waiting(batch.number, most))
         if not lines:
             return
         text = await self._text(batch, lines)
         admissions = await asyncio.to_thread(self._admissions, batch, lines, text)
         try:
-            taken = await self._shelf.lines.admit(batch.number, admissions, limits_of(self._house.config().settings.jobs))
+            taken = await self._shelf.lines.admit(batch.number, admissions, limits)
         except QueueFull:
             self.held = True
             return

@@ -63,10 +63,10 @@ class BatchLineTable:
         return await self._reader.read(partial(_next_lines, batch, most))
 
     async def admit(self, batch: int, admissions: Sequence[Admission], limits: StoreLimits) -> tuple[WaitingJob, ...]:
-        """Make jobs of lines; of those that have one, or of a batch that is about to end, none is made.
+        """Make jobs of the first lines, as many as may wait; of those that have one, or of a batch that is about to end, none is made.
 
         Raises:
-            QueueFull: as many jobs wait, or as much is kept, as `limits` allow; then none is made at all.
+            QueueFull: as many jobs wait as `limits` allow, or with these as much is kept; then none is made at all.
         """
         return await self._writer.submit(partial(_admit, batch, admissions, limits, self._clock.wall()))
 
@@ -93,10 +93,11 @@ def _next_lines(batch: int, most: int, connection: sqlite3.Connection) -> tuple[
 def _admit(
     batch: int, admissions: Sequence[Admission], limits: StoreLimits, now: float, connection: sqlite3.Connection
 ) -> tuple[WaitingJob, ...]:
-    size = sum(len(each.job.request) for each in admissions)
-    if totals(connection)[0] + len(admissions) > limits.max_queued or kept_bytes(connection) + size > limits.max_bytes:
+    first = admissions[: max(0, limits.max_queued - totals(connection)[0])]
+    size = sum(len(each.job.request) for each in first)
+    if not first or kept_bytes(connection) + size > limits.max_bytes:
         raise QueueFull("the store holds as much as jobs.max_queued and jobs.max_stored_mib allow")
-    return tuple(job for each in admissions if (job := _admit_one(batch, each, now, connection)) is not None)
+    return tuple(job for each in first if (job := _admit_one(batch, each, now, connection)) is not None)
 
 
 def _admit_one(batch: int, admission: Admission, now: float, connection: sqlite3.Connection) -> WaitingJob | None:
