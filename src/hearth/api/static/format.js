@@ -94,7 +94,7 @@ export function startsIn(start, now) {
 const ALERTS = {
   backend_down: "The model server does not answer",
   cloud_down: "Claude takes no work from this house",
-  residency_drifted: "Somebody else loads and unloads models",
+  residency_drifted: "Models came or went without Hearth",
   loop_lag: "Hearth itself was held up",
   wrong_keys: "Wrong keys come from an address",
   connections: "An address wants too many connections",
