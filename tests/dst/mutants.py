@@ -171,7 +171,7 @@ SHELL = (
     Mutant(
         what="a job that comes back is forgotten",
         module="jobs.feeder",
-        old="        self.board.add(replace(job,",
+        old="        self._put(replace(job,",
         new="        str(replace(job,",
     ),
     Mutant(
