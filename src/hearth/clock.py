@@ -34,16 +34,19 @@ class ClockSteps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ahead_s = clock.wall() - clock.monotonic()
+        self._ahead_s: float | None = None
 
     def take_s(self) -> float:
-        """By how many seconds the wall clock went ahead since the last step (negative: was set back); 0.0 for less than `MIN_STEP_S`."""
+        """By how many seconds the wall clock went ahead since the last step (negative: was set back); 0.0 for less than `MIN_STEP_S`.
+
+        The first call is what the others are measured by.
+        """
         ahead_s = self._clock.wall() - self._clock.monotonic()
-        step_s = ahead_s - self._ahead_s
-        if abs(step_s) < MIN_STEP_S:
-            return 0.0
-        self._ahead_s = ahead_s
-        return step_s
+        step_s = ahead_s - (ahead_s if self._ahead_s is None else self._ahead_s)
+        if self._ahead_s is None or abs(step_s) >= MIN_STEP_S:
+            self._ahead_s = ahead_s
+            return step_s
+        return 0.0
 
 
 def new_api_key() -> str:
