@@ -105,6 +105,8 @@ class Gateway:
         self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching)
         self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
         self.on_reload(self.worker.reload_config)
+        self.on_reload(lambda _: self._watch.poke())
+        self.on_reload(lambda _: self._timetable.poke())
 
     def _worker(self, config: GatewayConfig, backend: GenerationBackend, control: ModelControl) -> LLMQueueWorker:
         return LLMQueueWorker(

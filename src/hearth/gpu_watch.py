@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from hearth.clock import Clock
@@ -65,13 +66,21 @@ class GpuWatch:
         self._failures = 0
         self._shared = _Shared()
         self._posted: GpuSampled | None = None
+        self._poked = asyncio.Event()
         tracker.record_no_reading()
+
+    def poke(self) -> None:
+        """Read again now."""
+        self._poked.set()
 
     async def run(self) -> None:
         """Read until cancelled."""
         while True:
+            self._poked.clear()
             await self.look()
-            await asyncio.sleep(self._pause_s())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s()):
+                    await self._poked.wait()
 
     async def look(self) -> None:
         """One reading, reported as facts and events."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
@@ -31,12 +32,20 @@ class Timetable:
         self._announce = announce
         self._nudge = nudge
         self._announced: set[tuple[str, float]] = set()
+        self._poked = asyncio.Event()
+
+    def poke(self) -> None:
+        """Look again now."""
+        self._poked.set()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
+            self._poked.clear()
             self.look()
-            await asyncio.sleep(self._interval_s())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s()):
+                    await self._poked.wait()
 
     def look(self) -> None:
         """Announce what is due soon, once, by the settings of now; have the worker take a decision, which reads the active hours."""

@@ -118,6 +118,17 @@ async def test_an_entry_that_a_reload_brings_is_announced_though_a_later_one_was
         assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["briefing", "early"]
 
 
+@in_virtual_time
+async def test_an_entry_that_a_reload_brings_holds_external_work_from_that_moment():
+    async with House("a", resident=("a",)) as house:
+        await sleep_until(272.0)
+        house.gateway.reload(GatewayConfig(settings=FIVE_PAST))
+        await sleep_until(297.0)
+        await body_of(house.submit("a"))
+        (dispatched,) = house.events.of(ItemDispatched)
+        assert dispatched.at == pytest.approx(300.0)
+
+
 class JumpyClock(LoopClock):
     """Its wall clock is set by somebody else."""
 

@@ -11,7 +11,7 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import PolicyName, Settings
 from hearth.errors import ModelNotFound, QueueFull
-from hearth.events import ConfigRejected, ConfigReloaded, ItemDispatched
+from hearth.events import BackendWentDown, ConfigRejected, ConfigReloaded, ItemDispatched
 from tests.support.fake_gpu import FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with, settle
@@ -72,6 +72,18 @@ async def test_raising_the_slots_of_a_model_starts_who_waits_at_once():
         await settle()
         assert [event.at for event in house.events.of(ItemDispatched)] == [0.0, 0.5]
         await sleep_until(5.0)
+
+
+@in_virtual_time
+async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass():
+    async with House("a", resident=("a",), settings=settings_with(backend={"check_interval_s": 86_400.0})) as house:
+        await sleep_until(100.0)
+        put_in_force(house, settings_with(backend={"check_interval_s": 5.0}))
+        await sleep_until(101.0)
+        house.ollama.go_down()
+        await sleep_until(106.5)
+        assert len(house.events.of(BackendWentDown)) == 1
+        house.ollama.come_up()
 
 
 @in_virtual_time

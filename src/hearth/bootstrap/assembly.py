@@ -11,9 +11,9 @@ from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
 from hearth.bootstrap.companions import (
     card_of_this_machine,
-    gpu_watch,
     join_alerts,
     join_embeddings,
+    join_gpu_watch,
     join_latency,
     join_telemetry,
     open_cloud,
@@ -82,7 +82,7 @@ async def build_gateway(
         join_embeddings(gateway)
         _join_store(gateway, log, learned, claude)
         if card is not None:
-            gateway.accompany("gpu watch", gpu_watch(gateway, card, control).run)
+            join_gpu_watch(gateway, card, control)
         return gateway
 
 

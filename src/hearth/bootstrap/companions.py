@@ -230,9 +230,9 @@ def card_of_this_machine(config: GatewayConfig, *, closing: AsyncExitStack) -> G
     return reader
 
 
-def gpu_watch(gateway: Gateway, card: GpuReader, control: ModelControl) -> GpuWatch:
-    """What looks at the card, and tells the scheduler of its memory."""
-    return GpuWatch(
+def join_gpu_watch(gateway: Gateway, card: GpuReader, control: ModelControl) -> None:
+    """Have the card looked at beside the gateway, and the scheduler told of its memory."""
+    watch = GpuWatch(
         reader=card,
         resident=control.resident,
         clock=gateway.clock,
@@ -242,3 +242,5 @@ def gpu_watch(gateway: Gateway, card: GpuReader, control: ModelControl) -> GpuWa
         post=gateway.worker.post,
         events=gateway.events,
     )
+    gateway.accompany("gpu watch", watch.run)
+    gateway.on_reload(lambda _: watch.poke())
