@@ -6,7 +6,6 @@ import pytest
 
 from hearth.admission.door import HostList, check_framing, check_host, check_media, check_origin
 from hearth.admission.headers import RequestHeaders
-from hearth.config.settings import ServerSettings
 from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia
 
 
@@ -15,7 +14,7 @@ def headers(*fields: tuple[bytes, bytes]) -> RequestHeaders:
 
 
 def hosts(host: str = "127.0.0.1", *allowed: str) -> HostList:
-    return HostList(ServerSettings(host=host, allowed_hosts=allowed))
+    return HostList(host, allowed)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 
 import pytest
 
+from hearth.api.app import HearthApp
 from hearth.api.dashboard.pages import DashboardPages
 from hearth.api.refusals import FAULT_TEXT
 from hearth.config.settings import ServerSettings
@@ -258,6 +260,20 @@ async def test_a_reloaded_configuration_is_in_force_with_the_next_request(gatewa
     gateway.config = changed.config
     assert (await ask(app, "GET", "/llm/health")).status == 401
     assert (await ask(app, "GET", "/llm/health", key=LOW_KEY, host="gpu-box.lan:8411")).status == 200
+
+
+async def test_the_name_that_is_listened_on_counts_until_the_restart_that_changes_it():
+    gateway = FakeGateway(server=ServerSettings(host="gpu-box.lan"))
+    app = HearthApp(cast("Any", gateway))
+    gateway.config = FakeGateway(server=ServerSettings(host="0.0.0.0")).config
+    assert (await ask(app, "GET", "/llm/health", host="gpu-box.lan:8411")).status == 200
+    gateway.config = FakeGateway(server=ServerSettings(host="other.lan")).config
+    assert (await ask(app, "GET", "/llm/health", host="other.lan:8411")).status == 421
+
+
+async def test_a_name_to_listen_on_that_the_command_line_gives_counts_like_one_of_the_file():
+    app = HearthApp(cast("Any", FakeGateway()), host="gpu-box.lan")
+    assert (await ask(app, "GET", "/llm/health", host="gpu-box.lan:8411")).status == 200
 
 
 async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_text(gateway, app):

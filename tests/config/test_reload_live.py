@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import aiohttp
 import pytest
 
 from hearth.bootstrap import running_gateway
+from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import BackendMode
+from hearth.config.settings import BackendMode, ServerSettings, Settings
 from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
 from hearth.gateway import Gateway
@@ -182,6 +184,17 @@ async def test_an_order_over_http_tries_the_file_and_says_what_is_wrong_with_it(
         assert (status, said["reloaded"], said["generation"]) == (422, False, 2)
         assert "did you mean max_external_depth" in said["problems"][0]
         assert live.gateway.config.settings.rate_limits.default.requests_per_hour == 7
+
+
+async def test_the_address_of_the_command_line_may_be_named_whatever_the_file_says_of_it():
+    async with running_gateway(GatewayConfig(), host="127.0.0.2", port=0, backend_mode=BackendMode.EMULATOR) as (gateway, url):
+        host = url.removeprefix("http://")
+        settings = replace(Settings(), server=ServerSettings(host="other.lan"))
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            for config in (GatewayConfig(), GatewayConfig(settings=settings)):
+                gateway.reload(config)
+                async with session.get(f"{url}/llm/health", headers={"Host": host}) as got:
+                    assert got.status == 200
 
 
 async def test_while_stopping_nothing_is_put_in_force(file):

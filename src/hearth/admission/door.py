@@ -3,8 +3,8 @@
 The rules stop DNS rebinding (Host), request smuggling (framing), and pages in the owner's browser that post to a local service
 (origin, media). Must never look at a path, a body or a key. Called by `api.app` for every request.
 
-Host: exactly one, and its name one of `localhost`, `127.0.0.1`, `[::1]`, `*.localhost`, `server.host` unless that is a wildcard address,
-or listed in `server.allowed_hosts`; any port. Missing or repeated: 400, another name: 421.
+Host: exactly one, and its name one of `localhost`, `127.0.0.1`, `[::1]`, `*.localhost`, what it listens on unless that is a wildcard
+address, or listed in `server.allowed_hosts`; any port. Missing or repeated: 400, another name: 421.
 
 Framing: Content-Length together with Transfer-Encoding is 400 (RFC 9112 section 6.1 lets a server refuse it), and so is a transfer coding
 that is not plain `chunked`.
@@ -20,8 +20,9 @@ Everything else (`text/plain` and multipart are what such pages use) and every C
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hearth.admission.headers import RequestHeaders
-from hearth.config.settings import ServerSettings
 from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -37,10 +38,10 @@ _MULTIPART = "multipart/form-data"
 
 
 class HostList:
-    """The names under which callers may address this gateway."""
+    """The names under which callers may address this gateway: the one that it listens on, and those that its owner allows."""
 
-    def __init__(self, server: ServerSettings) -> None:
-        names = (server.host, *server.allowed_hosts)
+    def __init__(self, host: str, allowed: Iterable[str]) -> None:
+        names = (host, *allowed)
         self.passed: bytes | None = None
         """The Host that was admitted last: nearly always the next one too."""
         self._names = _LOOPBACK_NAMES | {_canonical(name) for name in names if name not in _WILDCARDS}

@@ -34,11 +34,11 @@ _MANAGEMENT_TEXT = (
 
 
 class Doorkeeper:
-    """The rules of the door under one configuration."""
+    """The rules of the door under one configuration, of a gateway that listens on `host`."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, host: str) -> None:
         self.config = config
-        self._hosts = HostList(config.settings.server)
+        self._hosts = HostList(host, config.settings.server.allowed_hosts)
         self._keyring = Keyring(config.settings.auth)
 
     def check(self, visit: Visit) -> None:
@@ -53,11 +53,16 @@ class Doorkeeper:
 
 
 class HearthApp:
-    """The ASGI application."""
+    """The ASGI application.
 
-    def __init__(self, gateway: Gateway) -> None:
+    Args:
+        host: what it listens on, where that is not what the configuration says now.
+    """
+
+    def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
-        self._doorkeeper = Doorkeeper(gateway.config)
+        self._host = host or gateway.config.settings.server.host
+        self._doorkeeper = Doorkeeper(gateway.config, self._host)
         self._new_id = RequestIds().take
         self._refusals = Refusals(gateway.events, gateway.clock)
         self._control = Control(gateway, self._refusals)
@@ -101,7 +106,7 @@ class HearthApp:
         """Configurations are replaced as a whole, so identity tells whether the rules are still those in force."""
         config = self._gateway.config
         if self._doorkeeper.config is not config:
-            self._doorkeeper = Doorkeeper(config)
+            self._doorkeeper = Doorkeeper(config, self._host)
         return self._doorkeeper
 
     def _enter(self, visit: Visit, identity: Identity, address: Address | None) -> Awaitable[None]:

@@ -68,7 +68,7 @@ async def running_gateway(
     )
     connections = Connections(events=gateway.events, clock=gateway.clock)
     gateway.show("connections", connections.shown)
-    server = HearthServer(HearthApp(gateway), lambda: gateway.config.settings.server, connections=connections)
+    server = HearthServer(HearthApp(gateway, host=host), lambda: gateway.config.settings.server, connections=connections)
     try:
         beside(gateway)
         url = await server.start(host, config.settings.server.port if port is None else port)
