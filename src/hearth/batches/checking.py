@@ -106,9 +106,9 @@ class Check:
     async def _settle(self) -> None:
         if self._total > self._max_requests:
             says = f"A batch may have {self._max_requests} requests (batches.max_requests); the file has more."
-            self._problems.append(Problem(code="too_many_requests", message=says))
+            self._problems.insert(0, Problem(code="too_many_requests", message=says))
         elif self._total == 0:
             self._problems.append(Problem(code="empty_file", message="The file holds no request."))
         models = set(self._names.values())
         model = models.pop() if len(models) == 1 else None
-        await self._progress.settle_validation(self._batch.number, self._problems[-MAX_PROBLEMS:], self._total, model)
+        await self._progress.settle_validation(self._batch.number, self._problems[:MAX_PROBLEMS], self._total, model)
