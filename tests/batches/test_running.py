@@ -9,14 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from hearth.batch_types import BatchStatus
-from hearth.batches.desk import GATHER_S
+from hearth.batch_types import BatchStatus, Page
+from hearth.batches.desk import FORGET_INTERVAL_S, GATHER_S
 from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
 from hearth.cancelling import Cancellation, cancel_caller
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
+from hearth.storage.files import AFTER_DELETED_S
 from tests.batches.house import BatchHouse, jsonl, line, lines, new_batch
 from tests.jobs.house import Disk, job
 from tests.support.fake_exchange import CallFault
@@ -478,11 +479,31 @@ async def test_files_are_forgotten_at_their_time_but_not_while_a_batch_reads_the
         with pytest.raises(BadRequest, match="batch_1"):
             await house.batches.delete_file(house.disk.rows("SELECT number FROM files WHERE id = 'file-batch_1'")[0][0])
         await sleep_until(7200.0)
-        assert (await house.files.find("file-old"), house.disk.rows("SELECT COUNT(*) FROM files WHERE id = 'file-old'")) == (None, [(0,)])
+        assert await house.files.find("file-old") is None
+        assert house.disk.rows("SELECT COUNT(*) FROM file_parts WHERE file IN (SELECT number FROM files WHERE id = 'file-old')") == [(0,)]
         assert await house.files.find("file-batch_1") is not None
         assert len((await house.outcome())[0]) == 30
         await asyncio.sleep(1300.0)
         assert await house.files.find("file-batch_1") is None
+        await asyncio.sleep(AFTER_DELETED_S)
+        assert house.disk.rows("SELECT COUNT(*) FROM files WHERE purpose = 'batch'") == [(0,)]
+
+
+@in_virtual_time
+async def test_a_list_goes_on_after_an_entry_that_was_deleted_and_whose_room_is_free():
+    async with BatchHouse("a") as house:
+        for number in range(3):
+            await house.uploaded(b"x" * 1000, file_id=f"file-{number}")
+        (latest,) = await house.files.list_files(Page(caller="test", limit=1))
+        await house.batches.delete_file(latest.number)
+        await asyncio.sleep(1.0)
+        assert house.disk.rows("SELECT TOTAL(bytes), COUNT(filename = 'in.jsonl' OR NULL) FROM files") == [(2000.0, 2)]
+        rest = Page(caller="test", limit=9, after="file-2")
+        assert [each.file_id for each in await house.files.list_files(rest)] == ["file-1", "file-0"]
+        await asyncio.sleep(AFTER_DELETED_S + FORGET_INTERVAL_S)
+        assert house.disk.rows("SELECT COUNT(*) FROM files") == [(2,)]
+        with pytest.raises(NotFound):
+            await house.files.list_files(rest)
 
 
 @in_virtual_time

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from functools import partial
+from typing import Any
 
 from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, StoredFile
 from hearth.clock import Clock
@@ -17,6 +18,8 @@ from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
 
 PARTS_PER_STEP = 200
+AFTER_DELETED_S = 3600.0
+"""For so long a list goes on after an entry that is deleted: who deletes each file of a list asks for the page after one."""
 READ_BYTES = 1 << 20
 """At most about so much of a file is in memory at a time."""
 
@@ -41,7 +44,7 @@ _LIST = (
 _PLACE = "SELECT number FROM files WHERE id = ? AND caller = ?"
 _PARTS = "SELECT place, data FROM file_parts WHERE file = ? AND place > ? ORDER BY place"
 _USED_BY = "SELECT id FROM batches WHERE input_file = ? AND ended_wall_s IS NULL LIMIT 1"
-_REMOVE = "UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'ready'"
+_REMOVE = "UPDATE files SET state = 'deleted', expires_wall_s = ? WHERE number = ? AND state = 'ready'"
 _ABANDONED = (
     "UPDATE files SET state = 'deleted' WHERE (state = 'filling' AND epoch IS NOT NULL AND epoch <> :epoch) OR (state = 'ready' "
     "AND expires_wall_s <= :now AND number NOT IN (SELECT input_file FROM batches WHERE ended_wall_s IS NULL))"
@@ -50,7 +53,8 @@ _SOME_PARTS = (
     "DELETE FROM file_parts WHERE rowid IN (SELECT p.rowid FROM file_parts p JOIN files f ON f.number = p.file "
     "WHERE f.state = 'deleted' LIMIT ?)"
 )
-_EMPTY = "DELETE FROM files WHERE state = 'deleted' AND NOT EXISTS (SELECT 1 FROM file_parts WHERE file = files.number)"
+_EMPTY = "UPDATE files SET filename = '', bytes = 0 WHERE state = 'deleted' AND bytes > 0"
+_FORGET = "DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_wall_s <= ?)"
 
 
 class FileTable:
@@ -99,7 +103,7 @@ class FileTable:
 
     async def remove(self, number: int) -> bool:
         """Delete a file; False where that was done before. Raises BadRequest while a batch reads it."""
-        return await self._writer.submit(partial(_remove, number))
+        return await self._writer.submit(partial(_remove, number, self._clock.wall()))
 
     async def sweep(self) -> bool:
         """Delete some of what is abandoned, expired or deleted; True while there is more."""
@@ -157,16 +161,17 @@ def _some(number: int, after: int, connection: sqlite3.Connection) -> tuple[tupl
     return tuple(found)
 
 
-def _remove(number: int, connection: sqlite3.Connection) -> bool:
+def _remove(number: int, now: float, connection: sqlite3.Connection) -> bool:
     used_by = connection.execute(_USED_BY, (number,)).fetchone()
     if used_by is not None:
         raise BadRequest(f"the file is being read by {used_by[0]}; cancel that batch first")
-    return connection.execute(_REMOVE, (number,)).rowcount == 1
+    return connection.execute(_REMOVE, (now, number)).rowcount == 1
 
 
-def _sweep(values: dict[str, object], connection: sqlite3.Connection) -> bool:
+def _sweep(values: dict[str, Any], connection: sqlite3.Connection) -> bool:
     connection.execute(_ABANDONED, values)
     if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
         return True
     connection.execute(_EMPTY)
+    connection.execute(_FORGET, (values["now"] - AFTER_DELETED_S,))
     return False
