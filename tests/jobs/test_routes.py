@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import pytest
 
 from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp
-from hearth.api.jobs import _readable
 from hearth.config.settings import AuthSettings, CallerLimits, JobSettings, KeySettings, RateLimitSettings, WebhookSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BadRequest
@@ -90,9 +90,29 @@ def test_the_body_of_a_job_asks_for_one_whole_document_and_is_json():
         body_of("/api/chat", {"x": float("inf")})
 
 
-@pytest.mark.parametrize(("result", "shown"), [(b'{"x": 1}', {"x": 1}), (b"{", "{"), (b"\xff", "\ufffd"), (b"[" * 100_000, "[" * 100_000)])
-def test_a_result_that_is_no_json_is_shown_as_text(result, shown):
-    assert _readable(result, "application/json; charset=utf-8") == shown
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (b'{"x": 1.0}\n', b'{"x": 1.0}\n'),
+        (b'{"x": "\\ud83d"}', b'{"x": "\\ud83d"}'),
+        (b"[" * 400 + b"]" * 400, b"[" * 400 + b"]" * 400),
+        (b"{", b'"{"'),
+        (b"NaN", b'"NaN"'),
+        (b"\xff", b'"\\ufffd"'),
+        (b"\xef\xbb\xbf{}", b'"\\ufeff{}"'),
+        (b"[" * 100_000, b'"' + b"[" * 100_000 + b'"'),
+    ],
+)
+async def test_a_result_is_shown_as_the_model_server_wrote_it_and_as_text_where_it_is_no_json(live, tmp_path, result, shown):
+    async with live() as house:
+        job_id = await house.accepted()
+        await house.until(job_id, "completed")
+    with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
+        connection.execute("UPDATE jobs SET result = ?", (result,))
+    async with live() as house:
+        got = await house.get(f"/llm/jobs/{job_id}")
+        assert (got.status, got.headers["content-type"], got.body.partition(b'"result":')[2]) == (200, "application/json", shown + b"}")
+        assert got.json["id"] == job_id
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from hearth.admission.auth import Identity
@@ -119,10 +119,14 @@ class JobPages:
             digest=digest_of(asked.model_dump(mode="json")),
         )
 
-    async def job(self, job_id: str, caller: Caller) -> dict[str, object]:
+    async def job(self, job_id: str, caller: Caller) -> Response:
         """One job; with its result for the caller it belongs to. Raises NotFound, StorageUnavailable."""
         jobs = self._jobs()
-        return _view(jobs, await self._found(jobs, job_id, caller), caller)
+        record = await self._found(jobs, job_id, caller)
+        page = bytes(JSONResponse(_view(jobs, record)).body)
+        if record.result is not None and record.caller == caller.caller:
+            page = b"".join((page[:-1], b',"result":', _readable(record.result, record.content_type), b"}"))
+        return Response(page, media_type="application/json")
 
     async def listed(self, query: Annotated[JobsQuery, Query()], caller: Caller) -> dict[str, object]:
         """The caller's own jobs, everybody's for an admin, the latest first, without results. Raises StorageUnavailable."""
@@ -131,7 +135,7 @@ class JobPages:
             return {"jobs": []}
         owner = query.caller if caller.admin else caller.caller
         wanted = JobFilter(caller=owner, state=query.state, unended=query.unended, task_type=query.task_type, limit=query.limit)
-        return {"jobs": [_view(jobs, record, caller) for record in await jobs.records.list_jobs(wanted)]}
+        return {"jobs": [_view(jobs, record) for record in await jobs.records.list_jobs(wanted)]}
 
     async def cancel(self, job_id: str, caller: Caller) -> dict[str, object]:
         """Cancel a job that has not ended; again is no error. Raises NotFound, StorageUnavailable."""
@@ -159,7 +163,7 @@ def add_job_pages(app: FastAPI, pages: JobPages) -> None:
     """Put the pages into the application."""
     app.add_api_route(JOBS_PATH, pages.accept, methods=["POST"], response_model=None)
     app.add_api_route(JOBS_PATH, pages.listed)
-    app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.job)
+    app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.job, response_model=None)
     app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.cancel, methods=["DELETE"])
 
 
@@ -179,9 +183,9 @@ def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Se
     return max(wanted, caller.max_priority)
 
 
-def _view(jobs: Jobs, record: JobRecord, caller: Identity) -> dict[str, object]:
+def _view(jobs: Jobs, record: JobRecord) -> dict[str, object]:
     rest = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in _HIDDEN}
-    shown: dict[str, object] = {
+    return {
         "id": record.job_id,
         "state": record.state.value,
         **rest,
@@ -193,16 +197,20 @@ def _view(jobs: Jobs, record: JobRecord, caller: Identity) -> dict[str, object]:
         "estimated_start_s": jobs.estimated_start_s(record),
         "sequence": jobs.item_of(record.job_id),
     }
-    if record.result is not None and record.caller == caller.caller:
-        shown["result"] = _readable(record.result, record.content_type)
-    return shown
 
 
-def _readable(result: bytes, content_type: str) -> object:
-    """The answer as JSON where it is some, else as text."""
+def _readable(result: bytes, content_type: str) -> bytes:
+    """The answer as it was written where it is JSON, else its text as JSON. Written anew, much that can be read would be an error."""
     if "json" in content_type:
         try:
-            return json.loads(result)
+            json.loads(result.decode("utf-8"), parse_constant=_refuse)
         except (ValueError, RecursionError):
             pass
-    return result.decode("utf-8", "replace")
+        else:
+            return result
+    return json.dumps(result.decode("utf-8", "replace")).encode("ascii")
+
+
+def _refuse(constant: str) -> None:
+    """NaN and the like, which Python reads and JSON does not have."""
+    raise ValueError(constant)
