@@ -80,7 +80,20 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = (
 )
 """Every address, who may use it, with which methods. The two streams never end and have tests of their own."""
 
-UNKNOWN = ("/nope", "/llm", "/llm/", "/llm/admin/", "/api", "/api/chat/", "/v1/models/", "/api/blobs/", "/docs", "/redoc", "/metrics/")
+UNKNOWN = (
+    "/nope",
+    "/llm",
+    "/llm/",
+    "/llm/admin/",
+    "/api",
+    "/api/chat/",
+    "/v1/models/",
+    "/v1/models/m/",
+    "/api/blobs/",
+    "/docs",
+    "/redoc",
+    "/metrics/",
+)
 ODD = (
     "//api/chat",
     "/api//chat",

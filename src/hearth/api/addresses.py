@@ -106,7 +106,7 @@ class AddressBook:
         if path.startswith((f"{FILES_PATH}/", f"{BATCHES_PATH}/")):
             return self._content if path.startswith(FILES_PATH) and path.endswith(CONTENT_SUFFIX) else self._own
         for prefix, address in self._prefixed.items():
-            if path.startswith(prefix) and len(path) > len(prefix):
+            if path.startswith(prefix) and not path.endswith("/"):
                 return address
         return None
 
