@@ -139,6 +139,9 @@ def test_the_kind_of_work_follows_from_route_and_form(path: str, body: object, k
         ("/v1/messages", {"max_tokens": 5, "stream": True}, True),
         ("/v1/responses", {"stream": True}, True),
         ("/api/embed", {"stream": True}, False),
+        ("/api/embed", {"stream": "as it comes"}, False),
+        ("/api/embeddings", {"stream": 1}, False),
+        ("/v1/embeddings", {"input": "x", "stream": {}}, False),
         ("/api/generate", {"stream": True}, False),
     ],
 )

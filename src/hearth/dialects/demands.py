@@ -15,7 +15,7 @@ from types import MappingProxyType
 from hearth.dialects.gojson import JsonObject, JsonValue, array_field, bool_field, integer_field, lookup, mismatch, string_field
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import BadRequest, HearthError, ModelNotFound
-from hearth.types import Dialect
+from hearth.types import Dialect, WorkKind
 
 MAX_ITEMS = 10_000
 """Most messages or inputs in one body."""
@@ -50,7 +50,8 @@ def check_request(route: Route, fields: JsonObject) -> str:
         BadRequest, ModelNotFound: with the text Ollama answers for this body on this route.
     """
     model = string_field(fields, "model", route.go_struct)
-    bool_field(fields, "stream", route.go_struct)
+    if route.kind is WorkKind.GENERATE:
+        bool_field(fields, "stream", route.go_struct)
     if not model and route.dialect is Dialect.ANTHROPIC:
         raise BadRequest(MODEL_REQUIRED)
     _CHECKS[route.path](route, fields)
