@@ -25,6 +25,7 @@ MAX_NAME_CHARS = 256
 
 MODEL_REQUIRED = "model is required"
 INVALID_NAME = "invalid model name"
+INVALID_INPUT = "invalid input type"
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
 _MODEL_NAME = re.compile(
@@ -98,7 +99,7 @@ def _embed(_route: Route, fields: JsonObject) -> None:
             return
     elif given is None or isinstance(given, str):
         return
-    raise BadRequest("invalid input type")
+    raise BadRequest(INVALID_INPUT)
 
 
 def _openai_embed(route: Route, fields: JsonObject) -> None:

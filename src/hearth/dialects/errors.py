@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hearth.dialects.demands import INVALID_NAME, MODEL_REQUIRED
+from hearth.dialects.demands import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import HearthError, MethodNotAllowed, Unauthenticated
@@ -25,7 +25,7 @@ _OPENAI_TYPES: Mapping[int, str] = MappingProxyType(
     {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 )
 _SAID_BY_HANDLERS: Mapping[Dialect, frozenset[str]] = MappingProxyType(
-    {Dialect.OPENAI: frozenset({MODEL_REQUIRED, INVALID_NAME}), Dialect.ANTHROPIC: frozenset({INVALID_NAME})}
+    {Dialect.OPENAI: frozenset({MODEL_REQUIRED, INVALID_NAME, INVALID_INPUT}), Dialect.ANTHROPIC: frozenset({INVALID_NAME})}
 )
 """400s that Ollama finds only after its `/v1` middleware has let the body pass: it frames them like its other errors."""
 

@@ -23,6 +23,7 @@ from hearth.emulator.text import draws
 from hearth.emulator.tokens import count_tokens
 
 _MISSING = 'model "{}" not found, try pulling it first'
+_NAMELESS = "model '{}' not found"
 _UNSUPPORTED_TEXT = "This server does not support embeddings. Start it with `--embeddings`"
 
 
@@ -57,7 +58,7 @@ async def embed(server: Server, call: Call, sink: Sink) -> None:
         dimensions=integer_field(fields, "dimensions", go_struct),
         truncate=bool_field(fields, "truncate", go_struct) is not False,
     )
-    installed = server.catalogue.require(shown, template=_MISSING if shown else "model '{}' not found")
+    installed = server.catalogue.require(shown, template=_MISSING if shown else _NAMELESS)
     done = await _embed(server, installed, job)
     answer: JsonObject = {"model": shown, "embeddings": [[*map(shortest, vector)] for vector in done.vectors]}
     if job.texts:
@@ -88,12 +89,12 @@ async def openai(server: Server, call: Call, sink: Sink) -> None:
     fields = read_struct(call, "openai.EmbedRequest")
     go_struct = "EmbedRequest"
     shown, given = string_field(fields, "model", go_struct), lookup(fields, "input")
-    invalid = OllamaError(400, "invalid input", at_bind=True)
-    if given is None or given == "":
-        raise invalid
-    packed = string_field(fields, "encoding_format", go_struct) == "base64"
-    job = _Job(texts=_texts(given, invalid), options={}, keep_alive_s=None, dimensions=integer_field(fields, "dimensions", go_struct))
-    done = await _embed(server, server.catalogue.require(shown, template=_MISSING), job)
+    if given is None or given == []:
+        raise OllamaError(400, "invalid input", at_bind=True)
+    packed = string_field(fields, "encoding_format", go_struct).lower() == "base64"
+    texts = _texts([""] if given == "" else given, OllamaError(400, "invalid input type"))
+    job = _Job(texts=texts, options={}, keep_alive_s=None, dimensions=integer_field(fields, "dimensions", go_struct))
+    done = await _embed(server, server.catalogue.require(shown, template=_MISSING if shown else _NAMELESS), job)
     data: list[JsonValue] = [
         {"object": "embedding", "embedding": _packed(vector) if packed else [*map(shortest, vector)], "index": place}
         for place, vector in enumerate(done.vectors)
