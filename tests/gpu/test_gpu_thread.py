@@ -94,6 +94,22 @@ async def test_a_card_in_trouble_is_not_taken_for_another_one(started):
     assert await fault_of(reader) is GpuFault.LOST
 
 
+async def test_a_card_whose_driver_is_unloaded_is_lost_and_not_the_graphics_of_the_processor(started):
+    answers: list[GpuReading | None] = [None, READING, None, READING]
+
+    def read() -> GpuReading:
+        answer = answers.pop(0)
+        if answer is None:
+            raise GpuUnavailable(GpuFault.NO_DRIVER)
+        return answer
+
+    small = GpuReading(name="graphics of a processor", total_mib=512.0)
+    started.append(reader := GpuThread((Card(read), saying(small))))
+    assert [await reader.read(), await reader.read()] == [small, READING]
+    assert await fault_of(reader) is GpuFault.NO_DRIVER
+    assert await reader.read() == READING
+
+
 async def test_without_any_driver_the_first_makes_word_counts(started):
     started.append(reader := GpuThread((failing(GpuFault.NO_DRIVER), failing(GpuFault.NO_DRIVER))))
     assert await fault_of(reader) is GpuFault.NO_DRIVER

@@ -36,12 +36,13 @@ class GpuThread:
     """The card of this machine: of the given makes the first whose driver is there.
 
     Args:
-        cards: in the order in which they are tried, at every reading that finds none.
+        cards: in the order in which they are tried, at every reading. Once one has answered, no later one is: where the driver of a large
+            card is unloaded for a moment, the graphics of the processor are still there.
         timeout_s: how long a reading may take.
     """
 
     def __init__(self, cards: Sequence[GpuCard], *, timeout_s: float = READ_TIMEOUT_S) -> None:
-        self._cards = tuple(cards)
+        self._cards = self._asked = tuple(cards)
         self._timeout_s = timeout_s
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -73,13 +74,16 @@ class GpuThread:
 
     def _read(self) -> GpuReading:
         missing: GpuUnavailable | None = None
-        for card in self._cards:
+        for place, card in enumerate(self._asked):
             try:
-                return card.read()
+                reading = card.read()
             except GpuUnavailable as error:
                 if error.fault is not GpuFault.NO_DRIVER:
                     raise
                 missing = missing or error
+            else:
+                self._asked = self._asked[: place + 1]
+                return reading
         raise missing or GpuUnavailable(GpuFault.NO_DRIVER)
 
     def _close(self) -> GpuReading:
