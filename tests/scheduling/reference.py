@@ -23,6 +23,7 @@ class Item:
     arrived: float
     rank: int = 0
     interrupts: int = 0
+    lost_loads: int = 0
 
     @property
     def band(self) -> int:
@@ -130,10 +131,26 @@ class Reference:
             model = item.job.model or self.resident or self.workload.home
             if model == self.resident:
                 self.start(item)
+            elif self.insisted():
+                continue
             else:
-                self.resident = None
+                self.vacate()
                 self.load(item)
             return
+
+    def insisted(self) -> bool:
+        """What was just loaded stays for an external item that has lost it, or been interrupted, often enough."""
+        own = [item for item in self.waiting if item.job.model == self.resident]
+        if not self.unsettled or self.resident is None or not own:
+            return False
+        first = min(own, key=lambda item: (item.band, item.place))
+        return first.job.lane is Lane.EXTERNAL and first.interrupts + first.lost_loads >= self.max_interrupts
+
+    def vacate(self) -> None:
+        if self.unsettled:
+            for item in self.waiting:
+                item.lost_loads += item.job.model == self.resident
+        self.resident, self.unsettled = None, False
 
     def load(self, item: Item) -> None:
         self.loading = item.job.model or self.workload.home
@@ -141,7 +158,12 @@ class Reference:
 
     def interrupt(self) -> None:
         victim = self.running
-        if victim is None or victim.job.lane is Lane.INTERNAL or not self.active or victim.interrupts >= self.max_interrupts:
+        if (
+            victim is None
+            or victim.job.lane is Lane.INTERNAL
+            or not self.active
+            or victim.interrupts + victim.lost_loads >= self.max_interrupts
+        ):
             return
         if any(item.job.lane is Lane.INTERNAL for item in self.waiting):
             self.interruptions += 1

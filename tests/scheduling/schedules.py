@@ -7,6 +7,7 @@ words; at the end everything comes to rest and every item has ended once.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
 from random import Random
 
@@ -91,6 +92,7 @@ class Schedule:
         self.loading: str | None = None
         self.unloading: list[str] = []
         self.ended: set[Sequence] = set()
+        self.in_vain: Counter[Sequence] = Counter()
         self.accepted = 0
         self.promotions = self.loads = self.starts = self.orders = 0
         self.paused = False
@@ -186,6 +188,7 @@ class Schedule:
             self.tell(inputs.Loaded(model=model))
         elif self.stopping:
             sequence = self.stopping.pop()
+            self.in_vain[sequence] += 1
             self.tell(inputs.Stopped(sequence=sequence, attempt=self.running.pop(sequence)))
         elif self.running:
             sequence = self.rng.choice(list(self.running))
@@ -261,6 +264,8 @@ class Schedule:
                 self.starts += 1
             case Preempt(sequence=sequence) | Cut(sequence=sequence) | Abort(sequence=sequence):
                 self.stopping.add(sequence)
+                if isinstance(action, Preempt):
+                    assert self.in_vain[sequence] < self.settings.queue.max_interrupt_count, f"{sequence} is stopped too often"
                 if isinstance(action, Cut):
                     self.cut(sequence)
             case Load(model=model):
@@ -434,8 +439,10 @@ class Schedule:
         assert not going.running, f"{action.model} goes under running work"
         wanted = [entry for entry in waiting if entry.item.model == action.model and not (self.paused and entry.external)]
         if not going.settled and wanted:
-            best = min(entry.band for entry in wanted)
-            assert any(entry.band < best for entry in waiting), f"{action.model} goes before it has served"
+            first = min(wanted, key=lambda entry: (entry.band, entry.key))
+            assert any(entry.band < first.band for entry in waiting), f"{action.model} goes before it has served"
+            assert not first.external or self.in_vain[first.item.sequence] < self.settings.queue.max_interrupt_count
+            self.in_vain.update(entry.item.sequence for entry in wanted)
         if action.why is SwapReason.OVERDUE:
             assert any(self.is_overdue(entry) for entry in waiting), f"nobody is old enough to force {action.model} out"
         assert scheduling.policy is not PolicyName.FIFO or action.why is not SwapReason.OVERDUE

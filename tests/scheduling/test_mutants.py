@@ -23,12 +23,18 @@ MUTANTS = (
     Mutant(what="an outgrown stream is stopped", module="preemption", old=" and not entry.outgrown", new=""),
     Mutant(what="a stream is cut without waiting", module="preemption", old="return now >= until", new="return True"),
     Mutant(what="a cut item is put back", module="facts", old="entry.cancelled or entry.cut:", new="entry.cancelled:"),
-    Mutant(what="protection comes one late", module="preemption", old="entry.interrupts >=", new="entry.interrupts >"),
+    Mutant(what="protection comes one late", module="preemption", old="entry.lost_loads >=", new="entry.lost_loads >"),
     Mutant(what="a wrong estimate protects for ever", module="preemption", old="0 < remaining_s <=", new="remaining_s <="),
     Mutant(what="the oldest victim is chosen", module="preemption", old="reverse=True", new="reverse=False"),
     Mutant(what="a loaded model may go before it served", module="residency", old="settled=swap is None", new="settled=True"),
-    Mutant(what="settling does not hold its own band", module="placement", old="best <= band", new="best < band"),
-    Mutant(what="settling holds off urgent bands", module="placement", old="and best <= band", new=""),
+    Mutant(what="settling does not hold its own band", module="placement", old="best <= band or", new="best < band or"),
+    Mutant(what="settling holds off urgent bands", module="placement", old="best <= band or (", new="True or ("),
+    Mutant(what="loads may be in vain for ever", module="placement", old="entry.lost_loads += 1", new="pass"),
+    Mutant(what="nobody insists on a load", module="placement", old="best in EXTERNAL_BANDS and", new="False and"),
+    Mutant(
+        what="who insists heeds no pause", module="placement", old=" and not self._state.orders.paused and self._may", new=" and self._may"
+    ),
+    Mutant(what="who insists heeds no announcement", module="placement", old="paused and self._may_start(first)", new="paused"),
     Mutant(
         what="a bare age limit",
         module="policies.situation",

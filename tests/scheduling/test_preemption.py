@@ -266,6 +266,63 @@ def test_an_item_interrupted_often_enough_is_protected_and_finishes():
     assert house.finish(victim) == ["start 4 on a"]
 
 
+def lose_load(house: Shell) -> None:
+    """The house's own work comes for a while b is being loaded, and b has to go before it has served anybody."""
+    house.unloaded()
+    urgent = house.internal("a")
+    assert house.loaded() == ["unload b"]
+    house.unloaded()
+    assert house.loaded() == [f"start {urgent} on a"]
+    assert house.finish(urgent) == ["unload a"]
+
+
+def test_an_item_whose_model_was_loaded_in_vain_often_enough_is_started_and_finishes():
+    house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=2)), resident=("a",))
+    waiter = house.arrive("b")
+    lose_load(house)
+    lose_load(house)
+    house.unloaded()
+    house.internal("a")
+    assert house.loaded() == [f"start {waiter} on b"]
+    house.internal("a")
+    assert house.said == [], "nor is it stopped"
+    assert house.finish(waiter) == ["unload b"]
+
+
+def test_loads_in_vain_and_interruptions_are_counted_together():
+    house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=2)), resident=("a",))
+    waiter = house.arrive("b")
+    lose_load(house)
+    house.unloaded()
+    assert house.loaded() == [f"start {waiter} on b"]
+    urgent = house.internal("a")
+    assert house.said == [f"preempt {waiter}"]
+    house.stop(waiter)
+    house.swap()
+    house.finish(urgent)
+    house.unloaded()
+    house.internal("a")
+    assert house.loaded() == [f"start {waiter} on b"]
+
+
+def test_a_pause_does_not_let_anybody_insist_on_what_was_loaded():
+    house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=0)), resident=("a",))
+    house.arrive("b")
+    house.unloaded()
+    house.internal("a")
+    house.tell(inputs.ExternalPaused(paused=True))
+    assert house.loaded() == ["unload b"]
+
+
+def test_nobody_insists_on_what_was_loaded_who_would_still_run_when_an_announced_task_is_due():
+    house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=0)), resident=("a",))
+    house.arrive("b", max_tokens=40)
+    house.unloaded()
+    house.internal("a")
+    house.tell(inputs.Scheduled(task_type="brief", due_at=0.5))
+    assert house.loaded() == ["unload b"]
+
+
 def test_an_item_that_is_nearly_done_is_not_stopped():
     house = Shell(house_settings(scheduling=SchedulingSettings(preempt_min_remaining_s=1.0)), resident=("a",))
     house.arrive("a", max_tokens=40)

@@ -127,7 +127,8 @@ class DecisionChecker:
         if isinstance(action, Cut):
             _require(entry.external and entry.forwarded, f"item {action.sequence} is cut though it could be put back")
         if not isinstance(action, Abort):
-            _require(entry.interrupts < self.state.settings.queue.max_interrupt_count, f"protected item {action.sequence} is preempted")
+            often = entry.interrupts + entry.lost_loads
+            _require(often < self.state.settings.queue.max_interrupt_count, f"protected item {action.sequence} is preempted")
 
     def _judge_eviction_of_pinned(self, model: str, why: SwapReason) -> None:
         state = self.state

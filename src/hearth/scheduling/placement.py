@@ -6,7 +6,9 @@
 3. One swap at a time. It begins when everything that must go is idle: unload, then (in the decision that sees the memory clear) load.
    Memory that was cleared for the waiters of a model is theirs, unless a more urgent band needs it: else what was just unloaded could
    come back at once.
-4. A model that was just loaded serves a waiter before a swap of equal or lower rank may take it away.
+4. A model that was just loaded serves a waiter before a swap of equal or lower rank may take it away; one of any rank, where an external
+   item has lost it, or been interrupted, `max_interrupt_count` times. Else work that comes more often than a swap takes would have the
+   model loaded again and again for nobody.
 5. A waiting item that is older than `max_swap_wait_s` may force a swap, but only once the resident model has served
    `residency_factor` times what the swap costs: a bare age limit would turn overload into nothing but swapping.
 6. The pinned model is reserved before any external band; while the owner has external work paused, these bands are left out. The owner's
@@ -20,7 +22,7 @@ from collections.abc import Mapping
 from hearth.scheduling.actions import Action, Load, SwapReason, Unload
 from hearth.scheduling.packing import is_reading, next_round
 from hearth.scheduling.policies import POLICIES, Candidate, Hold, Situation, earned
-from hearth.scheduling.preemption import yield_memory, yield_slots
+from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.starting import start
 from hearth.scheduling.state import State
@@ -111,12 +113,20 @@ class Placement:
             if any(self._left_alone(name) for name in evict):
                 return
             self._state.cleared_for = (model, why) if why in WAITED_FOR else None
+            if self._unsettled and why in WAITED_FOR:
+                self._count_lost_loads(evict)
             residency.begin_unload(evict, self._now, why)
             self._actions += [Unload(model=name, why=why) for name in evict]
         else:
             self._state.cleared_for = None
             replaced = residency.begin_load(model, self._now, why, task_type)
             self._actions.append(Load(model=model, replaces=replaced, why=why))
+
+    def _count_lost_loads(self, evict: tuple[str, ...]) -> None:
+        for resident in self._unsettled:
+            if resident.model in evict and not resident.settled:
+                for entry in self._state.waiting.entries(resident.model):
+                    entry.lost_loads += 1
 
     def _serve_band(self, band: Band, lines: Mapping[str | None, Line]) -> None:
         """Serve line by line, until each is empty or has to wait."""
@@ -140,8 +150,13 @@ class Placement:
         for resident in self._unsettled:
             if not resident.settled and resident.phase is _READY:
                 best = self._state.waiting.best_band(resident.model)
-                if best is not None and best <= band:
+                if best is not None and (best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model))):
                     self._claimed.add(resident.model)
+
+    def _insists(self, model: str) -> bool:
+        """Does the first item that waits for what was just loaded, an external one, start whoever else wants the memory?"""
+        first = self._state.waiting.entries(model)[0]
+        return protected(self._state, first) and not self._state.orders.paused and self._may_start(first)
 
     def _choose(self, band: Band, heads: list[Entry]) -> tuple[Entry | None, SwapReason]:
         """The head to serve next; None: the policy holds what is in memory, and nothing that remains of the band is served."""

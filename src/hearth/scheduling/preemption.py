@@ -32,8 +32,8 @@ def resumable(state: State, entry: Entry) -> bool:
 
 
 def protected(state: State, entry: Entry) -> bool:
-    """Interrupted so often that it finishes now."""
-    return entry.interrupts >= state.settings.queue.max_interrupt_count
+    """Interrupted, or kept from starting on what was loaded for it, so often that it finishes now."""
+    return entry.interrupts + entry.lost_loads >= state.settings.queue.max_interrupt_count
 
 
 def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], band: Band, now: float) -> list[Action]:

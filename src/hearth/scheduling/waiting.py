@@ -44,6 +44,7 @@ class Entry:
     Attributes:
         band: the band it waits in, or waited in last.
         attempts: dispatches so far; the number of the current attempt while it runs.
+        lost_loads: times that its model was loaded and had to go again for others before it had served anybody.
         resends: attempts that a backend fault undid before anything was forwarded.
         forwarded: its caller has seen bytes of the current attempt.
         outgrown: more has been sent to its caller than is kept, so that no replay can be verified.
@@ -60,6 +61,7 @@ class Entry:
     place: Place = Place.WAITING
     attempts: int = 0
     interrupts: int = 0
+    lost_loads: int = 0
     resends: int = 0
     model: str | None = None
     dispatched_at: float = 0.0
