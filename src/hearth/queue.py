@@ -210,11 +210,11 @@ class LLMQueueWorker:
         self.post(inputs.PreemptRequested())
         return yielding
 
-    def announce(self, task_type: str, at_wall_s: float) -> None:
-        """Expect an internal task at an instant (seconds since 1970-01-01 UTC), so that the GPU is free by then."""
+    def announce(self, task_type: str, at_wall_s: float, *, comes: bool = True) -> None:
+        """Expect an internal task at an instant (seconds since 1970-01-01 UTC), so that the GPU is free by then; or not any more."""
         self._mode_read_at = float("-inf")  # a step of the clock until now moves what was announced before, not this
         due_at = self._clock.monotonic() + at_wall_s - self._clock.wall()
-        self.post(inputs.Scheduled(task_type=task_type, due_at=due_at))
+        self.post(inputs.Scheduled(task_type=task_type, due_at=due_at, comes=comes))
 
     def reload_config(self, config: GatewayConfig) -> None:
         """Put another configuration in force; what waits, runs and has been counted stays."""
@@ -299,7 +299,7 @@ class LLMQueueWorker:
             self._on_backend_down()
         elif isinstance(fact, inputs.PolicyChanged):
             self.tracker.update(fact.settings.gpu.home_model, fact.settings.gpu.alerts)
-        elif isinstance(fact, inputs.Scheduled):
+        elif isinstance(fact, inputs.Scheduled) and fact.comes:
             self._events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
         self._dispatching.record(fact, now)
         for action in actions:

@@ -8,12 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 
 LOOK_INTERVAL_S = 30.0
 """At least this often, since the wall clock may jump."""
+
+
+class Announce(Protocol):
+    """Has the worker expect a task at an instant, or not any more."""
+
+    def __call__(self, task_type: str, at_wall_s: float, *, comes: bool = True) -> None: ...
 
 
 class Timetable:
@@ -24,7 +31,7 @@ class Timetable:
         *,
         config: Callable[[], GatewayConfig],
         clock: Clock,
-        announce: Callable[[str, float], None],
+        announce: Announce,
         nudge: Callable[[], None],
     ) -> None:
         self._config = config
@@ -48,17 +55,21 @@ class Timetable:
                     await self._poked.wait()
 
     def look(self) -> None:
-        """Announce what is due soon, once, by the settings of now; have the worker take a decision, which reads the active hours."""
+        """Announce what is due soon, once, by the settings of now, and take back what is not in them any more.
+
+        Also has the worker take a decision, which reads the active hours.
+        """
         config, wall = self._config(), self._clock.wall()
         horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
-        self._announced = {(task_type, at) for task_type, at in self._announced if wall < at <= horizon}
-        after = wall
+        before, self._announced, after = {each for each in self._announced if each[1] > wall}, set(), wall
         while (found := config.next_announcements(after)) is not None and found[1] <= horizon:
             tasks, after = found
             for task_type in dict.fromkeys(task.task_type for task in tasks):
-                if (task_type, after) not in self._announced:
-                    self._announced.add((task_type, after))
+                self._announced.add((task_type, after))
+                if (task_type, after) not in before:
                     self._announce(task_type, after)
+        for task_type, at in sorted(before - self._announced):
+            self._announce(task_type, at, comes=False)
         self._nudge()
 
     def _interval_s(self) -> float:

@@ -129,6 +129,21 @@ async def test_an_entry_that_a_reload_brings_holds_external_work_from_that_momen
         assert dispatched.at == pytest.approx(300.0)
 
 
+@in_virtual_time
+async def test_an_entry_that_a_reload_takes_away_holds_nothing_any_more():
+    hourly = {"schedule_drain_minutes": 60.0}
+    every_minute = (Announcement(task_type="briefing", cron="* * * * *"),)
+    async with House("a", resident=("a",), settings=settings_with(scheduling=hourly | {"announcements": every_minute})) as house:
+        house.worker.announce("by hand", WALL_AT_START + 400.0)
+        await sleep_until(10.0)
+        assert len(house.worker.scheduler.state.announced) > 60
+        house.gateway.reload(GatewayConfig(settings=settings_with(scheduling=hourly)))
+        await sleep_until(298.0)
+        await body_of(house.submit("a"))
+        assert house.now == 299.0
+        assert house.worker.scheduler.state.announced == ((400.0, "by hand"),)
+
+
 class JumpyClock(LoopClock):
     """Its wall clock is set by somebody else."""
 
@@ -140,7 +155,12 @@ class JumpyClock(LoopClock):
 
 def timetable_on(clock: Clock, announced: list[float]) -> Timetable:
     config = GatewayConfig(settings=FIVE_PAST)
-    return Timetable(config=lambda: config, clock=clock, announce=lambda _, at: announced.append(at - WALL_AT_START), nudge=lambda: None)
+
+    def announce(task_type: str, at_wall_s: float, *, comes: bool = True) -> None:
+        if comes:
+            announced.append(at_wall_s - WALL_AT_START)
+
+    return Timetable(config=lambda: config, clock=clock, announce=announce, nudge=lambda: None)
 
 
 @in_virtual_time

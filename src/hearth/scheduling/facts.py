@@ -273,7 +273,7 @@ def _backend_up(state: State, _fact: inputs.BackendUp, _now: float) -> list[Acti
 def _scheduled(state: State, fact: inputs.Scheduled, now: float) -> list[Action]:
     """The same task may be announced again: by a wall clock and a monotonic one, its instant never comes out quite the same."""
     others = (each for each in state.announced if each[0] > now and not (each[1] == fact.task_type and abs(each[0] - fact.due_at) < SAME_S))
-    state.announced = tuple(sorted((*others, (fact.due_at, fact.task_type))))
+    state.announced = tuple(sorted((*others, (fact.due_at, fact.task_type)) if fact.comes else others))
     return []
 
 

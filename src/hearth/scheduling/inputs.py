@@ -167,10 +167,11 @@ class BackendUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """An internal task was announced for the instant `due_at`."""
+    """An internal task was announced for the instant `due_at`; without `comes`, it was, and does not come after all."""
 
     task_type: str
     due_at: float
+    comes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
