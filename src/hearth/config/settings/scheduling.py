@@ -149,6 +149,6 @@ class QueueSettings:
     max_internal_depth: int = 1000
     """Internal items that may wait; one more is refused with 503. hot"""
     max_interrupt_count: int = 3
-    """Interruptions of one item after which it is protected and finishes; 0 interrupts nobody. hot"""
+    """Interruptions of one item, loads in vain included, after which it is protected and finishes; 0 interrupts nobody. hot"""
     max_wait_s: float = 0.0
     """Seconds a request may wait before it is given up with 503; 0 is for ever. Jobs wait for as long as it takes. hot"""
