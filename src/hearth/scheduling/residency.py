@@ -62,7 +62,7 @@ class Swap:
 
     Attributes:
         target: None while memory is being cleared; what comes is decided anew when it is clear.
-        replaced: what has been unloaded since the last load.
+        replaced: what has been unloaded since the last load, by name: which of several went first is chance.
         cleared_s: how long that unloading took.
     """
 
@@ -275,7 +275,7 @@ class Residency:
             return
         del self.residents[model]
         if self.swap is not None and model in self.swap.pending:
-            self._vacated = (*self._vacated, model)
+            self._vacated = tuple(sorted((*self._vacated, model)))
             self._settle_pending(model, now)
 
     def unload_failed(self, model: str, now: float) -> None:
