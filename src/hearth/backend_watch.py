@@ -6,10 +6,10 @@ timeout watches.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from math import inf
 
+from hearth.alarm import Alarm
 from hearth.clock import Clock
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.errors import BackendError
@@ -52,7 +52,7 @@ class BackendWatch:
         self._up: bool | None = None
         self._down_since = 0.0
         self._version = ""
-        self._poked = asyncio.Event()
+        self._alarm = Alarm()
 
     @property
     def up(self) -> bool:
@@ -100,20 +100,13 @@ class BackendWatch:
 
     def poke(self) -> None:
         """Look again now."""
-        self._poked.set()
+        self._alarm.ring()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
             await self.look()
-            interval_s = self._settings().backend.check_interval_s if self._up else DOWN_CHECK_INTERVAL_S
-            try:
-                async with asyncio.timeout(interval_s):
-                    await self._poked.wait()
-            except TimeoutError:
-                continue
-            finally:
-                self._poked.clear()
+            await self._alarm.pause(self._settings().backend.check_interval_s if self._up else DOWN_CHECK_INTERVAL_S)
 
     async def look(self) -> None:
         """One look, reported as facts and events."""

@@ -6,11 +6,10 @@ adapter's own business, and a card that does not answer is asked less and less o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import PurePosixPath
 
+from hearth.alarm import Alarm
 from hearth.clock import Clock
 from hearth.config.settings import GpuSettings
 from hearth.errors import BackendError, GpuUnavailable
@@ -66,21 +65,18 @@ class GpuWatch:
         self._failures = 0
         self._shared = _Shared()
         self._posted: GpuSampled | None = None
-        self._poked = asyncio.Event()
+        self._alarm = Alarm()
         tracker.record_no_reading()
 
     def poke(self) -> None:
         """Read again now."""
-        self._poked.set()
+        self._alarm.ring()
 
     async def run(self) -> None:
         """Read until cancelled."""
         while True:
-            self._poked.clear()
             await self.look()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s()):
-                    await self._poked.wait()
+            await self._alarm.pause(self._pause_s())
 
     async def look(self) -> None:
         """One reading, reported as facts and events."""

@@ -73,8 +73,7 @@ class LLMQueueWorker:
         self._mailbox = Mailbox(self._take)
         self.post = self._mailbox.post
         self._config = config
-        self._clock = clock
-        self._steps = ClockSteps(clock)
+        self._clock, self._steps = clock, ClockSteps(clock)
         self._events = events
         self.tracker = tracker or GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)

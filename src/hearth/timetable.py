@@ -5,11 +5,10 @@ The calendar itself is `config`'s; this is only the clockwork.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
+from hearth.alarm import Alarm
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 
@@ -39,20 +38,17 @@ class Timetable:
         self._announce = announce
         self._nudge = nudge
         self._announced: set[tuple[str, float]] = set()
-        self._poked = asyncio.Event()
+        self._alarm = Alarm()
 
     def poke(self) -> None:
         """Look again now."""
-        self._poked.set()
+        self._alarm.ring()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            self._poked.clear()
             self.look()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s()):
-                    await self._poked.wait()
+            await self._alarm.pause(self._interval_s())
 
     def look(self) -> None:
         """Announce what is due soon, once, by the settings of now, and take back what is not in them any more.
