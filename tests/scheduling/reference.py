@@ -125,14 +125,15 @@ class Reference:
         if self.running is not None or self.loading is not None:
             return
         for band in range(5):
-            item = self.choose([item for item in self.waiting if item.band == band])
+            items = [item for item in self.waiting if item.band == band]
+            item = self.choose(items)
+            if item is not None and item.job.model not in {None, self.resident} and self.insisted():
+                item = self.choose([item for item in items if item.job.model is None])
             if item is None:
                 continue
             model = item.job.model or self.resident or self.workload.home
             if model == self.resident:
                 self.start(item)
-            elif self.insisted():
-                continue
             else:
                 self.vacate()
                 self.load(item)
@@ -202,6 +203,8 @@ class Reference:
     def start(self, item: Item) -> None:
         assert self.resident is not None
         self.waiting.remove(item)
-        self.running, self.unsettled = item, False
+        self.running = item
+        if item.job.model is not None or all(other.job.model != self.resident for other in self.waiting):
+            self.unsettled = False
         self.runs_until = self.now + item.job.service_s
         self.starts.append((self.now, item.job.id, self.resident))

@@ -29,6 +29,7 @@ MUTANTS = (
     Mutant(what="a loaded model may go before it served", module="residency", old="settled=swap is None", new="settled=True"),
     Mutant(what="settling does not hold its own band", module="placement", old="best <= band or", new="best < band or"),
     Mutant(what="settling holds off urgent bands", module="placement", old="best <= band or (", new="True or ("),
+    Mutant(what="work for any model settles a load", module="starting", old="if item.model is not None or", new="if True or"),
     Mutant(what="loads may be in vain for ever", module="placement", old="entry.lost_loads += 1", new="pass"),
     Mutant(what="nobody insists on a load", module="placement", old="best in EXTERNAL_BANDS and", new="False and"),
     Mutant(

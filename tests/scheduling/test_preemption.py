@@ -289,6 +289,21 @@ def test_an_item_whose_model_was_loaded_in_vain_often_enough_is_started_and_fini
     assert house.finish(waiter) == ["unload b"]
 
 
+def test_a_load_that_served_only_work_for_any_model_was_in_vain_for_those_who_named_it():
+    house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=1)), resident=("a",))
+    waiter = house.arrive("b")
+    house.unloaded()
+    anywhere = house.internal(None)
+    urgent = house.internal("a")
+    assert house.loaded() == [f"start {anywhere} on b"]
+    assert house.finish(anywhere) == ["unload b"]
+    house.swap()
+    house.finish(urgent)
+    house.unloaded()
+    house.internal("a")
+    assert house.loaded() == [f"start {waiter} on b"]
+
+
 def test_loads_in_vain_and_interruptions_are_counted_together():
     house = Shell(house_settings(queue=QueueSettings(max_interrupt_count=2)), resident=("a",))
     waiter = house.arrive("b")

@@ -36,7 +36,7 @@ class Resident:
     Attributes:
         parallel: its slots.
         loaded_at: when it became ready; what it has served since then is measured from here.
-        settled: a waiter has been dispatched since the load (nothing may swap it away before that).
+        settled: a waiter has been dispatched since the load, one that named the model if such waited; it is not swapped away before that.
         task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
         embeds: it was asked for embeddings or seems to be made for them, and has written nothing since: it may be unable to answer a
             prompt for any model.

@@ -28,7 +28,8 @@ def start(state: State, entry: Entry, resident: Resident, now: float) -> Dispatc
     entry.dispatched_at = now
     entry.expected_end_at = now + state.estimates.service_s(item, model)
     resident.running[item.sequence] = entry
-    resident.settled = True
+    if item.model is not None or state.waiting.best_band(model) is None:
+        resident.settled = True
     if item.kind is _EMBED:
         resident.embeds = True
     resident.last_used_at = now
