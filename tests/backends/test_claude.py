@@ -71,6 +71,11 @@ async def test_every_event_comes_through_as_it_was_said(backend, claude):
     [
         (refusal(400, "invalid_request_error"), BadRequest),
         (refusal(400, "invalid_request_error", "Your credit balance is too low"), CloudUnavailable),
+        (refusal(400, "invalid_request_error", "You have reached your specified API usage limits. You will regain"), CloudUnavailable),
+        (refusal(400, "invalid_request_error", "You have reached your specified workspace API usage limits."), CloudUnavailable),
+        (refusal(400, "invalid_request_error", "This organization has been disabled."), CloudUnavailable),
+        (refusal(400, "invalid_request_error", "messages.2: `tool_use` ids were found: billing_7, credit balance"), BadRequest),
+        (refusal(400, "invalid_request_error", "Tool 'spend_limit' not found in provided tools"), BadRequest),
         (refusal(401, "authentication_error"), CloudUnavailable),
         (refusal(402, "billing_error"), CloudUnavailable),
         (refusal(403, "permission_error"), CloudUnavailable),

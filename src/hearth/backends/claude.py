@@ -63,8 +63,10 @@ _BY_STATUS: Mapping[int, type[HearthError]] = MappingProxyType(
         529: BackendBusy,
     }
 )
+_ACCOUNT_SAYS = ("your credit balance", "you have reached your specified", "this organization has been disabled")
+"""How a 400 begins that is about the account, which has no code of its own. Further on such a text may quote the caller."""
 _OUT_OF_MONEY = ("credit balance", "spend limit", "spend_limit", "billing")
-"""In the text of a 400 or 429, since the API has no code of its own for an account without credit."""
+"""In the text of a 429, which quotes nobody."""
 _MAX_TEXT = 300
 
 
@@ -188,14 +190,18 @@ def _error_of(body: object, error: APIStatusError | None) -> HearthError:
     said = reported if isinstance(reported, Mapping) else {}
     text = str(said.get("message", ""))[:_MAX_TEXT]
     cls = _class_of(str(said.get("type", "")), None if error is None else error.status_code)
-    if cls in (BadRequest, BackendBusy) and any(each in text.lower() for each in _OUT_OF_MONEY):
-        cls = CloudUnavailable
-    if cls is CloudUnavailable:
+    if cls is CloudUnavailable or _is_about_the_account(cls, text.lower()):
         return CloudUnavailable()
     if cls in (BadRequest, BodyTooLarge, ModelNotFound):
         return cls(f"Claude says: {text}" if text else None)
     retry_after_s = None if error is None else _seconds(error.response.headers.get("retry-after"))
     return cls(f"Claude failed ({said.get('type') or 'no reason given'})"[:_MAX_TEXT], retry_after_s=retry_after_s)
+
+
+def _is_about_the_account(cls: type[HearthError], text: str) -> bool:
+    if cls is BadRequest:
+        return text.startswith(_ACCOUNT_SAYS)
+    return cls is BackendBusy and any(each in text for each in _OUT_OF_MONEY)
 
 
 def _class_of(kind: str, status: int | None) -> type[HearthError]:
