@@ -20,6 +20,7 @@ from hearth.types import Sequence
 
 CHEAP = Rates.in_usd(input_usd=1, output_usd=5, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2)
 DEAR = Rates.in_usd(input_usd=2, output_usd=7.5, cache_read_usd=0.2, cache_write_usd=2.5, cache_write_hour_usd=4)
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 100_000}}
 
 
 def test_a_bill_is_the_sum_of_its_tokens_and_each_has_one_price():
@@ -87,10 +88,29 @@ def test_text_is_bounded_by_its_bytes_and_images_by_their_ceiling():
     sent = encoded("m", body)
     assert json.loads(sent) == {"model": "m", "stream": True, **body}
     assert prompt_bound_tokens(body, len(sent)) == len(sent) + OVERHEAD_TOKENS
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 1_000_000}}
-    pictured = {"messages": [{"role": "user", "content": [image, {"type": "tool_result", "content": [image]}]}]}
+    pictured = {"messages": [{"role": "user", "content": [IMAGE, {"type": "tool_result", "content": [IMAGE]}]}]}
     bound = prompt_bound_tokens(pictured, len(encoded("m", pictured)))
     assert 2 * IMAGE_TOKENS + OVERHEAD_TOKENS < bound < 2 * IMAGE_TOKENS + OVERHEAD_TOKENS + 400
+
+
+def test_images_in_a_document_are_counted_like_those_beside_it():
+    document = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "a"}, IMAGE]}}
+    body = {"messages": [{"role": "user", "content": [document]}]}
+    assert prompt_bound_tokens(body, len(encoded("m", body))) < IMAGE_TOKENS + OVERHEAD_TOKENS + 500
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": IMAGE}]}]},
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {"content": [IMAGE]}}]}]},
+        {"messages": [], "tools": [{"name": "b", "input_schema": {"type": "object", "properties": {"c": IMAGE}}}]},
+        {"messages": [], "output_config": {"format": {"type": "json_schema", "schema": {"const": IMAGE}}}},
+    ],
+)
+def test_what_only_looks_like_an_image_is_text(body):
+    sent = encoded("m", body)
+    assert prompt_bound_tokens(body, len(sent)) >= len(sent)
 
 
 def test_lone_surrogates_do_not_stop_a_call():

@@ -23,12 +23,12 @@ def encoded(model: str, body: Mapping[str, object]) -> bytes:
 
 def prompt_bound_tokens(body: Mapping[str, object], encoded_bytes: int) -> int:
     """The most tokens that Claude can count for a body of so many bytes."""
-    images, image_bytes = _images(list(body.values()))
+    images, image_bytes = _images([body.get("messages")])
     return encoded_bytes - image_bytes + images * IMAGE_TOKENS + OVERHEAD_TOKENS
 
 
 def _images(pending: list[object]) -> tuple[int, int]:
-    """Images in the values, and the bytes of their data."""
+    """Images in messages and blocks, and the bytes of their data. What a tool is given may look like one, and is text."""
     images = data_bytes = 0
     while pending:
         value = pending.pop()
@@ -39,8 +39,13 @@ def _images(pending: list[object]) -> tuple[int, int]:
                 images += 1
                 data_bytes += _data_bytes(value.get("source"))
             else:
-                pending.extend(value.values())
+                pending += [value.get("content"), _inside(value.get("source"))]
     return images, data_bytes
+
+
+def _inside(source: object) -> object:
+    """The blocks of a document."""
+    return source.get("content") if isinstance(source, Mapping) else None
 
 
 def _data_bytes(source: object) -> int:
