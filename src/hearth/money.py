@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 NANO_PER_USD = 1_000_000_000
 MICRO_PER_USD = 1_000_000
-_MAX_TOKENS = 100_000_000
+MAX_TOKENS = 100_000_000
 """More than any call can use: a count beyond it is a mistake of whoever counted."""
 
 
@@ -99,4 +99,4 @@ class Price:
 
 
 def _sane(tokens: int) -> int:
-    return min(max(0, tokens), _MAX_TOKENS)
+    return min(max(0, tokens), MAX_TOKENS)

@@ -203,6 +203,17 @@ async def test_an_answer_that_says_nothing_from_its_beginning_may_have_been_char
     assert nano_usd(settled or 0.0) >= home.claude_api.billed_nano_usd > 0
 
 
+@pytest.mark.parametrize("count", [None, 0, -1, "40", 10**30])
+async def test_a_prompt_that_was_not_counted_or_as_nobody_can_count_is_paid_at_its_worst(home: CloudHome, count):
+    home.claude_api.default = Script(usage={"input_tokens": count})
+    assert (await post(home, BODY | {"stream": False}))[0] == 200
+    (ended,) = await home.ends(1)
+    ((_, _, reserved, settled),) = await home.books()
+    unused_tokens = home.claude_api.requests[0]["max_tokens"] - len(WORDS)
+    assert nano_usd(reserved) - nano_usd(settled or 0.0) == unused_tokens * 5000
+    assert (ended.prompt_tokens, ended.cost_usd) == (0, settled)
+
+
 async def test_nothing_is_charged_where_nothing_was_sent(home: CloudHome):
     await home.claude_api.stop()
     assert (await post(home, BODY))[0] == 503

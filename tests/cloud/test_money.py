@@ -169,6 +169,8 @@ def test_thoughts_may_have_cost_all_that_was_allowed(how):
         {"type": "message_start"},
         {"type": "message_delta", "usage": {"output_tokens": -4}},
         {"type": "message_delta", "usage": {"output_tokens": True}},
+        {"type": "message_delta", "usage": {"output_tokens": 10**9}},
+        {"type": "message_start", "message": {"usage": {"cache_creation": {"ephemeral_1h_input_tokens": 2**63}}}},
         {"type": "content_block_delta", "delta": 3},
         {"type": "message_start", "message": {"usage": {"input_tokens": "many"}}},
     ],

@@ -58,9 +58,10 @@ class Call:
     @property
     def bill_nano_usd(self) -> int:
         """What it has cost up to now, or at most."""
-        if self.meter.started:
-            return self.price.cost_nano_usd(self.meter.tokens)
-        return self.price.bound_nano_usd(self.prompt_bound, 0) if self.sent else 0
+        if not self.meter.started:
+            return self.price.bound_nano_usd(self.prompt_bound, 0) if self.sent else 0
+        tokens = self.meter.tokens
+        return self.price.cost_nano_usd(tokens) if tokens.prompt else self.price.bound_nano_usd(self.prompt_bound, tokens.output)
 
     def note_sending(self) -> None:
         """From now on it may be charged."""

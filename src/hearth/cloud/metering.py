@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hearth.money import BilledTokens
+from hearth.money import MAX_TOKENS, BilledTokens
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
@@ -30,7 +30,7 @@ class Meter:
         self.stopped = False
 
     def note(self, event: Mapping[str, object]) -> None:
-        """Take in one event; what is malformed or unknown counts nothing."""
+        """Take in one event; what is malformed, unknown or beyond what anybody can use counts nothing."""
         kind = event.get("type")
         if kind == "message_start":
             self.started = True
@@ -82,7 +82,7 @@ def _object(value: object) -> Mapping[str, object]:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS else None
 
 
 def _text_bytes(part: Mapping[str, object]) -> int:
