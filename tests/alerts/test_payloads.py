@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hearth.alerts.alert import TITLES, Severity
 from hearth.alerts.outbox import CAPACITY
-from hearth.alerts.payloads import COMPOSERS, NTFY_BYTES, TEXT_CHARS, Post
+from hearth.alerts.payloads import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHARS, Post
 from hearth.alerts.wording import discord_text, shown
 from hearth.config.settings import AlertType
 from tests.alerts.samples import alert, down, message, up
@@ -110,6 +110,12 @@ def test_a_digest_names_the_worst_first_and_counts_the_rest(name):
     assert text.index("Model server down: it is down") < text.index("Queue full: caller 0")
     assert "And 16 more." in text
     assert "Dropped, since it could not be sent in time: 9 more." in text
+
+
+def test_a_digest_that_names_all_counts_no_rest():
+    text = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(*(alert(f"c{number}") for number in range(NAMED_ALERTS)))).body.decode()
+    assert text.count("Queue full") == NAMED_ALERTS
+    assert " more." not in text
 
 
 def test_every_type_has_a_title_that_a_header_can_carry():

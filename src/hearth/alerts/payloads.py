@@ -82,7 +82,7 @@ def ntfy_post(url: str, message: Message) -> Post:
     headers = {
         "Content-Type": "text/plain; charset=utf-8",
         "Title": message.title,
-        "Priority": "3" if message.resolved else _PRIORITIES[message.severity],
+        "Priority": _PRIORITIES[message.severity],
         "Tags": "white_check_mark" if message.resolved else _TAGS[message.severity],
     }
     body = "\n".join(_shortened(message)).encode("utf-8", "replace")[:NTFY_BYTES]
