@@ -85,6 +85,11 @@ def test_a_load_that_failed_leaves_no_resident():
     assert shown(timeline, 5) == [("b", "failed", 1, 4)]
 
 
+def test_a_model_that_others_loaded_or_unloaded_is_shown_so():
+    timeline = heard(ResidencyDrifted(at=5, appeared=("a",), vanished=()), ResidencyDrifted(at=7, appeared=("b",), vanished=("a",)))
+    assert shown(timeline, 9) == [("a", "resident", 5, 7), ("b", "resident", 7, None)]
+
+
 def test_memory_is_brought_in_line_with_what_is_really_there():
     timeline = heard(ResidencyDrifted(at=5, appeared=("gone",), vanished=()))
     timeline.settle({"here": 2.0}, 9.0)
