@@ -198,8 +198,6 @@ def value_of(raw: object) -> Field:
         return round(raw, 6) if math.isfinite(raw) else str(raw)
     if isinstance(raw, str):
         return clean(str(raw))
-    if isinstance(raw, int):
-        return int(raw)
     if isinstance(raw, tuple | list | set | frozenset):
         return _list_of([str(item) for item in raw])
     return clean(str(raw))
