@@ -1,7 +1,7 @@
-"""How long a model takes to load, read a prompt and write an answer: the one source of service times for emulator and simulator.
+"""How long a model takes to load, read a prompt and write an answer: the emulator's source of service times.
 
-Pure arithmetic over profiles. It must never read a clock, sleep, draw randomness or know of HTTP. Called by `emulator`, `simulation`
-and `bootstrap`; `scheduling` may not see it, because policies work from learned estimates only.
+Pure arithmetic over profiles. It must never read a clock, sleep, draw randomness or know of HTTP. Called by `emulator`, `bootstrap` and
+`cli`; `scheduling` may not see it, because policies work from learned estimates only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which addresses there are, and what each of them speaks.
 
-The one table that routes, envelope, framing and error shapes agree on. Must never hold a handler or a policy. Called by `api`, the other
-dialect modules, the executor and the emulator. Source: Ollama's route table (server/routes.go) and its OpenAI and Anthropic layers.
+The one table that routes, envelope, framing and error shapes agree on. Must never hold a handler or a policy. Read by whoever has a
+route in hand, from `api` to the executor. Source: Ollama's route table (server/routes.go) and its OpenAI and Anthropic layers.
 """
 
 from __future__ import annotations

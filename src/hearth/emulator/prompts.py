@@ -1,6 +1,7 @@
 """Prompts: messages become text, and text that is too long for the context is cut or refused as Ollama does it.
 
-Pure. The template is that of a toy model (`<role>content`); token counts matter here, wording does not. Called by `session`.
+Pure. The template is that of a toy model (`<role>content`); token counts matter here, wording does not. Called by `session` and the
+handlers.
 """
 
 from __future__ import annotations

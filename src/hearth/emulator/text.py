@@ -1,6 +1,6 @@
 """What an emulated model says: a deterministic function of model, prompt and seed.
 
-Pure; no randomness of its own (draws come from a hash). Called by `session`.
+Pure; no randomness of its own (draws come from a hash). Called by `session` and the handlers.
 """
 
 from __future__ import annotations
