@@ -90,6 +90,7 @@ COUNTED: list[tuple[Event, str, dict[str, str], float]] = [
     (ended(Outcome.EXPIRED), "hearth_requests_total", LANE_MODEL | {"outcome": "expired"}, 1),
     (ended(lane=Lane.INTERNAL), "hearth_requests_total", {"lane": "internal", "model": "home:32b", "outcome": "completed"}, 1),
     (ended(), "hearth_caller_requests_total", {"lane": "external", "caller": "webui", "outcome": "completed"}, 1),
+    (ended(Outcome.FAILED), "hearth_caller_requests_total", {"lane": "external", "caller": "webui", "outcome": "failed"}, 1),
     (
         replace(ended(Outcome.FAILED), reason="backend_gone"),
         "hearth_request_failures_total",
