@@ -133,7 +133,6 @@ class JobRecord:
     accepted_wall_s: float
     not_before_wall_s: float | None
     off_peak: bool
-    started_wall_s: float | None
     ended_wall_s: float | None
     reason: str
     error: str

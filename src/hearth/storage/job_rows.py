@@ -11,7 +11,7 @@ from hearth.types import Lane, Priority
 WAITING_COLUMNS = "number, id AS job_id, caller, lane, priority, task_type, model, accepted_wall_s, not_before_wall_s, off_peak, attempts"
 RECORD_COLUMNS = (
     "number, id AS job_id, caller, lane, priority, task_type, job_key, path, model, state, attempts, accepted_wall_s, not_before_wall_s, "
-    "off_peak, started_wall_s, ended_wall_s, reason, error, status, content_type, webhook"
+    "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
 )
 DELIVERY_COLUMNS = (
     "id AS job_id, webhook_url AS url, state, task_type, reason, accepted_wall_s, ended_wall_s, webhook_attempts AS attempts, "
