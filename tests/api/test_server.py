@@ -16,9 +16,11 @@ from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.relay import Relay
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
-from hearth.errors import AddressUnavailable
+from hearth.errors import AddressUnavailable, BackendGone
+from hearth.queue import NewItem
+from hearth.reply import Reply, ReplyHead
 from hearth.types import Headers
-from tests.api.house import Caller, FakeGateway, hello, never
+from tests.api.house import NDJSON, Caller, FakeGateway, hello, never
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
@@ -82,13 +84,67 @@ async def test_a_trailer_is_no_header(url, gateway):
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_caller_of_http_1_0_gets_a_stream_without_chunks(url):
-    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-    answer = await answer_to(url, b"POST /api/chat HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head.lower()
-    assert b"content-length: 30" in head.lower()
-    assert rest == b'{"n":1}\n{"n":2}\n{"done":true}\n'
+async def ask_in_http_1_0(url: str, body: bytes) -> Caller:
+    caller = await Caller.to(url)
+    await caller.send(b"POST /api/chat HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    return caller
+
+
+async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unframed_and_the_end_of_the_connection(url, gateway):
+    go_on = asyncio.Event()
+
+    async def in_two_halves(_: NewItem, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=NDJSON))
+        reply.push(b'{"n":1}\n')
+        await go_on.wait()
+        reply.push(b'{"n":2}\n')
+        reply.push(b'{"done":true}\n')
+        reply.finish()
+
+    gateway.worker.serve = in_two_halves
+    caller = await ask_in_http_1_0(url, _BODY.replace(b"false", b"true"))
+    status, headers = await caller.head()
+    assert (status, headers["connection"]) == (200, "close")
+    assert headers.keys().isdisjoint({"transfer-encoding", "content-length"})
+    assert await caller.reader.readline() == b'{"n":1}\n'
+    go_on.set()
+    assert await caller.until_closed() == b'{"n":2}\n{"done":true}\n'
+    caller.leave()
+
+
+async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_length_or_an_error(url, gateway):
+    async def json_in_two_chunks(_: NewItem, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=((b"content-type", b"application/json"),)))
+        reply.push(b'{"n":')
+        await asyncio.sleep(0)
+        reply.push(b"1}")
+        reply.finish()
+
+    gateway.worker.serve = json_in_two_chunks
+    whole = await ask_in_http_1_0(url, _BODY)
+    assert (await whole.head())[1]["content-length"] == "7"
+    assert await whole.until_closed() == b'{"n":1}'
+
+    async def half_of_it(_: NewItem, reply: Reply) -> None:
+        reply.start(ReplyHead(status=200, headers=((b"content-type", b"application/json"),)))
+        reply.push(b'{"n":')
+        raise BackendGone("it broke off")
+
+    gateway.worker.serve = half_of_it
+    half = await ask_in_http_1_0(url, _BODY)
+    said = await half.until_closed()
+    assert said.startswith(b"HTTP/1.1 500 ")
+    assert b'"n"' not in said
+    for caller in (whole, half):
+        caller.leave()
+
+
+async def test_a_stream_that_never_ends_reaches_a_caller_of_http_1_0(url):
+    caller = await Caller.to(url)
+    await caller.send(b"GET /llm/queue/stream HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    assert (await caller.head())[0] == 200
+    assert (await caller.reader.readline()).startswith(b"event: status")
+    caller.leave()
 
 
 async def test_a_body_with_two_lengths_is_refused_and_nothing_after_it_is_answered(url, gateway):

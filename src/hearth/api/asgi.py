@@ -183,31 +183,6 @@ async def _cancelled(task: asyncio.Future[None]) -> None:
         await asyncio.wait({task})
 
 
-def whole_answers(app: App) -> App:
-    """`app` for callers who cannot read chunks (HTTP/1.0): an answer without a declared length is gathered and sent as a whole."""
-
-    async def gathered(scope: Scope, receive: Receive, send: Send) -> None:
-        head: Message | None = None
-        parts: list[bytes] = []
-
-        async def gather(message: Message) -> None:
-            nonlocal head
-            if message["type"] == "http.response.start" and all(name != b"content-length" for name, _ in message["headers"]):
-                head = message
-            elif head is None:
-                await send(message)
-            else:
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    body = b"".join(parts)
-                    await send({**head, "headers": [*head["headers"], (b"content-length", b"%d" % len(body))]})
-                    await send({**message, "body": body})
-
-        await app(scope, receive, gather)
-
-    return gathered
-
-
 def replayed(body: bytes, receive: Receive) -> Receive:
     """A `receive` that yields the body that was already read, then goes on with the real one."""
     pending = [body]

@@ -25,8 +25,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hearth.admission.headers import LOWER
-from hearth.api.asgi import AT_ONCE, App, Departure, whole_answers
+from hearth.api.asgi import AT_ONCE, App, Departure
 from hearth.api.gathering import GatheringTransport
+from hearth.api.old_http import without_chunks
 from hearth.types import Headers
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         if self._wishes_another:
             return
         self._phase = Reading.BODY
-        self.app = self._served if self.parser.get_http_version() != "1.0" else whole_answers(self._served)
+        self.app = self._served if self.parser.get_http_version() != "1.0" else without_chunks(self._served)
         super().on_headers_complete()
         self.headers = []
         _slim(self.cycle.message_event)
