@@ -67,6 +67,13 @@ def test_more_than_one_credential_is_a_bad_request(keyring, pair):
         keyring.identify(headers(*pair), "127.0.0.1")
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("blank", [(b"authorization", b"Bearer "), (b"authorization", b""), (b"x-api-key", b""), (b"api-key", b" ")])
+def test_a_field_that_a_client_sends_for_a_key_that_was_set_to_nothing_is_no_second_credential(form, blank):
+    if form[0] != blank[0]:
+        assert KEYED.identify(headers(blank, form), "192.168.1.9").caller == "house"
+
+
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_models(peer):
     identity = KEYLESS.identify(headers(FORMS[0]), peer)

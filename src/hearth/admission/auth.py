@@ -95,13 +95,18 @@ def _identity_of(key: KeySettings) -> Identity:
 
 
 def _credential(headers: RequestHeaders) -> str | None:
-    sent = [name for name in _CREDENTIALS if name in headers.values]
+    sent = [name for name in _CREDENTIALS if name in headers.values and not _is_blank(headers.text(name))]
     if len(sent) > 1 or not headers.repeated.isdisjoint(_CREDENTIALS):
         raise BadRequest("send one API key, once: as Authorization: Bearer, x-api-key or api-key")
     if not sent:
         return None
     text = headers.text(sent[0])
     return _bearer_token(text) if sent[0] == b"authorization" else text
+
+
+def _is_blank(text: str) -> bool:
+    """What clients send for a key that was set to nothing, as Ollama's guides have `ANTHROPIC_API_KEY` beside a token."""
+    return text.lower() in ("", "bearer")
 
 
 def _bearer_token(text: str) -> str:
