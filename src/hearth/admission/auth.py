@@ -65,12 +65,12 @@ class Keyring:
             peer: the address of the other end of the socket.
 
         Raises:
-            BadRequest: more than one credential was sent.
+            BadRequest: keys are configured, and more than one credential was sent.
             Unauthenticated: no key (`WrongKey`: an unknown one), or no keys configured and the peer is not this machine.
         """
-        credential = _credential(headers)
         if not self._identities:
             return _local_identity(peer)
+        credential = _credential(headers)
         identity = None if credential is None else self._identities.get(digest_of(credential))
         if identity is None:
             raise WrongKey if credential else Unauthenticated
