@@ -91,6 +91,23 @@ async def test_keys_match_in_any_letter_case_and_what_follows_the_first_value_is
     assert b'"done_reason":"load"' in answer
 
 
+async def test_less_than_no_dimensions_are_all_of_them(start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("emb"))
+    asked = [f'{{"model":"emb","input":"a","dimensions":{count}}}' for count in (-1, 0)]
+    answers = [take_apart(await send(url, request("POST", "/v1/embeddings", body))) for body in asked]
+    assert answers[0].status == b"HTTP/1.1 200 OK"
+    assert answers[0].chunks == answers[1].chunks
+
+
+@pytest.mark.parametrize("kind", ["[]", "{}", "1", "null"])
+async def test_a_part_of_no_known_type_is_an_invalid_message_whatever_its_type_is_made_of(kind: str, start_emulator: StartEmulator) -> None:
+    _, url = await start_emulator(toys("ma"))
+    body = f'{{"model":"ma","messages":[{{"role":"user","content":[{{"type":{kind}}}]}}]}}'
+    answer = take_apart(await send(url, request("POST", "/v1/chat/completions", body)))
+    assert answer.status == b"HTTP/1.1 400 Bad Request"
+    assert b"invalid message format" in answer.chunks[0]
+
+
 async def test_a_kept_alive_connection_serves_again_and_has_no_connection_header(start_emulator: StartEmulator) -> None:
     _, url = await start_emulator(toys("tiny-a"))
     reader, writer = await connect(url)

@@ -137,7 +137,7 @@ def _prompt_tokens(model: EmulatedModel, text: str, job: _Job, options: Options)
 def vector_of(model: EmulatedModel, text: str, dimensions: int | None = None) -> tuple[float, ...]:
     """A vector of length 1 in single precision; shortened ones are normalised again."""
     full = model.profile.embedding_length
-    size = min(dimensions, full) if dimensions else full
+    size = min(dimensions, full) if dimensions and dimensions > 0 else full
     raw = [number / 2**31 - 1.0 for number in islice(draws(f"{model.profile.name}\x00{text}"), size)]
     length = sqrt(sum(value * value for value in raw))
     return struct.unpack(f"<{size}f", struct.pack(f"<{size}f", *(value / length for value in raw)))

@@ -78,7 +78,7 @@ def _part(part: JsonObject, text_kinds: tuple[str, ...]) -> str:
     text = part.get("text")
     if kind in text_kinds and isinstance(text, str):
         return text
-    if kind not in {"image_url", "input_image"}:
+    if kind not in ("image_url", "input_image"):
         raise OllamaError(400, "invalid message format", at_bind=True)
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
