@@ -16,6 +16,8 @@ from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway, ask
 STATIC = Path(str(files("hearth.api").joinpath("static")))
 OWN = sorted(path for path in STATIC.iterdir() if path.is_file())
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+JAVA = "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"
+"""What older ones of Java's URLConnection send for a program that says nothing of its own; newer ones end it with `*/*; q=0.2`."""
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -37,7 +39,7 @@ async def test_a_browser_gets_the_page_without_a_key_and_a_program_what_it_alway
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert page.headers["vary"] == "accept"
     assert (await ask(app, "HEAD", path, accept=BROWSER)).headers["etag"] == page.headers["etag"]
-    for accept in ("*/*", "application/json"):
+    for accept in ("*/*", "application/json", JAVA, JAVA.replace("*; q=.2, */*; q=.2", "*/*; q=0.2")):
         assert (await ask(app, "GET", path, accept=accept)).status == 401
         assert b"<html" not in (await ask(app, "GET", path, key=ADMIN_KEY, accept=accept)).body
     assert b"<html" not in (await ask(app, "GET", path, key=ADMIN_KEY)).body

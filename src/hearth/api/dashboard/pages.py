@@ -26,6 +26,8 @@ _TYPES: Mapping[str, bytes] = MappingProxyType(
         ".svg": b"image/svg+xml",
     }
 )
+_JAVA = b"text/html, image/gif, image/jpeg, "
+"""How the `Accept` of Java's URLConnection begins where its program has said nothing; no browser sends it."""
 CONTENT_SECURITY_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -93,4 +95,5 @@ def _served_names(folder: Traversable, prefix: str = "") -> Iterator[str]:
 
 def wants_page(visit: Visit) -> bool:
     """A browser asks for a page to show; every other program asks for what the address has always answered."""
-    return visit.method in ("GET", "HEAD") and b"text/html" in visit.headers.values.get(b"accept", b"").lower()
+    accept = visit.headers.values.get(b"accept", b"").lower()
+    return visit.method in ("GET", "HEAD") and b"text/html" in accept and not accept.startswith(_JAVA)
