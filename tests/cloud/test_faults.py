@@ -123,6 +123,21 @@ async def test_a_refused_account_is_not_asked_again_until_a_reload(home: CloudHo
     await billed_equals_books(home)
 
 
+async def test_a_refused_key_that_the_owner_has_replaced_meanwhile_says_nothing_of_the_new_one(home: CloudHome):
+    home.claude_api.scripts = [refusal(529, "overloaded_error", retry_after="0.5"), refusal(401, "authentication_error")]
+    asking = asyncio.ensure_future(post(home, BODY))
+    await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
+    fresh = FakeClaude()
+    settings = home.gateway.config.settings
+    cloud = replace(settings.cloud, base_url=await fresh.start())
+    assert home.gateway.reload(GatewayConfig(settings=replace(settings, cloud=cloud)))
+    assert (await asking)[0] == 503
+    assert (home.spent()["state"], home.events.of(CloudWentDown)) == ("ready", [])
+    assert (await post(home, BODY))[0] == 200
+    assert len(fresh.requests) == 1
+    await fresh.stop()
+
+
 async def test_while_claude_is_down_a_missing_model_is_simply_missing(home: CloudHome):
     home.claude_api.scripts = [refusal(401, "authentication_error")]
     await post(home, BODY)

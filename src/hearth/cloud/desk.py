@@ -222,7 +222,9 @@ class Cloud:
         work.end(_outcome_of(error))
         self._register.end(work)
         self._telling.ended(work, now, usd(cost) if cost else None)
-        self._health.note(error, now)
+        asked, cloud = call.to_send, self._settings()
+        if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):  # another account says nothing of this one
+            self._health.note(error, now)
         self._changed()
 
     def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
