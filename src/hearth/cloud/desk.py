@@ -224,7 +224,7 @@ class Cloud:
         self._telling.ended(work, now, usd(cost) if cost else None)
         asked, cloud = call.to_send, self._settings()
         if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):  # another account says nothing of this one
-            self._health.note(error, now)
+            self._health.note(error, now, began_at=now if work.dispatched_at is None else work.dispatched_at)
         self._changed()
 
     def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
