@@ -53,7 +53,7 @@ from hearth.types import Band, GpuReading, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.fake_ollama import FakeModel
 from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import House, Recorder, settings_with, settle
+from tests.worker.house import House, Recorder, body_of, settings_with, settle
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = DOCS / "grafana" / "hearth.rules.yml"
@@ -255,6 +255,15 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
         await asyncio.sleep(30)
         assert number(gateway, "hearth_swaps_total", from_model="a:latest", to_model="b:latest") == 1
         assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 0
+
+
+@in_virtual_time
+async def test_the_share_of_swaps_in_the_cards_busy_time_is_a_ratio():
+    async with House("a", "b", resident=("a",)) as house:
+        await body_of(house.submit("a", service_s=1.5))
+        await body_of(house.submit("b", service_s=1.0))
+        await settle()
+        assert number(house.gateway, "hearth_swap_overhead_ratio") == pytest.approx(0.5)
 
 
 @in_virtual_time

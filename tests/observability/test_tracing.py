@@ -152,6 +152,19 @@ async def test_who_leaves_while_its_model_loads_has_waited_for_a_part_of_the_swa
 
 
 @in_virtual_time
+async def test_a_swap_to_another_model_is_no_part_of_a_wait():
+    async with House("a", "b", "c", resident=("a",)) as house:
+        seen = Collected(house)
+        first, second = house.submit("b"), house.submit("c")
+        await body_of(first)
+        await body_of(second)
+        await settle()
+        for ticket, model in (first, "b:latest"), (second, "c:latest"):
+            (swap,) = seen.root(ticket.sequence).children[0].children
+            assert swap.attributes["hearth.to_model"] == model
+
+
+@in_virtual_time
 async def test_a_swap_counts_from_when_the_item_came():
     async with House("a", "b", resident=("a",)) as house:
         seen = Collected(house)
