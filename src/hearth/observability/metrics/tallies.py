@@ -191,7 +191,7 @@ class MetricTallies(HandlingSink):
         outcome = event.outcome.value
         model.other_ends[outcome] = model.other_ends.get(outcome, 0) + 1
         caller.other_ends[outcome] = caller.other_ends.get(outcome, 0) + 1
-        self._failures.add((event.lane.value, self._reason_cap.of(event.reason or outcome)))
+        self._failures.add((event.lane.value, self._reason_cap.of(event.reason)))
 
     def _model(self, lane: Lane, model: str) -> ModelTally:
         known = self._house_models if lane is Lane.INTERNAL else self._other_models
