@@ -74,10 +74,23 @@ async def test_the_call_carries_what_the_conventions_name_and_the_root_what_hear
         call = root.children[-1]
         assert call.attributes["gen_ai.operation.name"] == "chat"
         assert call.attributes["gen_ai.provider.name"] == "ollama"
-        assert call.attributes["gen_ai.request.model"] == "a:latest"
+        assert call.attributes["gen_ai.request.model"] == call.attributes["gen_ai.response.model"] == "a:latest"
         (event,) = house.events.of(ItemEnded)
         assert call.attributes["gen_ai.usage.output_tokens"] == event.output_tokens == root.attributes["hearth.output_tokens"]
         assert [name for name in root.attributes if name.startswith("gen_ai.")] == []
+
+
+@in_virtual_time
+async def test_what_did_not_come_over_http_says_nothing_of_http_and_nobody_says_what_is_not_known():
+    async with House("a", resident=("a",)) as house:
+        seen = Collected(house)
+        ticket = house.submit("a")
+        await body_of(ticket)
+        await settle()
+        root = seen.root(ticket.sequence)
+        assert root.name == "item"
+        assert [name for name in root.attributes if name.startswith("http.")] == []
+        assert None not in [*root.attributes.values(), *root.children[-1].attributes.values()]
 
 
 @in_virtual_time
