@@ -237,6 +237,8 @@ async def test_the_summary_counts_and_dates_what_became_of_the_file(file):
     clock = LoopClock()
     async with keeping(file, clock=clock) as kept:
         began = clock.wall()
+        first = kept.in_force.summary()
+        assert (first["loaded_wall"], first["last_attempt"], first["reload_count"]) == (began, began, 0)
         await asyncio.sleep(10.0)
         file.write_text(depth(2))
         await kept.reloader.reload()
