@@ -168,14 +168,11 @@ def _next_candidate(window: Window, zone: tzinfo, at: int) -> int:
     now = _wall_clock(zone, at)
     second_of_day = (now.hour * 60 + now.minute) * 60 + now.second
     waits = [(minute * 60 - second_of_day) % _DAY_S or _DAY_S for minute in (window.start_minute, window.end_minute)]
-    boundary = at + min(waits)
-    if _wall_clock(zone, boundary).utcoffset() == now.utcoffset():
-        return boundary
-    return _offset_change(zone, at, boundary)
+    return _offset_change(zone, at, at + min(waits))
 
 
 def _offset_change(zone: tzinfo, before: int, after: int) -> int:
-    """The first second in (before, after] whose offset is not that of `before`."""
+    """The first second in (before, after] whose offset is not that of `before`; `after` where there is none."""
     offset = _wall_clock(zone, before).utcoffset()
     while after - before > 1:
         middle = (before + after) // 2
