@@ -133,13 +133,14 @@ def day_of(zone: tzinfo, wall_s: float) -> tuple[float, float]:
     """The calendar day in `zone` that an instant belongs to, as [start, end).
 
     A day begins when a clock on the wall shows midnight for the first time; where the clock jumps over midnight, at the jump. So days
-    adjoin, and every instant is in exactly one, also where an hour comes twice.
+    adjoin, and every instant is in exactly one, also where an hour comes twice. Assumes that a clock that jumps over midnight jumps at
+    midnight, which holds for every zone since 1970.
     """
     date = _wall_clock(zone, wall_s).date()
     start_s, end_s = _midnight(zone, date), _midnight(zone, date + timedelta(days=1))
     if wall_s >= end_s:  # the clock went back over midnight: the next day has begun already
         return end_s, _midnight(zone, date + timedelta(days=2))
-    return (start_s, end_s) if wall_s >= start_s else (_midnight(zone, date - timedelta(days=1)), start_s)
+    return start_s, end_s
 
 
 def _midnight(zone: tzinfo, date: date) -> float:
