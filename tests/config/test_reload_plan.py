@@ -104,6 +104,13 @@ def test_a_writer_that_holds_the_file_open_is_waited_for():
     assert desk.tries == [(7.4, NEW)]
 
 
+def test_a_look_without_a_reason_does_not_cut_a_writer_short():
+    desk = Desk()
+    desk.play((9.0, save(HALF, writing=True)), (12.0, save(NEW, writing=True)), (12.0, save(NEW)), until=60.0)
+    assert 10.0 in desk.looks
+    assert desk.tries == [(12.4, NEW)]
+
+
 def test_a_writer_that_never_closes_the_file_is_not_waited_for_for_ever():
     desk = Desk()
     desk.play((5.0, save(NEW, writing=True)), until=60.0)
