@@ -81,6 +81,7 @@ def test_it_writes_a_unit_and_a_configuration_that_waits_for_ollama_and_says_wha
     assert settings.gpu == Settings().gpu
     assert config.with_name("llm_gateway.schema.json").is_file()
     assert f"ExecStart={HEARTH} serve --config {config}" in (tmp_path / "units" / "hearth.service").read_text()
+    assert f"wrote {config}\n" in result.stdout
     assert "systemctl --user enable --now hearth" in result.stdout
     assert "enable-linger" in result.stdout
     assert "note:" not in result.stdout

@@ -74,7 +74,9 @@ def test_a_request_without_a_task_shows_its_priority_and_one_that_has_just_begun
 
 
 def test_the_emulator_is_announced_in_a_box():
-    assert "ANSWERS ARE MADE UP" in drawn(busy(backend=backend(emulator=True)))
+    text = drawn(busy(backend=backend(emulator=True)))
+    assert "ANSWERS ARE MADE UP" in text
+    assert re.search(r"backend +emulator ", text)
     assert "ANSWERS ARE MADE UP" not in drawn(busy())
 
 
@@ -86,6 +88,11 @@ def test_a_swap_under_way_is_shown_instead_of_the_old_model():
     text = drawn(busy(gpu={"loaded_model": "old", "current_swap": {"from_model": "old", "to_model": "new", "elapsed_ms": 5}}))
     assert "loading new" in text
     assert "old" not in text
+
+
+def test_nothing_is_said_of_a_last_swap_where_there_was_none():
+    text = drawn(busy(gpu={**recorded("status_busy")["gpu"], "last_swap_ms": None, "swaps_this_hour": 0}))
+    assert "0 swaps this hour; 12 %" in text
 
 
 def test_a_load_into_free_memory_is_shown_as_well():
