@@ -79,7 +79,3 @@ class GatheringTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """As the other transport does."""
         self._transport.resume_reading()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """As the other transport does."""
-        self._transport.set_write_buffer_limits(high, low)
