@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.events import GatewayStopped, RequestRejected
+from hearth.events import BudgetExhausted, GatewayStopped, RequestRejected
 from hearth.observability.logs import LogSink
 from hearth.observability.repeats import KINDS, OTHERS, TOLD, WINDOW_S, Repeats
 from hearth.types import RequestId
@@ -87,3 +87,16 @@ def test_a_stop_within_the_minute_keeps_nothing_back() -> None:
             sink.emit(event)
     lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [(line["event"], line.get("count")) for line in lines[TOLD:]] == [("more_requests_rejected", 7), ("gateway_stopped", None)]
+
+
+def test_want_of_money_is_summed_up_too_and_beside_the_refusals_that_it_leads_to() -> None:
+    stream = io.StringIO()
+    with logging_to(stream) as output:
+        sink = LogSink(StoppedClock(), output)
+        short = BudgetExhausted(at=1, caller="tagger", own=False, wanted_usd=0.2, spent_usd=0.9, limit_usd=1.0)
+        for event in (*(short for _ in range(TOLD + 3)), refusal(1, reason="budget_exceeded"), fact(61)):
+            sink.emit(event)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    summary = {"event": "more_budget_exhausted", "caller": "tagger", "status": 429, "reason": "budget_exceeded", "count": 3}
+    assert [line["event"] for line in lines] == ["budget_exhausted"] * TOLD + ["request_rejected", summary["event"], "backend_went_down"]
+    assert lines[-2].items() >= summary.items()

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from hearth.clock import Clock
 from hearth.config.settings import LogFormat
-from hearth.events import Event, GatewayStopped, RequestRejected
+from hearth.events import BudgetExhausted, Event, GatewayStopped, RequestRejected
 from hearth.observability.log_lines import LogLine, level_of, line_of, may_reach, to_json, to_text
 from hearth.observability.log_writer import LineWriter, target_of
 from hearth.observability.repeats import Repeats
@@ -47,8 +47,8 @@ class LogSink:
         wall_at = _wall_at(event, self._clock)
         for kind, count in self._repeats.left_out(math.inf if isinstance(event, GatewayStopped) else event.at):
             fields = {"caller": kind.caller, "status": kind.status, "reason": kind.reason, "count": count}
-            self._output.put(LogLine(wall_at=wall_at, level=logging.WARNING, event="more_requests_rejected", fields=fields))
-        if not isinstance(event, RequestRejected) or self._repeats.admits(event):
+            self._output.put(LogLine(wall_at=wall_at, level=logging.WARNING, event=kind.summary, fields=fields))
+        if not isinstance(event, RequestRejected | BudgetExhausted) or self._repeats.admits(event):
             self._output.put(line_of(event, wall_at))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
