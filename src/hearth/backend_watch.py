@@ -12,7 +12,7 @@ from math import inf
 from hearth.alarm import Alarm
 from hearth.clock import Clock
 from hearth.config.settings import SchedulerSettings, Settings, load_options
-from hearth.errors import BackendError
+from hearth.errors import BackendError, ModelNotFound
 from hearth.events import BackendCameUp, BackendWentDown, ModelOffloaded, ResidencyDrifted
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
@@ -46,6 +46,7 @@ class BackendWatch:
         self._events = events
         self._tracker = tracker
         self._installed: dict[str, InstalledModel] | None = None
+        self._elsewhere: dict[str, str] = {}
         self._one_of: dict[str, str] = {}
         self._resident: tuple[ResidentModel, ...] = ()
         self._offloaded: frozenset[str] = frozenset()
@@ -93,6 +94,12 @@ class BackendWatch:
         known = self._installed.get(canonical.lower())
         return None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
 
+    def absence_of(self, model: str) -> ModelNotFound:
+        """Why `name_of` knows no such model."""
+        host = self._elsewhere.get(canonical_model(model).lower())
+        why = "not found" if host is None else f"runs at {host}, not on this machine, so it is not served; ask Ollama itself for it"
+        return ModelNotFound(f"model '{model}' {why}")
+
     def fingerprint_of(self, model: str) -> str:
         """What decides the text of a seeded generation: the model's digest and how it is loaded."""
         known = (self._installed or {}).get(canonical_model(model).lower())
@@ -128,8 +135,10 @@ class BackendWatch:
         """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
         models = await self._control.installed()
         before = self._scheduler_settings()
-        self._installed = {canonical_model(model.name).lower(): model for model in models}
-        self._one_of = _one_name_each(models, self._settings(), before=frozenset(self._one_of.values()))
+        self._elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
+        here = tuple(model for model in models if not model.remote_host)
+        self._installed = {canonical_model(model.name).lower(): model for model in here}
+        self._one_of = _one_name_each(here, self._settings(), before=frozenset(self._one_of.values()))
         settings = self._scheduler_settings()
         if settings != before:
             self._post(PolicyChanged(settings=settings))

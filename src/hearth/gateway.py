@@ -21,7 +21,7 @@ from hearth.cloud.desk import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.reload import Attempt, read_attempt
 from hearth.config.settings import Settings
-from hearth.errors import BackendError, ModelNotFound, ShuttingDown
+from hearth.errors import BackendError, ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping
 from hearth.jobs.desk import Jobs
 from hearth.jobs.tasks import TaskDoor
@@ -221,7 +221,7 @@ class Gateway:
         """The installed name for what a caller wrote; asks again before it says no, for models that were just pulled.
 
         Raises:
-            ModelNotFound: the backend does not have it.
+            ModelNotFound: the backend does not have it, or does not run it itself.
         """
         name = self._watch.name_of(model)
         if name is None:
@@ -231,7 +231,7 @@ class Gateway:
                 return canonical_model(model)
             name = self._watch.name_of(model)
         if name is None:
-            raise ModelNotFound(f"model '{model}' not found")
+            raise self._watch.absence_of(model)
         return name
 
     def reload(self, config: GatewayConfig | None = None) -> bool:

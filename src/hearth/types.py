@@ -195,10 +195,14 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledModel:
-    """A model on the backend's disk. Names with the same digest are one model; an empty digest is like no other."""
+    """A model on the backend's disk. Names with the same digest are one model; an empty digest is like no other.
+
+    `remote_host` is where it runs if that is not the backend, as Ollama's cloud models do: only their names are on the disk.
+    """
 
     name: str
     digest: str = ""
+    remote_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

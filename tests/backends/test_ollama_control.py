@@ -13,7 +13,7 @@ import pytest
 
 from hearth.backends.ollama_control import OllamaControl
 from hearth.errors import BackendGone, BackendProtocolError, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
-from hearth.types import LoadOptions, ResidentModel
+from hearth.types import InstalledModel, LoadOptions, ResidentModel
 from tests.backends.stub_server import Peer, Serve, StubServer, saying, saying_and_waiting
 from tests.dialects.captured import captured
 
@@ -168,6 +168,16 @@ async def test_the_recorded_process_list_is_understood() -> None:
     expected = ResidentModel(name="tiny-a:latest", size_mib=6553599 / 1048576, vram_mib=0.0, context_tokens=4096)
     assert await ask(saying(json_answer(captured("ps_loaded").body)), OllamaControl.resident) == (expected,)
     assert await ask(saying(json_answer(captured("ps_empty").body)), OllamaControl.resident) == ()
+
+
+async def test_a_model_of_ollamas_own_cloud_is_told_from_those_on_the_disk() -> None:
+    cloud = b'{"name":"b:cloud","model":"b:cloud","remote_model":"b","remote_host":"https://ollama.com:443","digest":"two","size":384}'
+    listed = b'{"models":[{"name":"a:latest","model":"a:latest","digest":"one","size":4096},' + cloud + b"]}"
+    expected = (
+        InstalledModel(name="a:latest", digest="one"),
+        InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443"),
+    )
+    assert await ask(saying(json_answer(listed)), OllamaControl.installed) == expected
 
 
 async def test_looking_again_and_again_takes_one_connection_until_it_dies() -> None:

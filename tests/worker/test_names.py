@@ -10,6 +10,7 @@ import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings, Settings
+from hearth.errors import ModelNotFound
 from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
 from hearth.job_types import StartedJob, WaitingJob
 from hearth.jobs.requests import item_of
@@ -31,6 +32,13 @@ class Twins(FakeOllama):
 
     def _listed(self) -> tuple[InstalledModel, ...]:
         return tuple(InstalledModel(name=name, digest="one") for name in self.gpu.models)
+
+
+class WithCloud(FakeOllama):
+    """One of its models runs at ollama.com."""
+
+    def _listed(self) -> tuple[InstalledModel, ...]:
+        return tuple(replace(model, remote_host="https://ollama.com:443" if model.name == "b:cloud" else "") for model in super()._listed())
 
 
 def swapped_to(house: House) -> list[str]:
@@ -147,3 +155,13 @@ def test_a_job_under_another_name_asks_for_the_context_that_the_model_was_loaded
     call = item_of(job, started, "b:latest", settings).call
     assert isinstance(call, BackendCall)
     assert json.loads(call.body) == {"model": "a", "prompt": "?", "options": {"num_ctx": 8192}}
+
+
+@pytest.mark.parametrize("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
+@in_virtual_time
+async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_the_house_and_nothing_is_unloaded_for_it(spelling):
+    async with House("a", "b:cloud", resident=("a",), ollama=WithCloud) as house:
+        with pytest.raises(ModelNotFound, match=r"runs at https://ollama\.com:443, not on this machine"):
+            await house.gateway.resolve(spelling)
+        assert [model["name"] for model in await house.gateway.models()] == ["a:latest"]
+        assert swapped_to(house) == []

@@ -11,7 +11,7 @@ The rules of `/api/generate` with an empty prompt, `/api/embed` with an empty in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -49,6 +49,16 @@ class Refused(BackendProtocolError):
         self.status_code = status_code
         self.text = text
         super().__init__(f"The model server answered {status_code}: {text}")
+
+
+class _Listed(ollama.ListResponse.Model):
+    """With what the package leaves out."""
+
+    remote_host: str | None = None
+
+
+class _Listing(ollama.ListResponse):
+    models: Sequence[_Listed]
 
 
 class DataPath(httpx.AsyncBaseTransport):
@@ -99,8 +109,8 @@ class ControlClient(ollama.AsyncClient):
 
     async def installed(self) -> tuple[InstalledModel, ...]:
         """The models on disk, tags included."""
-        listed = await self._read(self.list())
-        return tuple(InstalledModel(name=model.model, digest=model.digest or "") for model in listed.models if model.model)
+        listed = await self._read(self._request(_Listing, "GET", "/api/tags"))
+        return tuple(_installed(model) for model in listed.models if model.model)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         """What is in memory; a model without sizes counts as 0 MiB."""
@@ -172,6 +182,10 @@ async def _in_our_terms(call: Coroutine[object, object, T], timeout_s: float) ->
     except (ValueError, TypeError, AttributeError) as error:
         # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.
         raise BackendProtocolError("The model server sent something that is not an answer.") from error
+
+
+def _installed(model: _Listed) -> InstalledModel:
+    return InstalledModel(name=model.model or "", digest=model.digest or "", remote_host=model.remote_host or "")
 
 
 def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
