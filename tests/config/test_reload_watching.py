@@ -192,9 +192,8 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     await asyncio.to_thread(watch.close)
 
 
-async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed(file):
-    """The database may lie there, and is written to all the time."""
-    told: list[bool] = []
+def told_by_hand(file: Path, told: list[bool]) -> Callable[[Any], None]:
+    """What hears of events in place of the system's own, with a watch that notes what it tells."""
     heard: list[Callable[[Any], None]] = []
 
     def observing(_directories: list[str], hear: Callable[[Any], None]) -> BaseObserver:
@@ -203,6 +202,22 @@ async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed(fi
 
     watch = FileWatch(file, told.append, asyncio.get_running_loop(), observing=observing)
     assert watch.refresh()
+    return heard[0]
+
+
+async def test_what_happens_within_one_turn_of_the_loop_is_told_once(file):
+    told: list[bool] = []
+    hear = told_by_hand(file, told)
+    for _ in range(1000):
+        hear(FileClosedEvent(str(file)))
+    await asyncio.sleep(0)
+    assert told == [False]
+
+
+async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed(file):
+    """The database may lie there, and is written to all the time."""
+    told: list[bool] = []
+    hear = told_by_hand(file, told)
     for event, news in [
         (FileModifiedEvent(str(file.with_name("hearth.db-wal"))), 0),
         (FileClosedEvent(str(file.with_name("other.yaml"))), 1),
@@ -210,7 +225,7 @@ async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed(fi
         (DirModifiedEvent(str(file.parent)), 3),
         (FileModifiedEvent(str(file)), 4),
     ]:
-        heard[0](event)
+        hear(event)
         await asyncio.sleep(0)
         assert len(told) == news
 
