@@ -326,6 +326,16 @@ async def test_a_batch_without_an_idempotency_key_is_a_new_one_and_one_that_is_n
         assert len(taken) == 2
 
 
+async def test_batches_are_listed_latest_first_and_page_by_page(live):
+    async with live() as house, house.client() as client:
+        file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        names = [(await client.batches.create(**wanted)).id for _ in range(3)]
+        assert [each.id async for each in client.batches.list(limit=1)] == names[::-1]
+        page = await client.batches.list(limit=2)
+        assert ([each.id for each in page.data], page.has_more) == ([names[2], names[1]], True)
+
+
 async def test_of_batches_with_one_key_at_the_same_moment_one_is_taken(live):
     async with live() as house, house.client() as client:
         file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch")

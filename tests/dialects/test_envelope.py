@@ -162,6 +162,7 @@ def test_streaming_has_the_default_of_the_dialect_and_never_holds_for_loads_and_
         ("/api/chat", {"options": {"num_predict": "7"}}, None),
         ("/api/chat", {"max_tokens": 7}, None),
         ("/v1/chat/completions", {"max_tokens": 7}, 7),
+        ("/v1/chat/completions", {"max_tokens": 0}, None),
         ("/v1/chat/completions", {"max_completion_tokens": 7}, None),
         ("/v1/completions", {"prompt": "x", "max_tokens": 7}, 7),
         ("/v1/responses", {"max_output_tokens": 7}, 7),
