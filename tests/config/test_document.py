@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hearth.config.document import FASTEST_LOADER, MAX_DEPTH, MAX_DOCUMENT_BYTES, Document, Loader, read_document
+from hearth.config.document import FASTEST_LOADER, MAX_DEPTH, Document, Loader, read_document
 from hearth.config.loading import parse_config
 from hearth.errors import ConfigError
 
@@ -141,12 +141,6 @@ def test_broken_text_is_refused(loader: Loader, text: str) -> None:
 def test_sixteen_levels_are_read_and_one_more_is_not() -> None:
     assert read_document("{a: " * MAX_DEPTH + "1" + "}" * MAX_DEPTH, source="f").problems == ()
     assert "nested deeper" in fatal("{a: " * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1))
-
-
-def test_the_largest_text_is_read_and_one_byte_more_is_refused_unread() -> None:
-    largest = "a: é #".encode().ljust(MAX_DOCUMENT_BYTES, b"x").decode()
-    assert read_document(largest, source="f").value == {"a": "é"}
-    assert "larger than 256 KiB" in fatal(largest + "x")
 
 
 @pytest.mark.parametrize("character", ["\0", "\x1b", "\x7f", "\x85"])

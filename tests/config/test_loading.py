@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.loading import load_gateway_config, parse_config
+from hearth.config.loading import MAX_DOCUMENT_BYTES, load_gateway_config, parse_config
 from hearth.config.rules import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS, RANGES
 from hearth.config.settings import (
     Announcement,
@@ -279,6 +279,7 @@ def test_without_an_environment_the_process_has_its_own(monkeypatch: pytest.Monk
         (b"a: \xff\n", ":1: is not UTF-8 text; save it as UTF-8"),
         ("queue: {}".encode("utf-16"), ":1: is not UTF-8 text; save it as UTF-8"),
         (b"a\n" * 600_000, "is larger than 256 KiB"),
+        ("é".encode() * 200_000, "is larger than 256 KiB"),
         (b"\x7fELF\x00\x00", "control character U+007F"),
         (b"queue: {}\nb: \x00", ":2: control character U+0000"),
     ],
@@ -292,6 +293,15 @@ def test_a_file_that_is_no_text_file_is_refused(tmp_path: Path, content: bytes |
     assert len(caught.value.problems) == 1
     assert caught.value.problems[0].startswith(str(path))
     assert says in caught.value.problems[0]
+
+
+def test_the_largest_file_is_read_and_one_byte_more_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes(b"queue: {} #".ljust(MAX_DOCUMENT_BYTES, b"x"))
+    assert load_gateway_config(path, {}).source == path
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(ConfigError, match="is larger than 256 KiB"):
+        load_gateway_config(path, {})
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ nesting, and neither composer knows duplicate keys. Refused with advice: aliases
 documents, and whatever YAML 1.1 reads as something else than it looks like (`22:30` is 1350, `0644` is 420, `2026-01-02` is a date,
 `on:` is a key named True; https://yaml.org/type/int.html, float.html, bool.html, timestamp.html).
 
-Called by `loading` only. Reads no file.
+Called by `loading` only, which bounds the text. Reads no file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import yaml
 
 from hearth.config.problems import KeyPath, Problem, config_error, may_hold_a_secret, shown
 
-MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_DEPTH = 16
 _MAX_NUMBER_CHARS = 30
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
@@ -63,7 +62,7 @@ def read_document(text: str, *, source: str, loader: Loader = FASTEST_LOADER) ->
     """The one document in `text`.
 
     Raises:
-        ConfigError: the text is too long, holds control characters, is not YAML, is nested too deep, or is empty.
+        ConfigError: the text holds control characters, is not YAML, is nested too deep, or is empty.
     """
     _check_text(text, source)
     try:
@@ -75,15 +74,10 @@ def read_document(text: str, *, source: str, loader: Loader = FASTEST_LOADER) ->
 
 
 def _check_text(text: str, source: str) -> None:
-    problems = []
-    if len(text.encode("utf-8", "surrogatepass")) > MAX_DOCUMENT_BYTES:
-        problems.append(Problem(path=(), text=f"is larger than {MAX_DOCUMENT_BYTES // 1024} KiB; is this the right file?"))
-    elif (at := next((at for at, each in enumerate(text) if _is_control(each)), None)) is not None:
-        line = text.count("\n", 0, at) + 1
+    at = next((at for at, each in enumerate(text) if _is_control(each)), None)
+    if at is not None:
         what = f"control character U+{ord(text[at]):04X}; remove it (is this a text file?)"
-        problems.append(Problem(path=(), line=line, text=what))
-    if problems:
-        raise config_error(source, problems, {})
+        raise config_error(source, [Problem(path=(), line=text.count("\n", 0, at) + 1, text=what)], {})
 
 
 def _is_control(character: str) -> bool:

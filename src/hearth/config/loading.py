@@ -18,7 +18,7 @@ import pydantic
 
 from hearth.config.checks import cross_problems
 from hearth.config.complaints import complaints
-from hearth.config.document import MAX_DOCUMENT_BYTES, read_document
+from hearth.config.document import read_document
 from hearth.config.environment import from_environment
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.models import SETTINGS_EDGE
@@ -27,6 +27,7 @@ from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 
 DEFAULT_PATH = Path("config/llm_gateway.yaml")
+MAX_DOCUMENT_BYTES = 256 * 1024
 _BYTE_ORDER_MARK = "\ufeff"
 
 
