@@ -41,7 +41,7 @@ def _parameters(schema: JsonValue, where: str) -> JsonObject:
         return _NO_PARAMETERS
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise refused(f"{where}.parameters", "the parameters of a function are a JSON schema of type object")
-    return schema if "type" in schema else {"type": "object", **schema}
+    return {"type": "object", **schema}
 
 
 def tool_choice(choice: JsonValue, parallel: JsonValue, where: str) -> JsonObject | None:
