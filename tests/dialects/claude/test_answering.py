@@ -208,6 +208,12 @@ def test_a_streamed_response_is_put_together_by_openais_client():
     assert final.usage.total_tokens == 30
 
 
+def test_every_item_of_a_response_has_a_name_of_its_own():
+    response = whole(RESPONSES, story(text(0, "one"), tool(1, "look", "{}"), text(2, "two")))
+    assert [item["type"] for item in response["output"]] == ["message", "function_call", "message"]
+    assert len({item["id"] for item in response["output"]}) == 3
+
+
 def test_a_response_repeats_what_it_was_asked():
     asks: Any = {"instructions": "Be brief.", "max_output_tokens": 9, "temperature": 0.5}
     response = Response.construct(**whole(RESPONSES, SIMPLE, **asks))
