@@ -164,6 +164,24 @@ async def test_what_others_may_name_is_text_and_never_markup(browser):
         assert watched.hosts == {urlsplit(house.url).netloc}
 
 
+@pytest.mark.parametrize("width", [1024, 1280])
+async def test_a_model_with_a_long_name_pushes_nothing_off_the_screen(width, browser):
+    long = f"{'a-model-with-a-long-name-' * 3}1:70b-instruct-q4_K_M"
+    async with house_with("a:1", long) as house:
+        ended = await house.ask(long, "w" * 36)
+        await house.ask("a:1", "x" * 36)
+        await house.ask(long, "y" * 36)
+        page = (await opened(browser, house, width=width)).page
+        ended.leave()
+        await expect(page.locator(".recent tbody tr")).to_have_count(1)
+        await expect(page.locator(".queue tbody tr")).to_have_count(1)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
+        tables = page.locator(".scroll")
+        assert await tables.evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth).length") == 0
+        callers = page.locator("td .caller")
+        assert await callers.evaluate_all("all => all.filter((one) => one.getClientRects().length > 1).length") == 0
+
+
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 async def test_the_page_fits_a_phone_and_every_control_has_a_name(scheme, browser):
     async with house_with("a:1", "a-model-with-quite-a-long-name:70b-instruct-q4_K_M") as house:
