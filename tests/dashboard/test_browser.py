@@ -164,7 +164,7 @@ async def test_what_others_may_name_is_text_and_never_markup(browser):
         assert watched.hosts == {urlsplit(house.url).netloc}
 
 
-@pytest.mark.parametrize("width", [1024, 1280])
+@pytest.mark.parametrize("width", [390, 1024, 1280])
 async def test_a_model_with_a_long_name_pushes_nothing_off_the_screen(width, browser):
     long = f"{'a-model-with-a-long-name-' * 3}1:70b-instruct-q4_K_M"
     async with house_with("a:1", long) as house:
