@@ -195,10 +195,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledModel:
-    """A model on the backend's disk. Names with the same digest are one model; an empty digest is like no other.
-
-    `remote_host` is where it runs if that is not the backend, as Ollama's cloud models do: only their names are on the disk.
-    """
+    """A name that the backend lists. Those with one digest are one model (empty: like no other); `remote_host`: it runs there."""
 
     name: str
     digest: str = ""
@@ -328,12 +325,7 @@ class LoggedSwap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedCount:
-    """Items of one lane that ended alike within one minute.
-
-    Attributes:
-        first_wall_s: when the first of them ended, in seconds since 1970.
-        interruptions: how often they were interrupted before, all together.
-    """
+    """Items of one lane that ended alike within one minute; the first at `first_wall_s`, after `interruptions` all together."""
 
     first_wall_s: float
     lane: Lane

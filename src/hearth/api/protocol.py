@@ -133,8 +133,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._phase = Reading.HEADERS
         self._header_bytes = 0
         self._began = False
-        self._body_bytes = 0
-        self._beside_bytes = 0
+        self._body_bytes = self._beside_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_for = Reading.NOTHING
         self._writing: asyncio.TimerHandle | None = None
