@@ -141,7 +141,11 @@ PART = Part(
             "F-50",
             "HTTP/1.0, a connection used again after an error, two requests in one packet, offers to upgrade",
             "answered in order, or refused and closed",
-            shown(SERVER, "a_caller_of_http_1_0_gets_a_stream_without_chunks"),
+            shown(
+                SERVER,
+                "a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unframed_and_the_end_of_the_connection",
+                "a_stream_that_never_ends_reaches_a_caller_of_http_1_0",
+            ),
             shown(
                 CONNECTIONS,
                 "two_requests_in_one_packet_are_answered_in_their_order",

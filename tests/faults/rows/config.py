@@ -18,11 +18,15 @@ PART = Part(
             shown(
                 DOCUMENT,
                 "an_alias_bomb_costs_nothing",
-                "the_largest_text_is_read_and_one_byte_more_is_refused_unread",
                 "a_damaged_file_is_either_read_or_refused_with_a_config_error",
                 "a_duplicate_key_is_told_with_the_line_of_the_first",
             ),
-            shown("config/test_loading", "all_problems_come_at_once_in_the_order_of_the_file", "a_file_that_is_no_text_file_is_refused"),
+            shown(
+                "config/test_loading",
+                "all_problems_come_at_once_in_the_order_of_the_file",
+                "a_file_that_is_no_text_file_is_refused",
+                "the_largest_file_is_read_and_one_byte_more_is_refused",
+            ),
             shown(
                 RELOADING,
                 "a_bad_content_changes_nothing_and_the_good_one_after_it_counts",
