@@ -139,6 +139,22 @@ async def test_what_is_no_plain_answer_is_a_protocol_error(said: bytes) -> None:
     assert type(await opening_fails(said)) is BackendProtocolError
 
 
+@pytest.mark.parametrize("endless", [b"0\r\nx: " + b"a" * 10**6, b"0\r\n" + b"x: y\r\n" * 10**5, b"1;" + b"a" * 10**6])
+async def test_what_is_beside_a_body_without_end_is_cut_off(endless: bytes) -> None:
+    """The parser gathers a trailer at a cost that grows with the square of its length."""
+    came, error = await broken_body(saying_and_waiting(STREAM_HEAD, chunked(b"one\n"), endless))
+    assert came == [b"one\n"]
+    assert isinstance(error, BackendProtocolError)
+
+
+async def test_a_body_in_chunks_of_a_single_byte_is_whole() -> None:
+    said = [chunked(b"x") * 100_000, LAST_CHUNK]
+    async with StubServer(saying(STREAM_HEAD, *said)) as server, backend_at(server.url) as backend:
+        exchange = await backend.open(call())
+        assert b"".join(await read(exchange)) == b"x" * 100_000
+        exchange.close()
+
+
 async def test_an_endless_head_is_cut_off() -> None:
     async def serve(peer: Peer) -> None:
         await peer.send(OK)

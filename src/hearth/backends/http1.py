@@ -21,6 +21,8 @@ from hearth.errors import BackendError, BackendGone, BackendProtocolError
 from hearth.types import Headers, Taker
 
 MAX_HEAD_BYTES = 64 * 1024
+_FRAMING_PER_BODY_BYTE = 8
+"""As in `api.protocol`: a chunk of a single byte has 5 beside it. A trailer costs the square of its length."""
 MAX_FIELDS = 128
 HOLD_BYTES = 64 * 1024
 """Parts of one HTTP chunk are joined up to this size."""
@@ -120,7 +122,6 @@ class Answer:
         self._put_back = put_back
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._raw: list[tuple[bytes, bytes]] = []
-        self._head_bytes: int | None = 0
         self._chunked = False
         self._framed = False
         self._streamed = False
@@ -128,8 +129,7 @@ class Answer:
         self._ready: list[bytes] = []
         self._unread_bytes = 0
         self._paused = False
-        self._body_bytes = 0
-        self._line_bytes = 0
+        self._came_bytes = self._body_bytes = self._line_bytes = 0
         self._ended = False
         self._keep = False
         self._error: BackendError | None = None
@@ -237,10 +237,10 @@ class Answer:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._end(self._broken(error))
-        if self._head_bytes is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._end(self._no_http())
+        self._came_bytes += len(data)
+        beside_bytes = self._came_bytes - self._body_bytes - len(self._part)
+        if beside_bytes > MAX_HEAD_BYTES + _FRAMING_PER_BODY_BYTE * self._body_bytes:
+            self._end(self._misframed())
         self._tell()
 
     def connection_ended(self, *, whole: bool) -> None:
@@ -258,6 +258,9 @@ class Answer:
     def _broken(self, error: httptools.HttpParserError | httptools.HttpParserUpgrade) -> BackendError:
         if isinstance(error.__context__, BackendError):
             return error.__context__.again()
+        return self._misframed()
+
+    def _misframed(self) -> BackendError:
         if not self.status:
             return self._no_http()
         return self._rest() or BackendProtocolError(f"The model server at {self._address} sent a body with broken framing.")
@@ -296,7 +299,7 @@ class Answer:
         if status in INFORMATIONAL:
             self._raw.clear()
             return
-        self.status, self._head_bytes = status, None
+        self.status = status
         names = dict(self._raw)
         self._chunked = b"transfer-encoding" in names
         self._framed = self._chunked or b"content-length" in names
