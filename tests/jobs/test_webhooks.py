@@ -146,6 +146,12 @@ def test_a_signature_covers_body_time_and_id_and_can_be_checked_with_the_secret_
     assert SECRET not in str(headers)
 
 
+@pytest.mark.parametrize("secret", ["whsec_no base64 at all", "whsec_\u00fcber den Wolken"])
+def test_a_secret_that_only_begins_like_base64_signs_as_text(secret: str):
+    expected = base64.b64encode(hmac.new(secret.encode(), b"job_1.1.{}", hashlib.sha256).digest()).decode()
+    assert signature(secret, "job_1", "1", b"{}") == f"v1,{expected}"
+
+
 def test_pauses_grow():
     assert [pause_s(attempts) for attempts in range(1, 10)] == [5, 30, 120, 600, 1800, 3600, 7200, 7200, 7200]
 

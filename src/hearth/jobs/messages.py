@@ -7,7 +7,6 @@ its libraries can check it. It never carries a request or a result: who is told 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -54,7 +53,7 @@ def _key_of(secret: str) -> bytes:
     if secret.startswith(_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-        except binascii.Error:
+        except ValueError:  # also for letters that are not ASCII
             pass
     return secret.encode()
 
