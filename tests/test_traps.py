@@ -30,21 +30,8 @@ from hearth.config.settings import CallerLimits, GpuSettings, QueueSettings, Rat
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.events import ConfigReloaded, ItemDispatched, ItemQueued, SwapFailed
 from hearth.types import WorkKind
-from tests.clients.home import (
-    CODER,
-    EMBEDDER,
-    HEAVY,
-    HELLO,
-    LLAMA,
-    LONG,
-    NARROW,
-    SLOW,
-    WITHIN_S,
-    Home,
-    StartHome,
-    house_settings,
-    open_home,
-)
+from tests.clients.home import CODER, EMBEDDER, HEAVY, HELLO, LLAMA, LONG, NARROW, SLOW, Home, StartHome, house_settings, open_home
+from tests.support.patience import WITHIN_S
 
 SOURCE = Path(hearth.__file__).parent
 

@@ -15,10 +15,10 @@ import pytest
 from hearth.config.settings import EmbeddingSettings
 from hearth.events import EmbeddingsParted, ItemEnded
 from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, KEYS, Home, house_settings, open_home
+from tests.support.patience import WITHIN_S
 
 CALLERS = 64
 TEXTS = [f"paragraph {number} " + "word " * (number % 7) for number in range(CALLERS)]
-WAIT_S = 60.0
 PATHS = {"/api/embed": {}, "/v1/embeddings": {}, "/v1/embeddings?format=base64": {"encoding_format": "base64"}}
 _TOLD = re.compile(rb'"(?:total_duration|load_duration|prompt_eval_count|prompt_tokens|total_tokens)":\d+')
 
@@ -39,7 +39,7 @@ async def ask(session: aiohttp.ClientSession, url: str, text: str, key: str = AD
 
 async def ask_all(url: str, **fields: Any) -> list[bytes]:
     """All texts at once, each on a connection of its own."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.timeout(WAIT_S):
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.timeout(WITHIN_S):
         return [body for _, body in await asyncio.gather(*(ask(session, url, text, **fields) for text in TEXTS))]
 
 
@@ -68,7 +68,7 @@ def tokens(said: Any) -> int:
 
 
 async def test_each_request_counts_for_its_own_caller(home):
-    async with aiohttp.ClientSession() as session, asyncio.timeout(WAIT_S):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
         keys = [ADMIN_KEY, FRIEND_KEY] * 8
         answers = await asyncio.gather(
             *(ask(session, f"{home.url}/api/embed", text, key) for text, key in zip(TEXTS, keys, strict=False)),
@@ -86,7 +86,7 @@ async def test_each_request_counts_for_its_own_caller(home):
 
 async def test_an_input_that_is_too_long_is_refused_alone(home):
     texts = [*TEXTS[:15], "word " * 5000]
-    async with aiohttp.ClientSession() as session, asyncio.timeout(WAIT_S):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
         headers = {"authorization": f"Bearer {ADMIN_KEY}"}
 
         async def status_of(text: str) -> int:
@@ -98,7 +98,7 @@ async def test_an_input_that_is_too_long_is_refused_alone(home):
 
 
 async def test_the_official_clients_do_not_notice(home):
-    async with asyncio.timeout(WAIT_S), home.native(ADMIN_KEY) as native, home.gpt(ADMIN_KEY) as gpt:
+    async with asyncio.timeout(WITHIN_S), home.native(ADMIN_KEY) as native, home.gpt(ADMIN_KEY) as gpt:
         said = await asyncio.gather(*(native.embed(EMBEDDER, text) for text in TEXTS[:16]))
         other = await asyncio.gather(*(gpt.embeddings.create(model=EMBEDDER, input=text) for text in TEXTS[:16]))
     assert len({tuple(each.embeddings[0]) for each in said}) == 16

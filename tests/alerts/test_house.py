@@ -17,8 +17,9 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertFailed, AlertSent, BackendWentDown, Event
 from hearth.observability.log_lines import line_of, to_json, to_text
-from tests.clients.home import ADMIN_KEY, FRIEND_KEY, HELLO, KEYS, LLAMA, WITHIN_S, Home, house_settings, open_home
+from tests.clients.home import ADMIN_KEY, FRIEND_KEY, HELLO, KEYS, LLAMA, Home, house_settings, open_home
 from tests.support.fake_webhooks import Reply, Webhooks, serving
+from tests.support.patience import WITHIN_S
 
 SECRET = "canary-4d5e6f"
 

@@ -15,10 +15,9 @@ from hearth.backends.ollama import OllamaBackend
 from hearth.errors import BackendError
 from hearth.ports import Exchange
 from tests.support.ollama_wire import Answer
+from tests.support.patience import WITHIN_S
 from tests.support.taking import chunks_of
 
-SOON_S = 30.0
-"""Within this time a server must see that its client has left; idle connections are kept for longer."""
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -164,13 +163,13 @@ class StubServer:
     async def left(self, count: int) -> None:
         """Returns when so many connections have ended; fails where that takes longer than it may."""
         waiting_for = len(self._tasks) - count
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(WITHIN_S):
             while len(self._tasks) > waiting_for:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def all_left(self) -> None:
         """Returns when every connection so far has ended; fails where that takes longer than it may."""
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(WITHIN_S):
             await asyncio.gather(*self._tasks)
 
     def stop_listening(self) -> None:

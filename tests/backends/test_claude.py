@@ -27,8 +27,7 @@ from hearth.errors import (
 )
 from hearth.types import CloudCall
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
-
-WITHIN_S = 30.0
+from tests.support.patience import WITHIN_S
 
 
 @pytest.fixture

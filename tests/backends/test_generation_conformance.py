@@ -14,9 +14,10 @@ from hearth.backends.ollama import OllamaBackend
 from hearth.errors import BackendGone, BackendUnreachable
 from hearth.ports import GenerationBackend
 from hearth.types import BackendCall
-from tests.backends.stub_server import LAST_CHUNK, SOON_S, Peer, StubServer, chunked, head_of, read, read_until_broken, whole
+from tests.backends.stub_server import LAST_CHUNK, Peer, StubServer, chunked, head_of, read, read_until_broken, whole
 from tests.support import ollama_wire as wire
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, Service
+from tests.support.patience import WITHIN_S
 from tests.support.taking import chunks_of
 
 MODEL = "a"
@@ -101,7 +102,7 @@ class OllamaBench:
         await self.server.peers.get()
 
     async def saw_leaving(self) -> None:
-        await asyncio.wait_for(self.left.wait(), SOON_S)
+        await asyncio.wait_for(self.left.wait(), WITHIN_S)
 
     async def _serve(self, peer: Peer) -> None:
         fault = self.faults.popleft() if self.faults else None

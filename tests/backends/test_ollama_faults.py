@@ -14,7 +14,6 @@ from hearth.errors import BackendError, BackendGone, BackendProtocolError, Backe
 from hearth.types import BackendCall
 from tests.backends.stub_server import (
     LAST_CHUNK,
-    SOON_S,
     STREAM_HEAD,
     Peer,
     Serve,
@@ -27,6 +26,7 @@ from tests.backends.stub_server import (
     saying_and_waiting,
     until_broken,
 )
+from tests.support.patience import WITHIN_S
 from tests.support.taking import chunks_of
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -293,7 +293,7 @@ async def test_a_server_is_held_back_while_nobody_reads_its_answer() -> None:
 async def test_no_number_of_waiting_calls_keeps_another_one_back() -> None:
     async with StubServer(saying_and_waiting()) as server, backend_at(server.url) as backend:
         waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(WITHIN_S):
             for _ in waiting:
                 await server.peers.get()
         for opening in waiting:

@@ -11,7 +11,8 @@ import openai
 import pytest
 
 from tests.batches.house import requests_of
-from tests.jobs.test_kill import WITHIN_S, Ledger, Process
+from tests.jobs.test_kill import Ledger, Process
+from tests.support.patience import WITHIN_S
 
 REQUESTS = 30
 KEY = {"Idempotency-Key": "night-7"}

@@ -23,7 +23,8 @@ from tests.api.house import Got, ask
 from tests.batches.house import requests_of
 from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW
 from tests.jobs.house import Moves
-from tests.jobs.served import WITHIN_S, one_life, shown_once
+from tests.jobs.served import one_life, shown_once
+from tests.support.patience import WITHIN_S
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}

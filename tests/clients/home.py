@@ -42,6 +42,7 @@ from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.service_model import ModelProfile, default_profiles
 from hearth.types import Lane, Priority
+from tests.support.patience import WITHIN_S
 
 CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
 SLOW, OTHER_SLOW = "slow:latest", "other-slow:latest"
@@ -72,8 +73,6 @@ BOOK_SCHEMA = {
 
 WHOLE_DAY = Window(start_minute=0, end_minute=0)
 SPEED = 500.0
-WITHIN_S = 30.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 
 NARROW = GpuSettings(home_model="", restore_home_delay_s=3600)
 """A card of unknown size: one model at a time, so that every change of model is a swap."""

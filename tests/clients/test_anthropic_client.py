@@ -18,11 +18,11 @@ from tests.clients.home import (
     SLOW,
     WEATHER_PARAMETERS,
     WEATHER_QUESTION,
-    WITHIN_S,
     StartHome,
     exhaust,
     house_settings,
 )
+from tests.support.patience import WITHIN_S
 
 TOOL: Any = {"name": "get_weather", "description": "weather", "input_schema": WEATHER_PARAMETERS}
 

@@ -13,17 +13,8 @@ import pytest
 
 from hearth.config.settings import QueueSettings
 from hearth.errors import ShuttingDown
-from tests.clients.home import (
-    HELLO,
-    LLAMA,
-    LONG,
-    LONG_TOKENS,
-    SLOW,
-    WITHIN_S,
-    Home,
-    StartHome,
-    house_settings,
-)
+from tests.clients.home import HELLO, LLAMA, LONG, LONG_TOKENS, SLOW, Home, StartHome, house_settings
+from tests.support.patience import WITHIN_S
 
 Streaming = Callable[[Home, str, int], AsyncIterator[Any]]
 Whole = Callable[[Home, str, int], Awaitable[Any]]

@@ -17,17 +17,8 @@ from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemInterrupted
 from hearth.gateway import Gateway
 from hearth.types import Completion, Lane, Priority
-from tests.clients.home import (
-    CODER,
-    EMBEDDER,
-    LLAMA,
-    LONG_TOKENS,
-    SLOW,
-    WITHIN_S,
-    Events,
-    house_settings,
-    new_emulator,
-)
+from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, Events, house_settings, new_emulator
+from tests.support.patience import WITHIN_S
 
 TASKS = {"chat_router": Priority.CRITICAL, "summary": Priority.BACKGROUND}
 

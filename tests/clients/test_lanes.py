@@ -12,19 +12,8 @@ import pytest
 from hearth.config.settings import QueueSettings, Settings
 from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued
 from hearth.types import Lane, Outcome, Priority
-from tests.clients.home import (
-    HELLO,
-    LLAMA,
-    LONG,
-    LONG_TOKENS,
-    NARROW,
-    OTHER_SLOW,
-    SLOW,
-    WITHIN_S,
-    Home,
-    StartHome,
-    house_settings,
-)
+from tests.clients.home import HELLO, LLAMA, LONG, LONG_TOKENS, NARROW, OTHER_SLOW, SLOW, Home, StartHome, house_settings
+from tests.support.patience import WITHIN_S
 
 TASKS = {"alarm": Priority.CRITICAL, "chat_router": Priority.NORMAL, "summary": Priority.BACKGROUND}
 AS_HOUSE = {"X-Task-Type": "chat_router"}

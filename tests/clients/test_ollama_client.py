@@ -24,12 +24,12 @@ from tests.clients.home import (
     SLOW,
     WEATHER,
     WEATHER_QUESTION,
-    WITHIN_S,
     Home,
     StartHome,
     exhaust,
     house_settings,
 )
+from tests.support.patience import WITHIN_S
 
 
 async def test_a_chat_is_answered_whole_and_streamed_alike(native):

@@ -22,11 +22,11 @@ from tests.clients.home import (
     WEATHER,
     WEATHER_PARAMETERS,
     WEATHER_QUESTION,
-    WITHIN_S,
     StartHome,
     exhaust,
     house_settings,
 )
+from tests.support.patience import WITHIN_S
 
 
 async def test_a_chat_is_answered_whole_and_streamed_alike(gpt):

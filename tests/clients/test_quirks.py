@@ -17,8 +17,9 @@ from hearth.config.settings import BackgroundTasks, ClientSettings, KeySettings,
 from hearth.events import ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
-from tests.clients.home import CODER, EMBEDDER, HELLO, LLAMA, NARROW, SLOW, WIDE, WITHIN_S, Home, StartHome, house_settings
+from tests.clients.home import CODER, EMBEDDER, HELLO, LLAMA, NARROW, SLOW, WIDE, Home, StartHome, house_settings
 from tests.clients.recordings import NAMES, recording
+from tests.support.patience import WITHIN_S
 
 LOAD_TIME = {"num_ctx", "num_thread", "use_mmap", "num_gpu"}
 TASKS = ("open_webui_title", "open_webui_tags", "open_webui_follow_ups", "open_webui_title_openai")

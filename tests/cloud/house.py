@@ -33,6 +33,7 @@ from hearth.events import Event, ItemEnded
 from hearth.types import Lane
 from tests.clients.home import Events, Home, house_settings, new_emulator
 from tests.support.fake_claude import KEY, FakeClaude
+from tests.support.patience import WITHIN_S
 
 RICH, STAY, POOR, BOSS, SAVER = "hearth_rich", "hearth_stay", "hearth_poor", "hearth_boss", "hearth_saver"
 CLOUD_KEYS = (
@@ -45,8 +46,6 @@ CLOUD_KEYS = (
 HAIKU = "claude-fake-1"
 ELSEWHERE = "nowhere-local:70b"
 """A model that the emulator does not have."""
-WITHIN_S = 30.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
 
 

@@ -22,9 +22,10 @@ from hearth.events import BudgetExhausted, BudgetThresholdReached, CloudCameUp, 
 from hearth.money import nano_usd, usd
 from hearth.types import BackendCall, Outcome
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
-from tests.cloud.house import BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, WITHIN_S, CloudHome, ledger_rows, open_cloud_home
+from tests.cloud.house import BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, CloudHome, ledger_rows, open_cloud_home
 from tests.emulator.waiting import until
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
+from tests.support.patience import WITHIN_S
 from tests.worker.house import new_item
 
 DENSE = Script(words=("a", "b", "c", "d", "e", "f"))

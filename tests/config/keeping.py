@@ -12,10 +12,8 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.events import ConfigRejected, ConfigReloaded, Event
 from hearth.reloading import ConfigInForce, MakeWatch, Reloader
+from tests.support.patience import WITHIN_S
 from tests.worker.house import E, Recorder
-
-WITHIN_S = 30.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 
 
 def depth(number: int) -> str:

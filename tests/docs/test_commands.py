@@ -24,9 +24,8 @@ from hearth.emulator import Emulator
 from hearth.service_model import default_profiles
 from tests.docs import stand_ins
 from tests.docs.pages import PAGES, Block, blocks, inline_code
+from tests.support.patience import WITHIN_S
 
-WITHIN_S = 50.0
-"""No block takes this long; it only ends one that waits for what never comes."""
 BASH = shutil.which("bash") or "/bin/bash"
 OUTSIDE = re.compile(r"(^|[|;&(]) */|> */(?!tmp/)", re.MULTILINE)
 """A program by its whole path, or a file that is written anywhere but in /tmp."""

@@ -257,15 +257,19 @@ async def test_a_stalled_reader_holds_the_slot_until_it_leaves(start_emulator, s
     assert (await second)["done"] is True
 
 
-TIMER_S = 0.001
-"""No event loop's timer is finer."""
+TIMERS, TIMER_S = 200, 0.001
+"""No event loop's timer is finer; what one takes on this machine is measured in the same run."""
 
 
 async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(start_emulator, session):
     _, caller = await started(start_emulator, session, model("a", decode_tokens_per_s=50.0), speed=1000.0)
     began_at = time.monotonic()
+    for _ in range(TIMERS):
+        await asyncio.sleep(TIMER_S)
+    timer_s = (time.monotonic() - began_at) / TIMERS
+    began_at = time.monotonic()
 
     answer = await caller.generate("a", tokens=FOREVER_TOKENS)
 
     assert answer["eval_count"] == FOREVER_TOKENS
-    assert time.monotonic() - began_at < FOREVER_TOKENS * TIMER_S
+    assert time.monotonic() - began_at < FOREVER_TOKENS * timer_s

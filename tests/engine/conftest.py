@@ -27,9 +27,9 @@ from hearth.config.settings import (
 from hearth.gateway import Gateway
 from tests.engine.front import MODEL, Front, open_front
 from tests.engine.gguf import write_model
+from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
-STOP_WITHIN_S = 30.0
 SETTINGS = Settings(
     scheduling=SchedulingSettings(active_hours=Window(start_minute=0, end_minute=0), preempt_min_remaining_s=0),
     rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),
@@ -67,7 +67,7 @@ def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
         finally:
             process.stdin.close()
-            process.wait(STOP_WITHIN_S)
+            process.wait(WITHIN_S)
             process.stdout.close()
 
 

@@ -17,8 +17,8 @@ from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from tests.emulator.callers import model
 from tests.emulator.waiting import until
+from tests.support.patience import WITHIN_S
 
-WITHIN_S = 60.0
 QUICK, SLOW, THINKER = "quick", "slow", "thinker"
 """Models: one answers at once, one says a hundred words a second, one takes a second for its first word."""
 CONFIG = """

@@ -15,6 +15,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import KeySettings
 from tests.emulator.callers import model
 from tests.emulator.waiting import until
+from tests.support.patience import WITHIN_S
 from tests.wire.front import Front, front_settings, open_front
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -22,7 +23,6 @@ UPGRADE = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade,
 BODY = json.dumps({"model": "quick", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}).encode()
 POST = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 SERVED = b"HTTP/1.1 200 "
-WITHIN_S = 30.0
 CHURN = 1000
 MANY = 500
 """More than Python would go into itself for."""

@@ -13,11 +13,10 @@ from hearth.backends.nvml import NvmlCard
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.types import GpuReading
 from tests.gpu.stub_driver import StubDriver
+from tests.support.patience import WITHIN_S
 
 SOON_S = 0.05
 """How long a driver that never answers is waited for."""
-WITHIN_S = 30.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 READING = GpuReading(name="a card", total_mib=24576.0)
 
 

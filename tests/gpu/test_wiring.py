@@ -18,9 +18,8 @@ from hearth.events import GpuCooledDown, GpuFound, GpuOverheated
 from hearth.service_model import default_profiles
 from tests.config.keeping import Heard
 from tests.gpu.stub_driver import UUID, StubDriver
+from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
-
-WITHIN_S = 30.0
 
 
 @asynccontextmanager

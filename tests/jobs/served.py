@@ -15,11 +15,9 @@ from hearth.config.settings import BackendMode, Settings, StorageSettings
 from hearth.gateway import Gateway
 from tests.clients.home import KEYS, house_settings, new_emulator
 from tests.jobs.house import Moves
+from tests.support.patience import WITHIN_S
 
 T = TypeVar("T")
-
-WITHIN_S = 60.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 
 
 @asynccontextmanager

@@ -21,12 +21,12 @@ import aiohttp
 import pytest
 
 from tests.support.examples import EXAMPLES
+from tests.support.patience import WITHIN_S
 from tests.support.processes import started
 
 DEATHS = 4 * EXAMPLES
 JOBS_PER_LIFE = 25
 LIFE_S = 1.5
-WITHIN_S = 60.0
 CONFIG = """
 gpu: {home_model: ""}
 rate_limits: {default: {requests_per_minute: 1000000, requests_per_hour: 1000000}}

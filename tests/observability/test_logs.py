@@ -23,10 +23,9 @@ from hearth.observability.log_writer import DescriptorTarget
 from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
 from tests.cli.test_console import Terminal
 from tests.observability.samples import all_kinds, ended, sample
+from tests.support.patience import WITHIN_S
 
 NOON = 1_767_268_800.0
-WITHIN_S = 30.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 
 
 class StoppedClock:

@@ -31,7 +31,8 @@ from hearth.errors import ConfigError
 from hearth.events import TelemetryFailed, TelemetryRecovered
 from hearth.observability.tracing.export import OtlpTraces, address_of
 from hearth.observability.tracing.spans import Mark, Origin, Span, SpanKind, Trace
-from tests.config.keeping import WITHIN_S, Heard
+from tests.config.keeping import Heard
+from tests.support.patience import WITHIN_S
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-01", f"00-{TRACE_ID}-{PARENT_ID}-00"

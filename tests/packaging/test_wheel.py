@@ -19,11 +19,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from hearth.version import __version__
+from tests.support.patience import WITHIN_S
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "hearth"
-WITHIN_S = 60.0
-"""No command takes this long; it only ends one that hangs."""
 MODEL = {"name": "tiny:latest", "vram_gib": 1.0}
 
 pytestmark = pytest.mark.timeout(240)

@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import WITHIN_S
 from tests.support.processes import die_with_parent
 
 ROOT = Path(__file__).parents[2]
-WITHIN_S = 60.0
 
 
 class Nursery:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.reliability.model_server import ModelServer
+from tests.support.patience import WITHIN_S
 
-WITHIN_S = 60.0
 CONFIG = """
 gpu: {{home_model: "", nvml: false}}
 backend: {{mode: ollama}}

@@ -22,9 +22,8 @@ from hearth.gateway import Gateway
 from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway
 from tests.api.test_app import ADDRESSES
 from tests.clients.home import Events, house_settings, new_emulator
+from tests.support.patience import WITHIN_S
 
-WITHIN_S = 30.0
-"""Nothing here takes so long; it only ends a test that waits for what never comes."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 one_loop = pytest.mark.asyncio(loop_scope="module")
 """For tests that share what their module opens once."""

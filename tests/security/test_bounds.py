@@ -20,18 +20,8 @@ from hearth.reply import ReplyHead
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, NDJSON, Caller, hello
 from tests.api.test_app import CHAT
 from tests.clients.home import LLAMA
-from tests.security.house import (
-    WITHIN_S,
-    Fort,
-    described_routes,
-    fort_settings,
-    is_of_the_registry,
-    one_loop,
-    open_door,
-    open_fort,
-    request,
-    tell,
-)
+from tests.security.house import Fort, described_routes, fort_settings, is_of_the_registry, one_loop, open_door, open_fort, request, tell
+from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with
 

@@ -23,12 +23,12 @@ from hearth.clock import SystemClock
 from hearth.emulator import EmulatedModel, Emulator
 from hearth.service_model import ModelProfile, default_profiles
 from tests.api.house import Caller
-from tests.security.house import STREAMS, WITHIN_S, request, tell
+from tests.security.house import STREAMS, request, tell
 from tests.security.sinks import Sinks
 from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.fake_claude import FakeClaude, Script, refusal
+from tests.support.patience import WITHIN_S
 
-STARTS_S = 50.0
 SPEED = 500.0
 MODEL, SLOW = "llama3.1:8b", "slow:latest"
 OWNER, FRIEND, HOUSE, MISTYPED = "hearth_canaryowner5Zq", "hearth_canaryfriend8Kd", "hearth_canaryhouse1Xe", "hearth_canarymistyped3Vx"
@@ -130,7 +130,7 @@ class Served:
 
     async def until(self, event: str) -> None:
         """Return once an event is in the log."""
-        async with asyncio.timeout(STARTS_S):
+        async with asyncio.timeout(WITHIN_S):
             while f'"{event}"'.encode() not in self.log:
                 assert self.process.returncode is None, bytes(self.log[-2000:])
                 await asyncio.sleep(0.02)

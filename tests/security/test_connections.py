@@ -21,8 +21,9 @@ from hearth.config.settings import ServerSettings
 from hearth.events import ConnectionsCrowded, RequestRejected
 from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway
 from tests.api.test_app import CHAT
-from tests.security.house import WITHIN_S, request, tell
+from tests.security.house import request, tell
 from tests.support.line import Line, Plug
+from tests.support.patience import WITHIN_S
 
 PATIENT = Deadlines(write_s=lambda: WITHIN_S, header_s=WITHIN_S, body_s=WITHIN_S)
 FEW = ConnectionLimits(all=10, this_machine=4, all_others=8, one_machine=3)

@@ -9,7 +9,8 @@ import pytest
 from hearth.api.protocol import Deadlines
 from tests.api.house import ADMIN_KEY, Caller, FakeGateway
 from tests.api.test_app import ADDRESSES, ANYBODY, CHAT
-from tests.security.house import WITHIN_S, Seen, method_of, one_loop, open_door, request, tell
+from tests.security.house import Seen, method_of, one_loop, open_door, request, tell
+from tests.support.patience import WITHIN_S
 
 SPELLINGS = (
     "//{path}",

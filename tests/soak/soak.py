@@ -29,11 +29,15 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long, and how often something goes wrong; all in seconds. The warm-up comes before, so often a second, with every fault once."""
+    """How long, and how often something goes wrong; all in seconds.
+
+    First the warm-up, so often a second and with every fault once; then nobody asks for `idle_s`; then the traffic that is judged.
+    """
 
     warm_up_s: float
     warm_up_per_s: float
     rehearsed_s: float
+    idle_s: float
     seconds: float
     fault_every_s: float
 
@@ -51,12 +55,13 @@ class Soak:
     """One run, and what was seen of it.
 
     Attributes:
-        samples: a look every second after the warm-up; before, after: the looks at rest.
+        idle: a look every second while nobody asked; samples: the same under traffic; before, after: the looks at rest.
     """
 
     def __init__(self, gateway: Gateway, server: ModelServer, session: aiohttp.ClientSession, *, seed: int) -> None:
         self.gateway = gateway
         self.callers = Callers(gateway.url, session, random.Random(seed))
+        self.idle: list[Sample] = []
         self.samples: list[Sample] = []
         self.faults: list[Bad] = []
         self.before: Sample
@@ -69,8 +74,10 @@ class Soak:
             group.create_task(self.callers.call(plan.warm_up_per_s, plan.warm_up_s))
             group.create_task(rehearsal(self._house, plan.rehearsed_s))
         self.before = await self._rest()
+        async with _beside(self._watch(self.idle)):
+            await asyncio.sleep(plan.idle_s)
         self._began_at = time.monotonic()
-        async with _beside(self._watch()), asyncio.TaskGroup() as group:
+        async with _beside(self._watch(self.samples)), asyncio.TaskGroup() as group:
             group.create_task(self.callers.call(RATE_PER_S, plan.seconds))
             group.create_task(self._misfortunes(plan))
         self.after = await self._rest()
@@ -83,9 +90,9 @@ class Soak:
             await fault(self._house)
             self.faults.append(Bad(name=name, began_at=began_at, ended_at=time.monotonic()))
 
-    async def _watch(self) -> None:
+    async def _watch(self, samples: list[Sample]) -> None:
         while True:
-            self.samples.append(await self._look())
+            samples.append(await self._look())
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self) -> Sample:

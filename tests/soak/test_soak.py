@@ -25,11 +25,12 @@ MINUTES = float(os.environ.get("HEARTH_SOAK_MINUTES", "3"))
 LONG = MINUTES >= 30
 """Long enough to judge the single worst moment, and the quiet moments of every interval."""
 PLAN = (
-    Plan(warm_up_s=600.0, warm_up_per_s=RATE_PER_S, rehearsed_s=LASTS_S, seconds=MINUTES * 60, fault_every_s=60.0)
+    Plan(warm_up_s=600.0, warm_up_per_s=RATE_PER_S, rehearsed_s=LASTS_S, idle_s=60.0, seconds=MINUTES * 60, fault_every_s=60.0)
     if LONG  # how many wait at worst decides how large the heap becomes, so that has to happen before
-    else Plan(warm_up_s=30.0, warm_up_per_s=60.0, rehearsed_s=0.5, seconds=MINUTES * 60 - 30, fault_every_s=20.0)
+    else Plan(warm_up_s=30.0, warm_up_per_s=60.0, rehearsed_s=0.5, idle_s=0.0, seconds=MINUTES * 60 - 30, fault_every_s=20.0)
 )
-LAG_S = 0.25
+MOST_LAGS = 50
+"""The largest loop lag under traffic, in times the largest at rest of the same gateway in the same run. Only the long run asks for it."""
 GROWTH_MB = 1.0 if LONG else 10.0
 """A slope, per 10,000 requests. In a few thousand the histories that are kept (the last 4,000 spans and the like) still fill."""
 WAL_MB = 64.0
@@ -53,7 +54,7 @@ def told(soak: Soak) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.timeout(PLAN.warm_up_s + PLAN.seconds + 900)
+@pytest.mark.timeout(PLAN.warm_up_s + PLAN.idle_s + PLAN.seconds + 1800)
 async def test_memory_descriptors_tasks_and_lag_stand_still_under_mixed_traffic_and_faults(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,13 +83,13 @@ def require_that_nothing_is_lost(soak: Soak, numbers: dict[str, float], jobs: Co
 
 
 def require_that_nothing_grows(soak: Soak) -> None:
-    before, after, lags = soak.before, soak.after, lags_s(soak.samples, PLAN.fault_every_s)
+    before, after = soak.before, soak.after
     assert after.descriptors <= before.descriptors + SPARE
     assert after.tasks <= before.tasks + SPARE
-    assert (max(lags) if LONG else median(lags)) <= LAG_S
     assert max(sample.wal_bytes for sample in soak.samples) <= WAL_MB * MB
     assert mb_per_10k(soak.samples) <= GROWTH_MB
     if LONG:
+        assert max(lags_s(soak.samples, PLAN.fault_every_s)) <= MOST_LAGS * max(lags_s(soak.idle, PLAN.fault_every_s))
         quiet = lows(soak.samples, PLAN.fault_every_s)
         assert climb([sample.descriptors for sample in quiet]) <= DRIFT
         assert climb([sample.tasks for sample in quiet]) <= DRIFT

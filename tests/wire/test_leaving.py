@@ -20,12 +20,11 @@ from hearth.types import Outcome
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.emulator.waiting import until
+from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import run_virtual, sleep_until
 from tests.wire.front import Front, front_settings, open_front
 from tests.worker.house import House, new_item, settings_with
 
-FREED_S = 30.0
-"""A busy machine sees within this time that a caller has left: long before the answer that was left would end."""
 LOAD_S = 2.0
 """Longer than a busy machine stands still."""
 LONG_TOKENS = 6000
@@ -105,7 +104,7 @@ async def test_leaving_in_mid_stream_closes_the_connection_to_the_model_server(r
         await reader.readuntil(b"\n\r\n")
         assert front.emulator.in_flight == {"slow:latest": 1}
         leave(writer)
-        await until(lambda: not front.emulator.in_flight, within_s=FREED_S)
+        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
         writer.close()
 
 
@@ -116,7 +115,7 @@ async def test_leaving_before_a_whole_answer_closes_the_connection_to_the_model_
         _, writer = await ask(front, route("slow", stream=False))
         await until(lambda: front.emulator.in_flight)
         leave(writer)
-        await until(lambda: not front.emulator.in_flight, within_s=FREED_S)
+        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
         writer.close()
 
 
@@ -127,7 +126,7 @@ async def test_leaving_while_the_prompt_is_read_closes_the_connection_to_the_mod
         _, writer = await ask(front, route("thinker", stream=stream))
         await until(lambda: front.emulator.in_flight)
         writer.close()
-        await until(lambda: not front.emulator.in_flight, within_s=FREED_S)
+        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -139,9 +138,9 @@ async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any
         _, writer = await ask(front, route("slow", stream=stream))
         await until(lambda: waiting(front) == 1)
         writer.close()
-        await until(lambda: waiting(front) == 0, within_s=FREED_S)
+        await until(lambda: waiting(front) == 0, within_s=WITHIN_S)
         running.close()
-        await until(lambda: not front.emulator.in_flight, within_s=FREED_S)
+        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
         assert asked_of(front, "slow") == 1
 
 
@@ -151,7 +150,7 @@ async def test_a_load_that_others_wait_for_goes_on_when_the_one_who_caused_it_le
         reader, staying = await ask(front, chat("heavy", tokens=3, stream=False))
         await until(lambda: waiting(front) == 2)
         causing.close()
-        await until(lambda: waiting(front) == 1, within_s=FREED_S)
+        await until(lambda: waiting(front) == 1, within_s=WITHIN_S)
         assert not front.emulator.loads
         assert await reader.readuntil(b'"done_reason":"length"')
         assert [name for name, _ in front.emulator.loads] == ["heavy:latest"]
@@ -164,7 +163,7 @@ async def test_a_load_that_nobody_waits_for_any_more_is_still_there_for_the_next
         _, causing = await ask(front, chat("heavy"))
         await until(lambda: waiting(front) == 1)
         causing.close()
-        await until(lambda: waiting(front) == 0, within_s=FREED_S)
+        await until(lambda: waiting(front) == 0, within_s=WITHIN_S)
         reader, next_one = await ask(front, chat("heavy", tokens=3, stream=False))
         assert await reader.readuntil(b'"done_reason":"length"')
         assert [name for name, _ in front.emulator.loads] == ["heavy:latest"]
@@ -180,7 +179,7 @@ async def test_leaving_while_an_interrupted_stream_is_being_replayed_closes_the_
         assert await urgent.readuntil(b'"done_reason":"length"')
         await until(lambda: asked_of(front, "slow") == 3 and front.emulator.in_flight)
         writer.close()
-        await until(lambda: not front.emulator.in_flight, within_s=FREED_S)
+        await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
         house.close()
 
 

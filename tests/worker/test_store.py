@@ -28,11 +28,10 @@ from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS
 from tests.storage.house import WALL, Fuse, StoppedClock
 from tests.storage.samples import ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.patience import WITHIN_S
 from tests.worker.house import E, Recorder, body_of, new_item
 
 CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
-WITHIN_S = 30.0
-"""No test takes this long; it only ends one that waits for what never comes."""
 
 
 class Events(Recorder):
