@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.support.patience import WITHIN_S
+
 PROGRAM = """
 import asyncio
 from hearth.bootstrap.loop import run
@@ -24,7 +26,7 @@ def loop_of(*flags: str, **environ: str) -> str:
     """The package of the loop, and whether it is in debug mode."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") or name == "PYTHONPATH"}
     command = [sys.executable, *flags, "-c", PROGRAM]
-    return subprocess.run(command, env={**plain, **environ}, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(command, env={**plain, **environ}, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout.strip()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not made for it")

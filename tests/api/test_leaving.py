@@ -12,6 +12,7 @@ import pytest
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
 from tests.api.house import NDJSON, Caller, FakeExchange, begins_and_breaks, never
+from tests.support.patience import WITHIN_S
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "m", "prompt": "hi"}
@@ -20,7 +21,7 @@ COMPLETION = {"model": "m", "prompt": "hi"}
 async def begin(url: str, path: str, body: Mapping[str, object], gateway) -> Caller:
     caller = await Caller.to(url)
     await caller.post(path, json.dumps(body).encode())
-    await asyncio.wait_for(gateway.worker.arrived.wait(), 30)
+    await asyncio.wait_for(gateway.worker.arrived.wait(), WITHIN_S)
     return caller
 
 
@@ -39,7 +40,7 @@ async def test_a_caller_who_leaves_the_queue_is_cancelled(path, body, url, gatew
     gateway.worker.serve = never
     caller = await begin(url, path, body, gateway)
     caller.leave()
-    await asyncio.wait_for(gateway.worker.left.wait(), 30)
+    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
     assert set(gateway.worker.cancelled) == {1}
     assert gateway.worker.replies[0].ended
 
@@ -48,7 +49,7 @@ async def test_a_half_closed_connection_is_a_caller_who_has_left(url, gateway):
     gateway.worker.serve = never
     caller = await begin(url, "/api/chat", CHAT, gateway)
     caller.writer.write_eof()
-    await asyncio.wait_for(gateway.worker.left.wait(), 30)
+    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
     assert set(gateway.worker.cancelled) == {1}
     caller.leave()
 
@@ -66,7 +67,7 @@ async def test_a_caller_who_leaves_in_the_middle_of_an_answer_is_cancelled(strea
     await caller.head()
     assert await caller.reader.readuntil(b"first\n")
     caller.leave()
-    await asyncio.wait_for(gateway.worker.left.wait(), 30)
+    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
     assert set(gateway.worker.cancelled) == {1}
 
 
@@ -117,7 +118,7 @@ async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(hast
     narrow.connect((host, int(port)))
     body = json.dumps(CHAT).encode()
     narrow.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    await asyncio.wait_for(gateway.worker.left.wait(), 30)
+    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
     assert set(gateway.worker.cancelled) == {1}
     narrow.close()
 
@@ -128,7 +129,7 @@ async def test_a_caller_who_leaves_an_unqueued_request_closes_the_connection_to_
     await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await caller.reader.readuntil(b"begin")
     caller.leave()
-    await asyncio.wait_for(gateway.backend.answer.closed.wait(), 30)
+    await asyncio.wait_for(gateway.backend.answer.closed.wait(), WITHIN_S)
 
 
 async def test_a_stream_that_fails_over_http_ends_properly_and_the_connection_goes_on(url, gateway):

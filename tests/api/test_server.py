@@ -21,6 +21,7 @@ from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
 from hearth.types import Headers
 from tests.api.house import NDJSON, Caller, FakeGateway, hello, never
+from tests.support.patience import WITHIN_S
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
@@ -327,7 +328,7 @@ async def test_stopping_ends_status_streams_and_idle_connections_within_the_grac
     await streaming.reader.readuntil(b"\n\n")
     await idle.send(HEALTH)
     await idle.head()
-    await asyncio.wait_for(server.stop(600.0), 30)
+    await asyncio.wait_for(server.stop(600.0), WITHIN_S)
     assert (await streaming.until_closed()).endswith(b"0\r\n\r\n")
     for caller in (streaming, idle, silent):
         await caller.until_closed()
@@ -361,7 +362,7 @@ async def test_stopping_cuts_off_what_outlasts_the_grace_and_cancels_its_work(ga
     caller = await Caller.to(await server.start("127.0.0.1", 0))
     await caller.post("/api/chat", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}')
     await gateway.worker.arrived.wait()
-    await asyncio.wait_for(server.stop(0.1), 30)
+    await asyncio.wait_for(server.stop(0.1), WITHIN_S)
     assert gateway.worker.cancelled == [1]
     caller.leave()
 
@@ -386,7 +387,7 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
         before = alive()
         for raw in (HEALTH, CHAT, STREAM):
             await answer_to(url, raw.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WITHIN_S):
             while alive() > before:  # noqa: ASYNC110 - the last callbacks of a connection tell nobody
                 await asyncio.sleep(0.01)
     finally:

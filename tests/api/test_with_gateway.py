@@ -21,6 +21,7 @@ from hearth.types import BackendCall
 from tests.api.house import Caller
 from tests.emulator.waiting import until
 from tests.support.fake_ollama import Ending, FakeModel, FakeOllama, Service, service_asked_for
+from tests.support.patience import WITHIN_S
 
 LONG = {"service_s": 30.0, "first_byte_s": 0.01, "chunks": 300}
 CHAT = {"model": "a:1", "messages": [{"role": "user", "content": "hi"}]}
@@ -110,7 +111,7 @@ async def test_leaving_the_queue_keeps_the_request_from_ever_reaching_the_model_
 
 
 async def until_waiting(house: House, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WITHIN_S):
         while (await status_of(house))["external_queue"]["pending"] != count:  # noqa: ASYNC110 - the status is asked for over HTTP
             await asyncio.sleep(0.005)
 
@@ -186,9 +187,9 @@ async def test_the_status_stream_follows_a_request(house):
     await listener.reader.readuntil(b'"current_request":null')
     caller = await Caller.to(house.url)
     await caller.post("/api/chat", json.dumps({**CHAT, "fake": LONG}).encode())
-    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":{'), 30)
+    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":{'), WITHIN_S)
     caller.leave()
-    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":null'), 30)
+    await asyncio.wait_for(listener.reader.readuntil(b'"current_request":null'), WITHIN_S)
     listener.leave()
 
 

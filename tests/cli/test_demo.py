@@ -13,6 +13,7 @@ from hearth.cli.demo_callers import CALLERS
 from hearth.cli.demo_house import demo_config
 from hearth.cli.demo_tally import Tally
 from hearth.config.checks import exposure_problem
+from tests.support.patience import WITHIN_S
 
 
 class Stage(io.StringIO):
@@ -30,7 +31,7 @@ class Stage(io.StringIO):
         return written
 
     async def seen(self) -> None:
-        await asyncio.wait_for(self._seen.wait(), 30)
+        await asyncio.wait_for(self._seen.wait(), WITHIN_S)
 
 
 async def played(until: str, *, port: int | None = 0, speed: float = 400.0) -> tuple[str, Tally]:

@@ -18,6 +18,7 @@ from hearth.cli.console import console_for
 from hearth.cli.emulate import EmulatorPlan, models_table, read_models, run_emulator
 from hearth.emulator.quirks import Quirk, QuirkName
 from hearth.service_model import default_profiles
+from tests.support.patience import WITHIN_S
 
 
 def plan(*, port: int = 0, speed: float = 20.0, models_file: Path | None = None) -> EmulatorPlan:
@@ -30,7 +31,7 @@ def asked(said: io.StringIO, path: str, body: bytes | None = None) -> Any:
     """The open answer of the emulator that says where it listens."""
     url = said.getvalue().split("listens on ")[1].split(",")[0]
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    return opener.open(urllib.request.Request(f"{url}{path}", data=body), timeout=30)
+    return opener.open(urllib.request.Request(f"{url}{path}", data=body), timeout=WITHIN_S)
 
 
 async def test_it_says_where_it_listens_and_what_the_models_can_do():

@@ -15,6 +15,7 @@ from hearth.cli.install_service import _check_systemd, _check_visible
 from hearth.cli.service_unit import ServicePlan, hidden_from_the_system, places_of, unit_text, variables_in
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
+from tests.support.patience import WITHIN_S
 
 HEARTH = Path(sys.executable).with_name("hearth")
 LEEWAY = 0.1
@@ -168,7 +169,7 @@ needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 
 
 def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["systemd-analyze", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["systemd-analyze", *map(str, arguments)], capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
 
 @needs_systemd

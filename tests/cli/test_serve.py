@@ -17,6 +17,7 @@ from hearth.bootstrap.models import CONTROL_TIMEOUT_S
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
 from hearth.events import GatewayStarted, GatewayStopped
+from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
 
@@ -74,7 +75,7 @@ def test_ctrl_c_ends_a_running_gateway_with_0(tmp_path: Path):
             if events[-1] == "gateway_started":
                 break
         gateway.send_signal(signal.SIGINT)
-        rest, errors = gateway.communicate(timeout=60)
+        rest, errors = gateway.communicate(timeout=WITHIN_S)
     assert gateway.returncode == 0, errors
     assert "emulator_started" in events
     assert "gateway_stopped" in rest

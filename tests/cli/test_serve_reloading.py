@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import WITHIN_S
+
 
 def events(gateway: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     assert gateway.stdout is not None
@@ -46,4 +48,4 @@ def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log(tmp_pa
         gateway.send_signal(signal.SIGTERM)
         for _ in events(gateway):
             pass
-        assert gateway.wait(timeout=60) == 0
+        assert gateway.wait(timeout=WITHIN_S) == 0

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from hearth.cli.stopping import until_stopped
+from tests.support.patience import WITHIN_S
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -16,11 +17,11 @@ async def test_a_signal_ends_the_wait(number):
     waiting = asyncio.create_task(until_stopped())
     await asyncio.sleep(0)
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, WITHIN_S)
 
 
 async def test_time_ends_the_wait():
-    await asyncio.wait_for(until_stopped(0.0), 30)
+    await asyncio.wait_for(until_stopped(0.0), WITHIN_S)
 
 
 async def test_the_signals_are_given_back_afterwards():

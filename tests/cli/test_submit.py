@@ -30,6 +30,7 @@ from hearth.config.settings import BackendMode, Settings
 from hearth.events import ItemEnded
 from tests.cli.stub_gateway import StubGateway, recorded
 from tests.cli.test_console import Terminal
+from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
 LAST = {"response": "", "done": True, "prompt_eval_count": 12, "eval_count": 2}
@@ -195,7 +196,7 @@ def test_a_reader_of_the_answer_who_goes_away_is_not_taken_for_a_gateway_that_do
     unread, output = os.pipe()
     os.close(unread)
     command = [sys.executable, "-c", "from hearth.cli import main; main()", "submit", "-m", "m", "--url", busy.url]
-    result = subprocess.run(command, input=b"why?", stdout=output, stderr=subprocess.PIPE, timeout=60, check=False)
+    result = subprocess.run(command, input=b"why?", stdout=output, stderr=subprocess.PIPE, timeout=WITHIN_S, check=False)
     os.close(output)
     assert (result.returncode, result.stderr) == (1, b"")
 

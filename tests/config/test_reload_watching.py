@@ -18,6 +18,7 @@ from watchdog.observers.api import BaseObserver
 from hearth.config.watching import FileWatch, observe
 from hearth.events import ConfigReloaded
 from tests.config.keeping import depth, keeping
+from tests.support.patience import WITHIN_S
 
 Save = Callable[[Path, str], None]
 
@@ -184,9 +185,9 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     with file.open("a") as stream:
         stream.write("#")
         stream.flush()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             assert await told.get() is True
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WITHIN_S):
         while await told.get():
             pass
     await asyncio.to_thread(watch.close)

@@ -32,6 +32,7 @@ from hearth.events import ItemResent, SwapCompleted, SwapFailed
 from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_stream, loaded_names, model
 from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
+from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
 SHORT_S = 1.0
@@ -91,7 +92,7 @@ async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_a
     await until(lambda: house.emulator.in_flight)
     others = [house.caller.begin(name, keep_alive=-1) for name in ("b", "a", "b", "a")]
 
-    answers = await asyncio.wait_for(asyncio.gather(long, *others), 30)
+    answers = await asyncio.wait_for(asyncio.gather(long, *others), WITHIN_S)
 
     assert all(answer["done"] is True for answer in answers)
     assert set(loaded_names(house.emulator)) == {"a", "b"}

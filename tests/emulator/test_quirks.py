@@ -15,6 +15,7 @@ from hearth.errors import ConfigError
 from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, STREAMS, cancel, leave_in_mid_stream, loaded_names, model, started
 from tests.emulator.captures import dechunk, masked, read_capture
 from tests.emulator.waiting import until
+from tests.support.patience import WITHIN_S
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "emulator.md"
 ENDS = (b'"done":true', b'finish_reason":"', b"[DONE]", b"response.completed", b"message_stop", b"message_delta")
@@ -363,5 +364,5 @@ async def test_an_emulator_with_a_leak_an_orphan_and_a_stuck_model_stops(start_e
     await cancel(call)
     await caller.post("/api/generate", model="a", keep_alive=0)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WITHIN_S):
         await emulator.stop()

@@ -16,6 +16,7 @@ from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from tests.emulator.callers import FOREVER_TOKENS, SLOW, cancel, loaded_names, model, started
 from tests.emulator.waiting import until
+from tests.support.patience import WITHIN_S
 
 
 def _arrived(emulator: Emulator, number: int) -> bool:
@@ -231,7 +232,7 @@ async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_an
     stalled = await session.post(url + "/api/generate", json=body)
     assert stalled.status == 200
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WITHIN_S):
         await emulator.stop()
         await emulator.stop()
 

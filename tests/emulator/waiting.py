@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tests.support.patience import WITHIN_S
 
-async def until(condition: Callable[[], object], *, within_s: float = 30.0) -> None:
+
+async def until(condition: Callable[[], object], *, within_s: float = WITHIN_S) -> None:
     """Return once `condition()` is true; raises `TimeoutError` after `within_s`."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - the server under test has no event for what a test waits for

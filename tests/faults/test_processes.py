@@ -14,6 +14,7 @@ import pytest
 
 from tests.faults.serving import SLOW, THINKER, home
 from tests.support.examples import EXAMPLES
+from tests.support.patience import WITHIN_S
 
 pytestmark = pytest.mark.timeout(180)
 ORDERLY = "server: {log_format: json, log_level: debug, shutdown_grace_s: 300}\n"
@@ -118,7 +119,7 @@ async def test_a_process_out_of_descriptors_serves_again_when_there_are_some(tmp
         for _, writer in crowd:
             writer.transport.abort()
         await house.until(lambda: serving.descriptors() < 40)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WITHIN_S):
             assert (await house.ask(serving.url))[0] == 200
         assert await serving.end(signal.SIGTERM) == 0
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:

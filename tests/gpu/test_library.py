@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import WITHIN_S
+
 SOURCE = Path(__file__).with_name("libnvidia-ml.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 READ_THREE_TIMES = """
@@ -36,7 +38,7 @@ def said_by_a_process(folder: Path) -> list[str]:
     codes = folder / "codes"
     environ = os.environ | {"LD_LIBRARY_PATH": str(folder), "HEARTH_STUB_NVML": str(codes)}
     command = [sys.executable, "-c", READ_THREE_TIMES, str(codes)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=50).stdout.splitlines()
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout.splitlines()
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler on this machine (Debian and Ubuntu: apt install gcc libc6-dev)")

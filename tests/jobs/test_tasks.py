@@ -13,6 +13,7 @@ from hearth.events import InternalFault, ItemEnded, JobStarted
 from hearth.jobs.tasks import Submitted
 from hearth.types import Lane, Priority
 from tests.jobs.house import Disk, JobHouse, with_jobs
+from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import settle
 
@@ -149,7 +150,7 @@ async def test_a_task_that_breaks_is_reported_and_the_next_one_of_its_type_and_k
         raise RuntimeError("the prompt was: secret")
 
     await house.door.submit_task("scrape", "1", run=broken)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WITHIN_S):
         await house.moves.until(lambda: bool(house.events.of(InternalFault)))
     (fault,) = house.events.of(InternalFault)
     assert (fault.where, fault.detail) == ("task scrape", "RuntimeError")

@@ -21,6 +21,7 @@ from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Setti
 from hearth.observability.metrics.exposition import render
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.observability.test_metrics import DOCS, RULES, counted, expressions
+from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import House
 
@@ -81,7 +82,7 @@ async def test_prometheus_scrapes_a_gateway_with_a_key_and_fires_an_alert_about_
         running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (_, url),
         prometheus(tmp_path, url.removeprefix("http://"), alerts_at),
     ):
-        labels = await asyncio.wait_for(fired, 40)
+        labels = await asyncio.wait_for(fired, WITHIN_S)
     assert labels["alertname"] == "ScrapedTheEmulator"
     assert labels["backend_mode"] == "emulator"
 

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from tests.support.patience import WITHIN_S
+
 pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
 
 from hearth.events import RequestRejected
@@ -109,7 +111,7 @@ async def test_a_page_on_another_port_makes_the_gateway_do_nothing_and_reads_not
     async with open_door(keys=()) as (gateway, url), foreign_page() as elsewhere:
         page = await browser.new_page()
         await page.goto(elsewhere)
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(WITHIN_S):
             read = await page.evaluate(ATTACK, [url.replace("127.0.0.1", name), list(PATHS)])
         await page.close()
         tried = {event.path for event in gateway.events.seen if isinstance(event, RequestRejected)}

@@ -16,6 +16,7 @@ from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.connections import connect_writer
 from hearth.storage.writer import StorageHealth, Writer
 from tests.storage.house import Fuse, NoUpkeep, disk_error, note, notes, same_note, writing
+from tests.support.patience import WITHIN_S
 
 
 async def outcome(writer: Writer, number: int, text: str = "") -> bool:
@@ -74,7 +75,7 @@ async def test_what_nobody_waits_for_is_tried_again_without_being_asked(tmp_path
             assert not await outcome(writer, 1)
             writer.post(same_note(2))
             shell.rollback()
-        await asyncio.wait_for(well.wait(), 30.0)
+        await asyncio.wait_for(well.wait(), WITHIN_S)
         assert notes(path) in ([], [2])
     assert notes(path) == [2]
 
@@ -90,7 +91,7 @@ async def test_a_disk_that_is_well_again_is_noticed_without_work(tmp_path):
         fuse.arm(1, lasting=True)
         assert not await outcome(writer, 1)
         fuse.repair()
-        await asyncio.wait_for(well.wait(), 30.0)
+        await asyncio.wait_for(well.wait(), WITHIN_S)
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY])
@@ -313,7 +314,7 @@ async def test_upkeep_that_meets_a_bad_disk_ends_and_is_reported(tmp_path):
 
     reported = asyncio.Event()
     async with writing(tmp_path / "hearth.db", upkeep=Unlucky(), listener=lambda health: reported.set()) as writer:
-        await asyncio.wait_for(reported.wait(), 30.0)
+        await asyncio.wait_for(reported.wait(), WITHIN_S)
         assert await outcome(writer, 1)
         assert writer.health.fault is None
 
@@ -346,7 +347,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 def test_a_real_write_that_fails_halfway_loses_no_acknowledged_row(tmp_path):
     path = tmp_path / "hearth.db"
-    ran = subprocess.run([sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert ran.returncode == 0, ran.stderr
     acknowledged = {int(word) for word in ran.stdout.split()}
     assert acknowledged <= set(notes(path))

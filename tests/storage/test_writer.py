@@ -13,6 +13,7 @@ from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage.connections import connect_reader, connect_writer
 from hearth.storage.writer import StorageHealth
 from tests.storage.house import NoUpkeep, StoppedClock, note, notes, same_note, writing
+from tests.support.patience import WITHIN_S
 
 
 class Gate:
@@ -221,7 +222,7 @@ async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp
     upkeep = FiveSteps()
     clock = StoppedClock()
     async with writing(tmp_path / "hearth.db", upkeep=upkeep, clock=clock) as writer:
-        await asyncio.wait_for(done.wait(), 30.0)
+        await asyncio.wait_for(done.wait(), WITHIN_S)
         await writer.submit(note(1))
         assert upkeep.steps == 5
         clock.advance(301.0)
