@@ -37,6 +37,7 @@ _READ = frozenset(
         b"anthropic-beta",
         b"traceparent",
         b"tracestate",
+        b"upgrade",
     }
 )
 LOWER: Mapping[bytes, bytes] = MappingProxyType({spelled: name for name in _READ for spelled in (name, name.title())})

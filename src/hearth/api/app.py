@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
-from hearth.admission.door import HostList, check_framing, check_host, check_link, check_media, check_origin
+from hearth.admission.door import HostList, check_framing, check_host, check_link, check_media, check_origin, check_upgrade
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
 from hearth.api.asgi import Receive, Scope, Send, answer_to
 from hearth.api.control import Control
@@ -42,9 +42,10 @@ class Doorkeeper:
         self._keyring = Keyring(config.settings.auth)
 
     def check(self, visit: Visit) -> None:
-        """Raises BadRequest, HostNotAllowed or Forbidden for what no caller may send."""
+        """Raises BadRequest, HostNotAllowed, UpgradeRefused or Forbidden for what no caller may send."""
         check_host(visit.headers, self._hosts)
         check_framing(visit.headers)
+        check_upgrade(visit.headers)
         check_origin(visit.method, visit.headers)
 
     def identify(self, visit: Visit) -> Identity:

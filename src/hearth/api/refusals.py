@@ -12,7 +12,7 @@ from hearth.api.visit import Visit
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
 from hearth.dialects.routes import dialect_of
-from hearth.errors import HearthError, TooManyWrongKeys, WrongKey
+from hearth.errors import HearthError, TooManyWrongKeys, UpgradeRefused, WrongKey
 from hearth.events import KeysTried, RequestRejected
 from hearth.ports import EventSink
 from hearth.types import Headers
@@ -25,14 +25,15 @@ FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
 
 PATH_SHOWN = 200
 """Characters of a path that are logged."""
+_ENDS_CONNECTION = frozenset({400, 426})
 _RETRY_STATUSES = frozenset({429, 503})
 
 
 def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorReply:
     """A refusal as a whole answer, with the request id, and a Retry-After on every retryable 429 and 503.
 
-    A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112 section 11.2). So does a wrong key
-    too many: the next one costs its sender a connection.
+    A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112 section 11.2). So does a 426: what
+    follows may be meant for the other protocol. So does a wrong key too many: the next one costs its sender a connection.
 
     Args:
         extra: header fields of the occasion, such as Allow.
@@ -41,7 +42,9 @@ def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorRepl
     headers = (*reply.headers, (b"x-request-id", visit.request_id.encode("ascii")), *extra)
     if error.retryable and error.retry_after_s is None and error.status in _RETRY_STATUSES:
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
-    if error.status == 400 or isinstance(error, TooManyWrongKeys):
+    if isinstance(error, UpgradeRefused):
+        headers = (*headers, (b"upgrade", b"HTTP/1.1"))  # a 426 names the protocol that there is (RFC 9110, 15.5.22)
+    if error.status in _ENDS_CONNECTION or isinstance(error, TooManyWrongKeys):
         headers = (*headers, (b"connection", b"close"))
     return ErrorReply(status=reply.status, headers=headers, body=reply.body)
 

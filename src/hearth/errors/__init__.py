@@ -12,6 +12,7 @@
     │   ├── NotFound 404
     │   │   └── ModelNotFound 404
     │   ├── MethodNotAllowed 405
+    │   ├── UpgradeRefused 426
     │   ├── KeyInUse 409
     │   ├── OrderRefused 409     what the owner orders would contradict what is so
     │   ├── KeyReused 422
@@ -89,6 +90,7 @@ from hearth.errors.callers import (
     Unauthenticated,
     UnsupportedMedia,
     Untranslatable,
+    UpgradeRefused,
     WrongKey,
 )
 from hearth.errors.capacity import CapacityError, Draining, Interrupted, QueueFull, ShuttingDown, TooManyConnections, WaitExpired
@@ -152,6 +154,7 @@ __all__ = [
     "Unauthenticated",
     "UnsupportedMedia",
     "Untranslatable",
+    "UpgradeRefused",
     "WaitExpired",
     "WrongKey",
 ]

@@ -103,6 +103,13 @@ class HostNotAllowed(CallerError):
     reason = "host_not_allowed"
 
 
+class UpgradeRefused(CallerError):
+    """There are no WebSockets here. Send the request as an HTTP POST."""
+
+    status = 426
+    reason = "upgrade_refused"
+
+
 class RateLimited(CallerError):
     """This caller has used up its rate limit."""
 
