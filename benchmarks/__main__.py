@@ -15,7 +15,7 @@ from time import monotonic
 import click
 from rich.console import Console
 
-from benchmarks import accepting, crowd, decisions, embeddings, overhead, slot, startup
+from benchmarks import accepting, attack, crowd, decisions, embeddings, overhead, slot, startup
 from benchmarks.findings import Finding, as_json, markdown, table
 from benchmarks.machine import Machine, sentence
 
@@ -31,6 +31,7 @@ MEASURES: dict[str, Measure] = {
     "embeddings": embeddings.measure,
     "accepting": accepting.measure,
     "decisions": decisions.measure,
+    "attack": attack.measure,
 }
 DRAWN = {"overhead", LITELLM, "decisions"}
 WIDTH = 150

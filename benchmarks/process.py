@@ -111,9 +111,9 @@ def cpu_s(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process now."""
+def rss_mib(pid: int, *, peak: bool = False) -> float:
+    """Resident memory of a process now, or the most that it ever was."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith("VmHWM:" if peak else "VmRSS:"):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(f"process {pid} has no memory")

@@ -149,14 +149,21 @@ def test_curl_may_leave_the_type_out_or_call_it_a_form():
     check_media("POST", headers())
 
 
-@pytest.mark.parametrize("sign", [(b"origin", b"http://localhost:8411"), (b"sec-fetch-site", b"same-site"), (b"sec-fetch-mode", b"cors")])
+def test_programs_may_call_json_plain_text_and_nodes_fetch_is_a_program():
+    node = (b"sec-fetch-mode", b"cors")
+    for kind in (b"text/plain;charset=UTF-8", b"application/x-www-form-urlencoded"):
+        check_media("POST", headers((b"content-type", kind), node))
+    check_media("POST", headers((b"content-type", b"multipart/form-data; boundary=x"), node), form=True)
+
+
+@pytest.mark.parametrize("sign", [(b"origin", b"http://localhost:8411"), (b"sec-fetch-site", b"same-site")])
 def test_a_browser_may_not_leave_the_type_out_or_send_a_form(sign):
-    for fields in ((sign,), (FORM, sign)):
+    for fields in ((sign,), (FORM, sign), ((b"content-type", b"text/plain"), sign)):
         with pytest.raises(UnsupportedMedia):
             check_media("POST", headers(*fields))
 
 
-@pytest.mark.parametrize("kind", [b"text/plain", b"multipart/form-data; boundary=x", b"application/octet-stream", b"text/json"])
+@pytest.mark.parametrize("kind", [b"multipart/form-data; boundary=x", b"application/octet-stream", b"text/json"])
 def test_other_types_are_refused(kind):
     with pytest.raises(UnsupportedMedia):
         check_media("POST", headers((b"content-type", kind)))

@@ -200,7 +200,7 @@ async def test_no_address_takes_a_post_from_a_page_of_another_origin(path, keyed
         got = await ask(keyed_app, "POST", path, CHAT, key=ADMIN_KEY, content_type="application/json", **signs)
         assert got.status == 403
         assert not any(name.startswith("access-control") for name in got.headers)
-    got = await ask(keyed_app, "POST", path, CHAT, key=ADMIN_KEY, content_type="text/plain")
+    got = await ask(keyed_app, "POST", path, CHAT, key=ADMIN_KEY, content_type="text/plain", sec_fetch_site="same-origin")
     assert got.status == 415
     assert keyed.worker.submitted == []
     assert keyed.backend.calls == []

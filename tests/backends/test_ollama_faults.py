@@ -129,11 +129,13 @@ async def test_a_reset_before_the_head_is_gone() -> None:
         OK + b"".join(b"X-%d: 1\r\n" % number for number in range(1_000)) + b"\r\n",
         OK + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         OK + b"Content-Length: many\r\n\r\n",
+        b"HTTP/1.1 600 What\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
         OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08",
         OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n3\r\n\x1f\x8b\x08\r\n0\r\n\r\n",
     ],
-    ids=["html", "binary", "huge header", "many headers", "two framings", "bad length", "upgrade", "gzip", "gzip framing"],
+    ids=["html", "binary", "huge header", "many headers", "two framings", "bad length", "600", "999", "upgrade", "gzip", "gzip framing"],
 )
 async def test_what_is_no_plain_answer_is_a_protocol_error(said: bytes) -> None:
     assert type(await opening_fails(said)) is BackendProtocolError

@@ -26,6 +26,7 @@ _TEXTS: Mapping[str, st.SearchStrategy[str]] = MappingProxyType(
         "url": st.sampled_from(["http://127.0.0.1:11434", "https://gpu.lan", "http://[::1]:80/ollama"]),
         "host": st.sampled_from(["127.0.0.1", "::1", "localhost", "127.1.2.3"]),
         "allowed_hosts": st.sampled_from(["gpu-box.lan", "192.168.1.9", "fd00::1"]),
+        "allowed_origins": st.sampled_from(["app://obsidian.md", "http://localhost:*", "vscode-webview://*"]),
         "log_format": st.sampled_from(["auto", "text", "json"]),
         "models": _MODELS,
         "api_key": st.just(""),

@@ -8,7 +8,7 @@ import pytest
 from hearth.config.settings import ServerSettings
 from tests.api.house import ADMIN_KEY, FakeGateway
 from tests.api.test_app import ADDRESSES, CHAT
-from tests.security.house import STREAMS, one_loop, open_door, request, tell
+from tests.security.house import STREAMS, method_of, one_loop, open_door, request, tell
 
 PATHS = (*ADDRESSES, *STREAMS, "/nope")
 REBOUND = (
@@ -119,3 +119,37 @@ async def test_names_that_the_owner_allows_are_names_at_once_and_no_longer_once_
         assert (await tell(url, request("GET", "/llm/health", key=ADMIN_KEY, host="gpu-box.lan.evil.test"))).status == 421
         gateway.config = before
         assert (await tell(url, asked)).status == 421
+
+
+EXTENSION, LOCAL = "vscode-webview://1a2b", "http://localhost:5173"
+SHARED = ("/api/chat", "/v1/chat/completions", "/api/tags", "/v1/models")
+PREFLIGHT = {"access_control_request_method": "POST", "access_control_request_headers": "authorization, x-stainless-lang"}
+CROSS = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "cors", "sec_fetch_dest": "empty"}
+
+
+async def test_pages_of_an_origin_that_the_owner_allows_use_the_model_apis_and_nothing_else():
+    allowed = ServerSettings(allowed_origins=("vscode-webview://*", "http://localhost:*"))
+    async with open_door(server=allowed) as (_, url):
+        for origin in (EXTENSION, LOCAL):
+            for path in SHARED:
+                asked = await tell(url, request("OPTIONS", path, b"", origin=origin, **PREFLIGHT, **CROSS))
+                assert (asked.status, asked.headers["access-control-allow-origin"], asked.headers["vary"]) == (204, origin, "Origin"), path
+                sent = request(method_of(path), path, CHAT if method_of(path) == "POST" else b"", key=ADMIN_KEY, origin=origin, **CROSS)
+                for raw, status in ((sent, 200), (sent.replace(ADMIN_KEY.encode(), b"wrong"), 401)):
+                    seen = await tell(url, raw, head_only=True)
+                    assert (seen.status, seen.headers["access-control-allow-origin"]) == (status, origin), path
+            for path in [
+                path for path in PATHS if path.startswith(("/llm/", "/v1/files", "/v1/batches", "/metrics", "/api/pull", "/api/delete"))
+            ]:
+                seen = await tell(url, request("POST", path, CHAT, key=ADMIN_KEY, origin=origin, **CROSS), head_only=True)
+                assert (seen.status, "access-control-allow-origin" in seen.headers) == (403, False), path
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["null", "", "http://localhost", "http://localhost:x", "http://localhost:1@evil.test", "https://localhost:1", "vscode-webview://a/b"],
+)
+async def test_an_origin_that_is_only_like_an_allowed_one_is_another_one(origin):
+    async with open_door(server=ServerSettings(allowed_origins=("vscode-webview://*", "http://localhost:*"))) as (_, url):
+        seen = await tell(url, request("POST", "/api/chat", CHAT, key=ADMIN_KEY, host="localhost:8411", origin=origin))
+        assert (seen.status, "access-control-allow-origin" in seen.headers) == (403, False)

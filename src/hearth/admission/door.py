@@ -9,31 +9,34 @@ address, or listed in `server.allowed_hosts`; any port. Missing or repeated: 400
 Framing: Content-Length together with Transfer-Encoding is 400 (RFC 9112 section 6.1 lets a server refuse it), and so is a transfer coding
 that is not plain `chunked`.
 
-Origin: on every method but GET and HEAD an Origin must equal the request's own Host, with http or https; `null` never does. 403.
+Origin: on every method but GET and HEAD an Origin must equal the request's own Host, with http or https; `null` never does. 403. Pages of
+`server.allowed_origins` may use the model APIs all the same (`OriginList`), and nothing else.
 `Sec-Fetch-Site: cross-site` or `same-site` (another port of this machine is the same site) is 403 on every method, except for a GET that is
 a top-level navigation: following a link is harmless, where it asks nobody but Hearth (`check_link`).
 
-Media, on methods that carry a body: `application/json` always. A missing type, or `application/x-www-form-urlencoded` (what `curl -d`
-sends), only where neither Origin nor any Sec-Fetch header shows a browser, since a form on any page can send those without asking.
-Everything else (`text/plain` and multipart are what such pages use) and every Content-Encoding but `identity` is 415.
+Media, on methods that carry a body: `application/json` always. A missing type, `text/plain`, or `application/x-www-form-urlencoded` (what
+`curl -d` sends), only where neither Origin nor Sec-Fetch-Site shows a browser, since a page can send those without asking; Node's `fetch`
+sends Sec-Fetch-Mode alone. Everything else and every Content-Encoding but `identity` is 415.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from hearth.admission.headers import RequestHeaders
 from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia, UpgradeRefused
+from hearth.types import Headers
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
 _HOST_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _OTHER_SITES = frozenset({b"cross-site", b"same-site"})
-_FETCH_HEADERS = (b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
 _JSON = "application/json"
 _OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
+_TEXT = "text/plain"
 _MULTIPART = "multipart/form-data"
 
 
@@ -92,6 +95,31 @@ def check_framing(headers: RequestHeaders) -> None:
         raise BadRequest("the only Transfer-Encoding here is chunked")
 
 
+class OriginList:
+    """The origins whose pages may use the model APIs: patterns with `*` for a host, the first part of one, or a port."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        patterns = (re.escape(each).replace(r":\*", r":[0-9]{1,5}").replace(r"\*", "[^/@:]+") for each in allowed)
+        self._allowed = re.compile("|".join(f"(?:{pattern})" for pattern in patterns) or r"(?!)")
+
+    def admits(self, headers: RequestHeaders) -> bool:
+        """True where a page of an allowed origin asks."""
+        return b"origin" not in headers.repeated and self._allowed.fullmatch(headers.text(b"origin").lower()) is not None
+
+
+def cors_headers(headers: RequestHeaders) -> Headers:
+    """What lets the page that asks read the answer, a preflight's included (Fetch standard, section 3.2.3)."""
+    return (
+        (b"access-control-allow-origin", headers.values[b"origin"]),
+        (b"access-control-allow-methods", b"GET, HEAD, POST"),
+        (b"access-control-allow-headers", b"Authorization, *"),  # the wildcard does not cover Authorization
+        (b"access-control-allow-private-network", b"true"),
+        (b"access-control-expose-headers", b"*"),
+        (b"access-control-max-age", b"7200"),
+        (b"vary", b"Origin"),
+    )
+
+
 def check_upgrade(headers: RequestHeaders) -> None:
     """Raises UpgradeRefused where a WebSocket is asked for; 426 makes Codex go on with POST at once, where 405 costs it retries."""
     if headers.text(b"upgrade").lower() == "websocket":
@@ -137,10 +165,11 @@ def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, f
         raise UnsupportedMedia
     media = headers.text(b"content-type").partition(";")[0].strip().lower()
     accepted = media == _JSON or (media == _OCTETS and (binary or headers.text(b"content-length") == "0"))
-    from_programs = ("", _FORM, _MULTIPART) if form else ("", _FORM)
+    from_programs = ("", _FORM, _TEXT, _MULTIPART) if form else ("", _FORM, _TEXT)
     if not accepted and not (media in from_programs and not _from_browser(headers)):
         raise UnsupportedMedia
 
 
 def _from_browser(headers: RequestHeaders) -> bool:
-    return b"origin" in headers.values or any(name in headers.values for name in _FETCH_HEADERS)
+    """Every browser sends one of them with whatever may change something (Fetch standard, sections 3.2 and Fetch Metadata 2.4)."""
+    return b"origin" in headers.values or b"sec-fetch-site" in headers.values

@@ -42,6 +42,7 @@ class Address:
         handlers: by method; empty means that the handler of `any_method` sorts methods out itself.
         binary: takes `application/octet-stream`; form: takes `multipart/form-data`.
         page: what a browser gets instead, where it asks for a page.
+        shared: pages of `server.allowed_origins` may use it.
         forwards: the model server is asked, which no link of another site may cause.
     """
 
@@ -51,6 +52,7 @@ class Address:
     binary: bool = False
     form: bool = False
     page: Address | None = None
+    shared: bool = False
     forwards: bool = False
 
     def handler(self, method: str) -> Handler | None:
@@ -65,8 +67,8 @@ class AddressBook:
         self, inference: Inference, passthrough: Passthrough, files: FileTransfer, own_pages: Handler, dashboard: DashboardPages
     ) -> None:
         post = {"POST": inference.handle}
-        self._exact = {path: Address(access=Access.CALLER, handlers=post) for path in INFERENCE_ROUTES}
-        self._exact[COUNT_TOKENS_PATH] = Address(access=Access.CALLER, handlers={"POST": passthrough.count_tokens})
+        self._exact = {path: Address(access=Access.CALLER, handlers=post, shared=True) for path in INFERENCE_ROUTES}
+        self._exact[COUNT_TOKENS_PATH] = Address(access=Access.CALLER, handlers={"POST": passthrough.count_tokens}, shared=True)
         self._prefixed: dict[str, Address] = {}
         self._add(INFO_ROUTES, Access.CALLER, passthrough.handle)
         self._add(MANAGEMENT_ROUTES, Access.MODEL_MANAGER, passthrough.handle)
@@ -81,7 +83,9 @@ class AddressBook:
     def _add(self, routes: tuple[PlainRoute, ...], access: Access, handle: Handler) -> None:
         for route in routes:
             prefix, brace, _ = route.path.partition("{")
-            address = Address(access=access, handlers=dict.fromkeys(route.methods, handle), binary=bool(brace), forwards=True)
+            handlers = dict.fromkeys(route.methods, handle)
+            shared = access is Access.CALLER and route.path != "/"
+            address = Address(access=access, handlers=handlers, binary=bool(brace), shared=shared, forwards=True)
             (self._prefixed if brace else self._exact)[prefix] = address
 
     def _add_dashboard(self, dashboard: DashboardPages) -> None:

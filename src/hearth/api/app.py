@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
-from hearth.admission.door import HostList, check_framing, check_host, check_link, check_media, check_origin, check_upgrade
+from hearth.admission.door import (
+    HostList,
+    OriginList,
+    check_framing,
+    check_host,
+    check_link,
+    check_media,
+    check_origin,
+    check_upgrade,
+    cors_headers,
+)
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
 from hearth.api.asgi import Receive, Scope, Send, answer_to
 from hearth.api.control import Control
@@ -39,6 +49,7 @@ class Doorkeeper:
     def __init__(self, config: GatewayConfig, host: str) -> None:
         self.config = config
         self._hosts = HostList(host, config.settings.server.allowed_hosts)
+        self._origins = OriginList(config.settings.server.allowed_origins)
         self._keyring = Keyring(config.settings.auth)
 
     def check(self, visit: Visit) -> None:
@@ -46,7 +57,15 @@ class Doorkeeper:
         check_host(visit.headers, self._hosts)
         check_framing(visit.headers)
         check_upgrade(visit.headers)
+
+    def check_origin(self, visit: Visit, address: Address | None) -> bool:
+        """Whether a page of an allowed origin asks for something that it may use. Raises Forbidden for other pages of other sites."""
+        if address is not None and address.shared and self._origins.admits(visit.headers):
+            return True
         check_origin(visit.method, visit.headers)
+        if address is not None and address.forwards:
+            check_link(visit.headers)
+        return False
 
     def identify(self, visit: Visit) -> Identity:
         """Raises BadRequest or Unauthenticated."""
@@ -91,6 +110,11 @@ class HearthApp:
             address = None if is_odd(visit.path, visit.target) else self._addresses.find(visit.path)
             if address is not None and address.page is not None and wants_page(visit):
                 address = address.page
+            if doorkeeper.check_origin(visit, address):
+                visit.answer.added = cors_headers(visit.headers)
+                if visit.method == "OPTIONS":
+                    await visit.answer.measured(204, (), b"")
+                    return
             if address is None or address.access is not Access.PUBLIC:
                 identity = doorkeeper.identify(visit)
             await self._enter(visit, identity, address)
@@ -114,8 +138,6 @@ class HearthApp:
         if address is None:
             raise NotFound(PAGE_NOT_FOUND)
         _check_access(identity, address)
-        if address.forwards:
-            check_link(visit.headers)
         handler = address.handler(visit.method)
         if handler is None:
             allow = ", ".join(sorted(address.handlers)).encode("ascii")

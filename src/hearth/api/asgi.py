@@ -39,13 +39,18 @@ AT_ONCE = "hearth.at_once"
 
 
 class Answer:
-    """One HTTP answer being written; after the caller has left every write returns without effect."""
+    """One HTTP answer being written; after the caller has left every write returns without effect.
 
-    __slots__ = ("_at_once", "_send", "started")
+    Attributes:
+        added: fields of whatever answer it becomes.
+    """
+
+    __slots__ = ("_at_once", "_send", "added", "started")
 
     def __init__(self, send: Send, at_once: AtOnce | None = None) -> None:
         self._send = send
         self._at_once = at_once
+        self.added: Headers = ()
         self.started = False
 
     @property
@@ -56,7 +61,7 @@ class Answer:
     async def head(self, status: int, headers: Headers) -> None:
         """Status line and headers; only the first call of an answer may be this one."""
         self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.added]})
 
     async def chunk(self, data: bytes) -> None:
         """One piece of the body, as one HTTP chunk where the answer is chunked. Waits while the socket is full."""
@@ -77,7 +82,7 @@ class Answer:
     async def measured(self, status: int, headers: Headers, body: bytes) -> None:
         """A complete answer whose headers have its Content-Length."""
         self.started = True
-        if self._at_once is None or not self._at_once.whole(status, headers, body):
+        if self._at_once is None or not self._at_once.whole(status, (*headers, *self.added), body):
             await self.head(status, headers)
             await self.end(body)
 

@@ -30,6 +30,9 @@ WRITTEN_BY_THE_ADAPTER = frozenset({b"accept-encoding", b"content-length", b"exp
 REFUSED_BY_OLLAMA = frozenset({b"origin"})
 """An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
 NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_BY_THE_ADAPTER | REFUSED_BY_OLLAMA
+WRITTEN_BY_HEARTH = frozenset({b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds"})
+"""In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's name."""
+WRITTEN_BY_HEARTH_PREFIXES = (b"access-control-", b"x-hearth-")
 LINE_BREAK = re.compile(rb"[\r\n\0]")
 
 
@@ -46,8 +49,9 @@ def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def to_return(fields: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """End-to-end fields of an answer in wire order."""
-    return tuple(_without(HOP_BY_HOP, fields))
+    """End-to-end fields of an answer in wire order; which pages may read it is for Hearth to say (`server.allowed_origins`)."""
+    kept = _without(HOP_BY_HOP | WRITTEN_BY_HEARTH, fields)
+    return tuple([field for field in kept if not field[0].startswith(WRITTEN_BY_HEARTH_PREFIXES)])
 
 
 def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -191,7 +191,7 @@ class Answer:
 
     def _problem(self) -> str | None:
         """Why this answer is not for us."""
-        if self.status in REDIRECTS or self.status < 200:
+        if self.status in REDIRECTS or not 200 <= self.status < 600:
             return f"answered {self.status}, which is not an answer."
         for name, value in self._raw:
             if name in _CODINGS and value.strip().lower() not in _CODINGS[name]:

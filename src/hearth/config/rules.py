@@ -55,6 +55,7 @@ _YEAR_S = 366.0 * 86400
 _SOME_MONDAY_S = 1_704_067_200.0
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?", re.ASCII)
 _GPU_DEVICE = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\*|(\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(\*|\d{1,5}))?")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
@@ -270,6 +271,13 @@ def allowed_host(text: str) -> str:
     return listen_host(text.removeprefix("[").removesuffix("]") if text.startswith("[") else text)
 
 
+def origin(text: str) -> str:
+    """What browsers send as Origin; `*` stands for any host, any part of one, or any port. Returned in lower case."""
+    if _ORIGIN.fullmatch(text) is None:
+        raise ValueError('must be an origin such as "http://localhost:*", "app://obsidian.md" or "vscode-webview://*"')
+    return text.lower()
+
+
 def digest(text: str) -> str:
     """A SHA-256 digest in hex; returned in lower case."""
     if _DIGEST.fullmatch(text) is None:
@@ -328,6 +336,7 @@ TEXT_RULES: Mapping[tuple[type, str], Callable[[str], str]] = MappingProxyType(
         (KeySettings, "models"): model_name,
         (StorageSettings, "path"): file_path,
         (JobSettings, "task_types"): name,
+        (ServerSettings, "allowed_origins"): origin,
         (WebhookSettings, "allowed_hosts"): allowed_host,
         (WebhookSettings, "secret"): signing_secret,
         (CloudSettings, "api_key"): api_key,

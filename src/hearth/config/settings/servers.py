@@ -75,6 +75,8 @@ class ServerSettings:
     """Port to listen on. restart"""
     allowed_hosts: tuple[str, ...] = ()
     """Host names callers may use besides loopback names and `host` (`gpu-box.lan`, without port). hot"""
+    allowed_origins: tuple[str, ...] = ()
+    """Pages that may use the model APIs from a browser (`app://obsidian.md`, `http://localhost:*`, `vscode-webview://*`). hot"""
     max_body_mib: float = 32.0
     """Largest request body in MiB. hot"""
     write_buffer_mib: float = 4.0
