@@ -135,7 +135,8 @@ class Dispatching:
 
     def _start(self, work: Work, model: str) -> None:
         estimates = self._state.estimates
-        self._executor.start(work, prompt_s=estimates.prompt_s(work.item, model), limit_s=estimates.limit_s(work.item, model))
+        limit_s = estimates.limit_s(work.item, model, self._swapper.context_tokens(model))
+        self._executor.start(work, prompt_s=estimates.prompt_s(work.item, model), limit_s=limit_s)
 
     def _first_byte(self, sequence: Sequence, now: float, *, forwarded: bool) -> None:
         """A replay reports its first byte twice: when it comes, and when it has caught up and goes on."""

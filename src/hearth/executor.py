@@ -8,24 +8,27 @@ slow reader does not keep the model busy until the reply is full.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import TypeAlias
 
 from hearth.clock import Clock
-from hearth.config.settings import Settings
+from hearth.config.settings import Settings, load_options
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
 from hearth.forwarding import Forwarding, Limit, Pace
 from hearth.ports import Exchange, GenerationBackend, Opening
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped
-from hearth.types import BackendCall, Sequence
+from hearth.types import BackendCall, LoadOptions, Sequence, WorkKind
 from hearth.work import Work, call_on
 
 _Sent: TypeAlias = "tuple[BackendCall, Opening]"
 MIN_TIMEOUT_S = 30.0
-"""No attempt is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
+"""No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
+PROBE_S = 10.0
+"""A model that does nothing else makes one token within this, or none at all."""
 
 
 class Executor:
@@ -33,6 +36,7 @@ class Executor:
 
     Args:
         fault: told of defects; fingerprint_of: what decides the text of a seeded run on a model, besides the request.
+        probe: whether a model makes one token, loaded in this way, within these seconds.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Executor:
         post: Callable[[Input], None],
         fault: Callable[[str, BaseException], None],
         fingerprint_of: Callable[[str], str],
+        probe: Callable[[str, LoadOptions, float], Awaitable[bool]],
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -51,6 +56,8 @@ class Executor:
         self._post = post
         self._fault = fault
         self._fingerprint_of = fingerprint_of
+        self._probe = probe
+        self._suspects: set[str] = set()
         self._forwarding = Forwarding(clock=clock, settings=settings, post=post)
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._works: dict[Sequence, Work] = {}
@@ -66,7 +73,8 @@ class Executor:
             limit_s: the most seconds that the whole answer can be expected to take.
         """
         sequence, attempt = work.item.sequence, work.attempt
-        sent = None if work.reply.started else self._send(work)  # before a replay it is seen whether there can be one
+        # Before a replay it is seen whether there can be one, and whether a model answers at all that a stream was cut off on.
+        sent = None if work.reply.started or self._is_suspect(work) else self._send(work)
         task = asyncio.get_running_loop().create_task(self._attempt(work, sent, prompt_s, limit_s), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
         task.add_done_callback(partial(self._forget, work, attempt, sent))
@@ -134,27 +142,53 @@ class Executor:
     async def _run(self, work: Work, sent: _Sent | None, prompt_s: float, limit_s: float) -> None:
         if sent is None:  # else it was sent in the turn of its dispatch, which is what was expected then
             self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
-        began_at = asyncio.get_running_loop().time()
-        end_at = began_at + max(MIN_TIMEOUT_S, 2 * limit_s)
-        quiet_s = self._settings().ollama.first_byte_timeout_s + 2 * prompt_s
+        ollama = self._settings().ollama
+        whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
+        quiet_s = ollama.first_byte_timeout_s + 2 * prompt_s
         self._check_ground(work)
         call = call_on(work.call, work.model or "") if sent is None else sent[0]
+        if self._is_suspect(work):
+            self._suspects.discard(work.model or "")
+            if not await self._makes_a_token(work, call):
+                raise FirstByteTimeout
         exchange: Exchange | None = None
+        whole = False
         try:
-            with Limit(began_at + quiet_s if work.item.streaming else end_at) as limit:
+            with Limit(asyncio.get_running_loop().time() + (quiet_s if work.item.streaming else whole_s)) as limit:
                 exchange = await (self._backend.open(call) if sent is None else sent[1])
-                if work.item.streaming:
-                    limit.move(end_at)
+                if work.item.streaming and exchange.status < HTTPStatus.BAD_REQUEST:
+                    limit.lift()  # a stream that moves is not stuck, however long it gets: `Pace` looks after it
                 await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
+                whole = True
         except TimeoutError as error:
-            raise (FirstByteTimeout if exchange is None else BackendTimeout) from error
+            if exchange is None and (work.item.streaming or not await self._makes_a_token(work, call)):
+                raise FirstByteTimeout from error
+            raise BackendTimeout from error
         finally:
             if exchange is not None:
                 exchange.close()
+                if work.item.streaming and not whole:
+                    self._suspects.add(work.model or "")
+
+    def _is_suspect(self, work: Work) -> bool:
+        """A stream was cut off on its model, by which Ollama may lose a slot for good, and nothing runs that a probe would wait for.
+
+        Seen with Ollama 0.33 where tokens come fast: 3 slots in 75 streams, and with one slot nothing answers any more.
+        """
+        others = (task for sequence, task in self._tasks.items() if sequence != work.item.sequence)
+        return work.model in self._suspects and all(task.done() for task in others)
+
+    async def _makes_a_token(self, work: Work, call: BackendCall) -> bool:
+        """The model works: what did not answer in time takes long, or never reached it. Only a generation tells."""
+        if work.item.kind is not WorkKind.GENERATE:
+            return False
+        settings, model = self._settings(), work.model or ""
+        options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()  # another context is another load
+        return await self._probe(model, options, min(PROBE_S, settings.ollama.first_byte_timeout_s))
 
     async def _forward(self, work: Work, exchange: Exchange, route: Route, limit: Limit) -> None:
         work.status = exchange.status
-        if not work.item.streaming or exchange.status >= 400:
+        if not work.item.streaming or exchange.status >= HTTPStatus.BAD_REQUEST:
             await self._forwarding.whole(work, exchange, route)
             return
         pace = Pace(limit, self._settings().ollama.idle_timeout_s)

@@ -15,7 +15,7 @@ from typing import Self
 from hearth.clock import Clock
 from hearth.config.settings import Settings
 from hearth.dialects.framing import Ending, StreamTail, read_whole
-from hearth.dialects.ollama import error_text
+from hearth.dialects.ollama import error_text, runner_died
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtocolError, CallerGone, StreamDiverged
@@ -29,7 +29,7 @@ HELD_UP_S = 0.1
 """A timer that comes later than this says that the loop stood still, and nothing about whoever is waited for."""
 MOMENT_S = 1.0
 """What whoever is waited for is given after that: what came meanwhile has not been read yet."""
-_BUSY = HTTPStatus.SERVICE_UNAVAILABLE
+_BUSY, _BROKEN = HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INTERNAL_SERVER_ERROR
 """Looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
@@ -47,7 +47,7 @@ class Forwarding:
         Raises:
             BackendBusy: it has no room now, which passes.
             BackendProtocolError: it is empty.
-            BackendGone: it does not say that it is complete.
+            BackendGone: it does not say that it is complete, or says that the process of the model has ended.
             BackendError: an error, where the caller has the beginning of a stream already.
         """
         parts: list[bytes] = []
@@ -56,6 +56,8 @@ class Forwarding:
         body = b"".join(parts)
         if exchange.status == _BUSY:
             raise BackendBusy(error_text(body))
+        if exchange.status == _BROKEN and runner_died(error_text(body)):
+            raise BackendGone(error_text(body))
         if exchange.status >= 400 and work.reply.started:
             raise BackendError(f"the model server answered {exchange.status}: {error_text(body)}")
         if exchange.status < 400:
@@ -189,10 +191,9 @@ class Limit:
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
-    def move(self, at: float) -> None:
-        """End it then instead."""
+    def lift(self) -> None:
+        """Let time not end it any more; `end` still does."""
         self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._due)
 
     def end(self) -> None:
         """End the block now, where it has not ended yet."""

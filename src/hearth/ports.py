@@ -202,6 +202,12 @@ class ModelControl(Protocol):
         Raises ModelNotFound (deleted meanwhile, though it may still be in memory), SwapFailed, BackendUnreachable.
         """
 
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        """Have a loaded model make one token. False where nothing comes within the time; whatever else is answered counts as an answer.
+
+        Alone among these calls it ends with whoever awaits it: it would take a slot for nothing.
+        """
+
 
 class GpuReader(Protocol):
     """What the card says of itself. May take a while, never blocks the event loop."""

@@ -87,6 +87,7 @@ class LLMQueueWorker:
             post=self.post,
             fault=self._fault,
             fingerprint_of=fingerprint_of,
+            probe=control.probe,
         )
         self._dispatching = self._hands(control)
         self._extra_status = extra_status

@@ -44,6 +44,7 @@ class Swapper:
         self._errors: dict[str, HearthError] = {}
         self._stuck: HearthError | None = None
         self._offloaded: dict[str, bool] = {}
+        self._context_tokens: dict[str, int] = {}
 
     def error_of(self, model: str) -> HearthError:
         """Why the model is not there."""
@@ -52,6 +53,10 @@ class Swapper:
     def offloaded(self, model: str) -> bool:
         """Part of the model was left in main memory when it was last loaded."""
         return self._offloaded.get(model, False)
+
+    def context_tokens(self, model: str) -> int:
+        """The context that the model was last loaded with, 0 where that is not known."""
+        return self._context_tokens.get(model, 0)
 
     def load(self, model: str) -> None:
         """Bring a model in; reports `Loaded` or `LoadFailed`."""
@@ -92,6 +97,7 @@ class Swapper:
             return
         self._errors.pop(model, None)
         self._offloaded[model] = 0 < resident.vram_mib < resident.size_mib
+        self._context_tokens[model] = resident.context_tokens or 0
         self._post(Loaded(model=model, vram_mib=resident.vram_mib or None, embeds=resident.embeds))
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:

@@ -154,6 +154,18 @@ async def test_the_request_after_a_runner_died_works(build) -> None:
     assert loaded_names(house.emulator) == ["a", "a", "a"]
 
 
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_runner_that_dies_over_a_whole_answer_is_asked_once_more_and_the_caller_sees_nothing_of_it(path, build) -> None:
+    house = await build(decode_tokens_per_s=50.0)
+    answering = asyncio.create_task(house.caller.post(path, model="a", **STREAMS[path]))
+    await until(lambda: house.emulator.in_flight)
+
+    house.emulator.kill_runner("a")
+
+    assert (await answering)["status"] == 200
+    assert [event.reason for event in house.recorder.of(ItemResent)] == ["backend_gone"]
+
+
 async def test_a_native_stream_that_runs_when_its_runner_dies_ends_with_ollamas_own_error(build) -> None:
     house = await build("dead-runner=1", parallel=2)
     response = await house.caller.begin_stream()

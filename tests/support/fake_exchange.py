@@ -28,6 +28,8 @@ class CallFault(StrEnum):
     """The first chunk, then nothing."""
     SERVER_ERROR = "server_error"
     """500 in the route's own shape."""
+    RUNNER_DIED = "runner_died"
+    """The same, in the words of an Ollama whose model died at work."""
     ERROR_LINE = "error_line"
     """The first chunk, then an error line and a clean end."""
     NO_DONE = "no_done"

@@ -100,6 +100,7 @@ class FakeOllama:
         self.gpu = FakeGpu(models, capacity_mib=capacity_mib)
         self.calls: list[CallRecord] = []
         self.control: list[ControlRecord] = []
+        self.probes: list[ControlRecord] = []
         self._service = service
         self._down = False
         self._wedged: set[str] = set()
@@ -221,7 +222,9 @@ class FakeOllama:
             return wire.error(path, 404, f"model '{model}' not found")
         if model is not None and self.gpu.models[model].embedding_only and not wire.is_embedding(path):
             return wire.error(path, 400, f'"{model}" does not support generate')
-        return wire.error(path, 500, wire.RUNNER_DIED) if fault is CallFault.SERVER_ERROR else None
+        if fault is CallFault.RUNNER_DIED:
+            return wire.error(path, 500, wire.RUNNER_DIED)
+        return wire.error(path, 500, wire.OUT_OF_ORDER) if fault is CallFault.SERVER_ERROR else None
 
     async def aclose(self) -> None:
         for exchange in tuple(self._running.values()):
@@ -264,6 +267,11 @@ class FakeOllama:
         await self._reach()
         if not self._has(model):
             raise ModelNotFound(f"model '{model}' not found")
+
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        self.probes.append(ControlRecord(at=self._now(), kind="probe", model=model, options=options))
+        await asyncio.sleep(timeout_s if model in self._wedged else 0)
+        return model not in self._wedged
 
     def _begin_unload(self, model: str, fault: UnloadFault | None) -> None:
         if self.gpu.place(model) is not Place.LOADED or fault is UnloadFault.STUCK:

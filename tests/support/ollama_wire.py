@@ -18,6 +18,7 @@ from tests.support.virtual_time import WALL_AT_START
 NATIVE_JSON = b"application/json; charset=utf-8"
 EMBED_PATHS = frozenset({"/api/embed", "/api/embeddings", "/v1/embeddings"})
 TEXT_PATHS = frozenset({"/api/generate", "/api/chat", "/v1/chat/completions", "/v1/completions", "/v1/messages"})
+OUT_OF_ORDER = "timed out waiting for llama-server to start"
 RUNNER_DIED = "an error was encountered while running the model: unexpected EOF"
 VERSION = "0.33.0"
 

@@ -15,7 +15,7 @@ from hearth.intake import item_of
 from hearth.ports import Exchange
 from hearth.reply import Reply
 from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Stopped
-from hearth.types import BackendCall, Headers, Sequence
+from hearth.types import BackendCall, Headers, LoadOptions, Sequence
 from hearth.work import Work
 from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time
@@ -50,6 +50,10 @@ class AtOnce(Taking):
         return
 
 
+async def never_asked(model: str, options: LoadOptions, timeout_s: float) -> bool:
+    raise AssertionError(model)
+
+
 async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turns: int) -> list[type[Input]]:
     """What an attempt reports that is told to stop within the first report of a kind, or before its first step."""
     clock: Clock = LoopClock()
@@ -70,6 +74,7 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
         post=post,
         fault=fault,
         fingerprint_of=lambda model: model,
+        probe=never_asked,
     )
     new = new_item("a", stream=True)
     assert isinstance(new.call, BackendCall)

@@ -6,10 +6,13 @@ import pytest
 
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
 from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemResent, ResidencyDrifted
+from hearth.executor import PROBE_S
 from hearth.types import Outcome
 from tests.support.fake_ollama import CallFault, FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, text_of
+
+CONTEXT_TOKENS = 20_000
 
 
 @in_virtual_time
@@ -138,6 +141,17 @@ async def test_an_error_line_at_the_end_of_a_stream_goes_to_the_caller_as_it_is(
         assert (ended.outcome, ended.reason, ended.attempts) == (Outcome.FAILED, "backend_error", 1)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@in_virtual_time
+async def test_an_answer_that_the_model_died_over_is_asked_for_once_more_and_then_told_in_the_servers_words(stream: bool):
+    async with House("a", resident=("a",)) as house:
+        house.ollama.next_calls(CallFault.RUNNER_DIED, None, CallFault.RUNNER_DIED, CallFault.RUNNER_DIED)
+        assert text_of(await body_of(house.submit("a", stream=stream))) == FULL_TEXT
+        with pytest.raises(BackendGone, match="unexpected EOF"):
+            await body_of(house.submit("a", stream=stream))
+        assert len(house.ollama.calls) == 4
+
+
 @in_virtual_time
 async def test_an_error_status_goes_to_the_caller_as_it_is_and_counts_as_failed():
     async with House("a", resident=("a",)) as house:
@@ -180,15 +194,46 @@ async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_
         assert len(house.ollama.calls) == 3
 
 
-@pytest.mark.parametrize(("max_tokens", "limit_s"), [(1, 30.0), (500, 100.0)])
+@pytest.mark.parametrize(
+    ("max_tokens", "set_s", "limit_s"),
+    [(1, None, 30.0), (500, None, 100.0), (None, None, 2 * CONTEXT_TOKENS / 10), (500, 7.0, 7.0)],
+    ids=["floor", "limit", "context", "owner"],
+)
 @in_virtual_time
-async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_but_no_less_than_30_s(max_tokens: int, limit_s: float):
-    async with House("a", resident=("a",)) as house:
-        house.ollama.next_calls(CallFault.SILENT, CallFault.SILENT)
-        with pytest.raises(FirstByteTimeout):
+async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_and_its_healthy_model_stays_loaded(
+    max_tokens: int | None, set_s: float | None, limit_s: float
+):
+    model = FakeModel(name="a", context_tokens=CONTEXT_TOKENS)
+    async with House(model, settings=settings_with(ollama={"answer_timeout_s": set_s})) as house:
+        await house.gateway.orders.load("a")
+        await sleep_until(began_at := 5.0)
+        house.ollama.next_calls(CallFault.SILENT)
+        with pytest.raises(BackendTimeout):
             await body_of(house.submit("a", max_tokens=max_tokens))
-        assert house.now == 2 * limit_s + 0.5 + 2.0
-        await sleep_until(house.now + 0.5)  # the silent model is taken out again
+        assert house.now == began_at + limit_s
+        assert [record.kind for record in house.ollama.control] == ["load"]
+
+
+@in_virtual_time
+async def test_a_whole_answer_that_a_stuck_model_owes_is_asked_for_again_from_a_fresh_one():
+    async with House("a", resident=("a",)) as house:
+        house.ollama.wedge("a:latest")
+        assert text_of(await body_of(house.submit("a", max_tokens=1))) == FULL_TEXT
+        assert house.now == 30.0 + PROBE_S + 0.5 + 2.0 + 1.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@in_virtual_time
+async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(stream: bool):
+    async with House("a", resident=("a",)) as house:
+        cut = house.submit("a", stream=True, service_s=20.0, first_byte_s=1.0, chunks=20)
+        await sleep_until(5.0)
+        house.worker.cancel(cut.sequence)
+        house.ollama.wedge("a:latest")
+        assert text_of(await body_of(house.submit("a", stream=stream))) == FULL_TEXT
+        assert house.now == 5.0 + PROBE_S + 0.5 + 2.0 + 1.0
+        assert text_of(await body_of(house.submit("a", stream=stream))) == FULL_TEXT
+        assert len(house.ollama.probes) == 1
 
 
 @in_virtual_time
@@ -215,7 +260,7 @@ async def test_a_stream_that_falls_silent_in_the_middle_ends_within_twice_the_id
 @in_virtual_time
 async def test_a_slow_stream_that_keeps_coming_is_left_alone():
     async with House("a", resident=("a",), settings=settings_with(ollama={"idle_timeout_s": 10.0})) as house:
-        body = await body_of(house.submit("a", stream=True, service_s=200.0, chunks=25))
+        body = await body_of(house.submit("a", stream=True, service_s=200.0, chunks=25, max_tokens=1))
         assert len(body.splitlines()) == 26
         assert house.now == 200.0
 

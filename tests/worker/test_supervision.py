@@ -96,7 +96,7 @@ async def test_a_defect_in_one_attempt_fails_that_item_and_frees_its_slot():
 class DefectiveEstimates(Estimates):
     """Says how long anything waits, and fails when it is to say how long it may run."""
 
-    def limit_s(self, item: QueueItem, model: str) -> float:
+    def limit_s(self, item: QueueItem, model: str, context_tokens: int = 0) -> float:
         raise ZeroDivisionError
 
 

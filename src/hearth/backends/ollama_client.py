@@ -20,6 +20,7 @@ import ollama
 
 from hearth.backends.ollama import OllamaBackend
 from hearth.errors import (
+    BackendError,
     BackendGone,
     BackendProtocolError,
     BackendTimeout,
@@ -135,6 +136,18 @@ class ControlClient(ollama.AsyncClient):
             await self._change(model, {"keep_alive": 0}, self._timeout_s)
         except BackendTimeout as error:
             raise SwapFailed(f"The model server did not say within {self._timeout_s:g} s that {model} goes.") from error
+
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        """Generate one token from a prompt of one; False where nothing is answered in time."""
+        limits = {"num_predict": 1} if options.num_ctx is None else {"num_predict": 1, "num_ctx": options.num_ctx}
+        body = {"model": model, "prompt": " ", "raw": True, "stream": False, "options": limits}
+        try:
+            await self._post("/api/generate", body, timeout_s)
+        except BackendTimeout:
+            return False
+        except BackendError:
+            return True  # the request that is about to be sent meets the same and says so
+        return True
 
     async def _change(self, model: str, wish: Body, timeout_s: float) -> None:
         try:

@@ -22,11 +22,11 @@ T = TypeVar("T")
 class OllamaControl:
     """`ModelControl` by way of the official client.
 
-    Every call runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still waits.
+    Every call but `probe` runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still waits.
 
     Args:
         base_url: `http://host:port`.
-        timeout_s: of every call but `load`, connection included.
+        timeout_s: of every call but `load` and `probe`, connection included.
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
@@ -54,6 +54,10 @@ class OllamaControl:
     async def unload(self, model: str) -> None:
         """Raises ModelNotFound, SwapFailed, BackendUnreachable. Dropping what is not loaded succeeds."""
         await self._owned(self._client().unload(model))
+
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        """Has no task of its own: a token for nobody is not worth a slot."""
+        return await self._client().probe(model, options, timeout_s)
 
     async def aclose(self) -> None:
         """Drop the calls that still run and the client. Whoever awaits one of them gets BackendGone."""

@@ -132,6 +132,7 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (OllamaSettings, "connect_timeout_s"): _TIMEOUT,
         (OllamaSettings, "first_byte_timeout_s"): _TIMEOUT,
         (OllamaSettings, "idle_timeout_s"): _TIMEOUT,
+        (OllamaSettings, "answer_timeout_s"): _TIMEOUT,
         (KeySettings, "daily_usd"): _USD,
         (CloudSettings, "when_wait_over_s"): _DURATION,
         (CloudSettings, "max_per_request_usd"): _USD,

@@ -13,6 +13,7 @@ from hearth.errors import BackendProtocolError
 from hearth.types import BackendCall, Completion
 
 _QUOTED_CHARS = 200
+_RUNNER_DIED = ("an error was encountered while running the model", "model runner has unexpectedly stopped")
 
 
 def completion_call(prompt: str, model: str, max_tokens: int | None, *, json_mode: bool = False, num_ctx: int | None = None) -> BackendCall:
@@ -60,6 +61,11 @@ def error_text(body: bytes) -> str:
     if isinstance(reason, dict):
         reason = reason.get("message")
     return reason[:_QUOTED_CHARS] if isinstance(reason, str) else "no reason given"
+
+
+def runner_died(error: str) -> bool:
+    """Whether an error says that the process of the model ended at its work. Ollama starts another one for the next request."""
+    return error.startswith(_RUNNER_DIED)
 
 
 def unload_reply(route: Route, model: str, created_at: str) -> bytes:

@@ -24,7 +24,7 @@ MIN_PROMPT_TOKENS = 64
 FACTORS = (0.2, 5.0)
 """A count outside this range of the guess says more about the guess (images, a cut prompt) than about the model."""
 UNBOUNDED_OUTPUT_TOKENS = 8192.0
-"""What an answer without a limit is taken to reach at most, when it is decided that it takes too long."""
+"""What an answer without a limit is taken to reach at least, when it is decided that it takes too long."""
 PESSIMISTIC_TOKENS_PER_S = 10.0
 """Speed of a model that was never measured, for the same purpose: twice that of a large one split with the CPU, since the executor
 doubles the limit."""
@@ -117,11 +117,14 @@ class Estimates:
         prompt_s = self.prompt_s(item, model) if item.prompt_tokens else 0.0
         return prompt_s + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
-    def limit_s(self, item: QueueItem, model: str) -> float:
-        """The most seconds that a healthy answer can be expected to take: its output limit at the model's learned speed."""
+    def limit_s(self, item: QueueItem, model: str, context_tokens: int = 0) -> float:
+        """The most seconds that a healthy answer can be expected to take: its output limit at the model's learned speed.
+
+        Without a limit of its own an answer can fill the context of the model.
+        """
         output = 0.0
         if item.kind is _GENERATE:
-            output = UNBOUNDED_OUTPUT_TOKENS if item.max_tokens is None else min(item.max_tokens, MOST)
+            output = max(UNBOUNDED_OUTPUT_TOKENS, context_tokens) if item.max_tokens is None else min(item.max_tokens, MOST)
         return self.prompt_s(item, model) + output / self._decode_tps.get(model, PESSIMISTIC_TOKENS_PER_S)
 
     def export(self) -> dict[str, object]:

@@ -30,12 +30,13 @@ PART = Part(
         row(
             "F-18",
             "it accepts and never answers",
-            "the model is unloaded and loaded again, the request sent once more, then given up",
+            "the model is unloaded and loaded again, the request sent once more, then given up; one that works is left alone",
             in_every_phase("call silent", "two calls silent"),
             shown(
                 FAULTS,
                 "a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once_more",
                 "a_model_that_stays_silent_twice_fails_the_request_and_serves_the_next",
+                "a_whole_answer_gets_twice_the_time_that_its_length_can_take_and_its_healthy_model_stays_loaded",
             ),
         ),
         row(
@@ -44,6 +45,7 @@ PART = Part(
             "seen by the missing progress, healed by a reload, the order kept",
             in_every_phase("unload stuck"),
             shown(HEALS, "a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload"),
+            shown(FAULTS, "a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s"),
             shown(
                 LOADING,
                 "a_model_that_will_not_leave_is_told_again_before_anybody_loses_their_place",
@@ -75,7 +77,9 @@ PART = Part(
             "F-22",
             "out of memory, the runner dies",
             "one more try, then an answer; no reservation is left and no load is repeated for ever",
-            in_every_phase("load fail"),
+            in_every_phase("load fail", "call runner_died", "two calls runner_died"),
+            shown(FAULTS, "an_answer_that_the_model_died_over_is_asked_for_once_more_and_then_told_in_the_servers_words"),
+            shown(HEALS, "a_runner_that_dies_over_a_whole_answer_is_asked_once_more_and_the_caller_sees_nothing_of_it"),
             shown(
                 "scheduling/test_faults",
                 "a_load_that_fails_is_tried_once_more_after_two_seconds",

@@ -38,6 +38,9 @@ class OllamaSettings:
     """Seconds without any byte before a model counts as stuck (prompt time is added for long prompts). hot"""
     idle_timeout_s: float = 120.0
     """Seconds between two chunks of a running answer. hot"""
+    answer_timeout_s: float | None = None
+    """Seconds that an answer may take which does not stream; unset is twice what its longest form should take, 30 at least. A stream has
+    no such limit: it ends when it stops moving. hot"""
 
 
 class LogFormat(StrEnum):
