@@ -12,7 +12,7 @@ from math import inf
 from hearth.alarm import Alarm
 from hearth.clock import Clock
 from hearth.config.settings import SchedulerSettings, Settings, load_options
-from hearth.errors import BackendError, ModelNotFound
+from hearth.errors import BackendError, BackendTimeout, ModelNotFound
 from hearth.events import BackendCameUp, BackendWentDown, ModelOffloaded, ResidencyDrifted
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
@@ -117,13 +117,17 @@ class BackendWatch:
 
     async def look(self) -> None:
         """One look, reported as facts and events."""
+        version = ""
         try:
             version = await self._control.version()
             await self.refresh_installed()
             begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
             seen = await self._control.resident()
         except BackendError as error:
-            self._went_down(error)
+            if version and isinstance(error, BackendTimeout):
+                self._came_up(version)  # a model hangs, and what asks for it too; the work on it notices
+            else:
+                self._went_down(error)
             return
         before, self._resident = self._named(self._resident), seen
         if moving is None and self._state.residency.swaps_begun == begun_before:

@@ -188,7 +188,7 @@ class ModelControl(Protocol):
         """The models on disk, as the backend lists them."""
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """What is in memory now."""
+        """What is in memory now. Raises BackendTimeout where the backend is there and does not say, as Ollama while a model hangs."""
 
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
         """Ask for `model` to be loaded and kept; returns when the backend says so.

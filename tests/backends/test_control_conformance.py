@@ -21,6 +21,7 @@ from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault, UnloadFa
 
 LOAD_S = 0.02
 LONG_S = 30.0
+SILENT_S = 0.05
 
 
 class Bench(Protocol):
@@ -91,12 +92,19 @@ class Front:
         known = self._fake.gpu.models.get(model)
         if peer.path == "/api/generate" and known is not None and known.embedding_only:
             return wire.error(peer.path, 400, f'"{model}" does not support generate')
-        if peer.json["keep_alive"] == 0:
+        if peer.json.get("prompt"):
+            await self._make_a_token(peer)
+        elif peer.json["keep_alive"] == 0:
             await self._fake.unload(model)
         else:
             assert peer.json["keep_alive"] == -1
             await self._load(peer, LoadOptions(num_ctx=peer.json.get("options", {}).get("num_ctx")))
         return wire.Answer(status=200, headers=((b"content-length", b"2"),), chunks=(b"{}",))
+
+    async def _make_a_token(self, peer: Peer) -> None:
+        assert (peer.json["raw"], peer.json["stream"], peer.json["options"]["num_predict"]) == (True, False, 1)
+        if not await self._fake.probe(peer.json["model"], LoadOptions(num_ctx=peer.json["options"].get("num_ctx")), 0.0):
+            await peer.left()
 
     async def _load(self, peer: Peer, options: LoadOptions) -> None:
         loading = asyncio.ensure_future(self._fake.load(peer.json["model"], options, LONG_S))
@@ -153,6 +161,14 @@ async def test_a_model_that_only_embeds_can_be_loaded_and_dropped(bench: Bench) 
     await bench.control.unload("emb")
     await bench.world.settled()
     assert await bench.control.resident() == ()
+
+
+async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(bench: Bench) -> None:
+    await bench.control.load("a", LoadOptions(), LONG_S)
+    assert await bench.control.probe("a", LoadOptions(num_ctx=2048), LONG_S)
+    bench.world.wedge("a")
+    assert not await bench.control.probe("a", LoadOptions(), SILENT_S)
+    assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
 
 
 async def test_a_dropped_model_stays_listed_until_its_memory_is_free(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from hearth.backends.ollama_control import OllamaControl
-from hearth.errors import BackendGone, BackendProtocolError, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.types import InstalledModel, LoadOptions, ResidentModel
 from tests.backends.stub_server import Peer, Serve, StubServer, saying, saying_and_waiting
 from tests.dialects.captured import captured
@@ -68,8 +68,9 @@ async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]
 
 
 @pytest.mark.parametrize("asked", READS)
-async def test_a_server_that_accepts_and_says_nothing_is_unreachable(asked: Asked) -> None:
-    assert type(await failure(saying_and_waiting(), asked, SILENT_S)) is BackendUnreachable
+async def test_a_server_that_accepts_and_says_nothing_is_unreachable_and_one_that_lists_nothing_is_late(asked: Asked) -> None:
+    late = BackendUnreachable if asked is OllamaControl.version else BackendTimeout
+    assert type(await failure(saying_and_waiting(), asked, SILENT_S)) is late
 
 
 async def test_an_answer_that_comes_byte_by_byte_for_ever_is_not_waited_for() -> None:

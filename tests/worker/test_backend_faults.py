@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
 from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemResent, ResidencyDrifted
 from hearth.executor import PROBE_S
-from hearth.types import Outcome
-from tests.support.fake_ollama import CallFault, FakeModel
+from hearth.types import Outcome, ResidentModel
+from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, text_of
 
@@ -263,6 +265,24 @@ async def test_a_slow_stream_that_keeps_coming_is_left_alone():
         body = await body_of(house.submit("a", stream=True, service_s=200.0, chunks=25, max_tokens=1))
         assert len(body.splitlines()) == 26
         assert house.now == 200.0
+
+
+class Listless(FakeOllama):
+    """Answers, and says nothing about its models."""
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        if asyncio.get_running_loop().time() > 1.0:
+            raise BackendTimeout
+        return await super().resident()
+
+
+@in_virtual_time
+async def test_a_server_that_answers_is_not_down_because_a_model_hangs_and_keeps_its_lists_to_itself():
+    async with House("a", resident=("a",), ollama=Listless) as house:
+        await sleep_until(20.0)
+        assert house.gateway.ready() == (True, "")
+        assert house.events.of(BackendWentDown) == house.events.of(ResidencyDrifted) == []
+        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
 
 
 @in_virtual_time

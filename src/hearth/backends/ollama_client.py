@@ -89,7 +89,8 @@ class DataPath(httpx.AsyncBaseTransport):
 class ControlClient(ollama.AsyncClient):
     """All timeouts are whole calls, in seconds.
 
-    The reading methods raise BackendUnreachable (no connection, or no answer within `timeout_s`), BackendGone, BackendProtocolError.
+    The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`; `server_version`, which needs
+    nothing of any model: BackendUnreachable), BackendGone, BackendProtocolError.
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
@@ -99,7 +100,10 @@ class ControlClient(ollama.AsyncClient):
 
     async def server_version(self) -> str:
         """The version that the server reports."""
-        version = await self._read(self._version_said())
+        try:
+            version = await self._read(self._version_said())
+        except BackendTimeout as error:
+            raise BackendUnreachable from error
         if not version:
             raise BackendProtocolError("The model server does not say its version: is it an Ollama?")
         return version
@@ -171,10 +175,7 @@ class ControlClient(ollama.AsyncClient):
         await _in_our_terms(self._send("POST", path, body), timeout_s)
 
     async def _read(self, call: Coroutine[object, object, T]) -> T:
-        try:
-            return await _in_our_terms(call, self._timeout_s)
-        except BackendTimeout as error:
-            raise BackendUnreachable from error
+        return await _in_our_terms(call, self._timeout_s)
 
     async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
         answer = await self._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # untyped in the package

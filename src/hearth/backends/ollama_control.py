@@ -40,11 +40,11 @@ class OllamaControl:
         return await self._owned(self._client().server_version())
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        """Raises BackendUnreachable, BackendGone, BackendProtocolError."""
+        """Raises BackendUnreachable, BackendTimeout, BackendGone, BackendProtocolError."""
         return await self._owned(self._client().installed())
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """Raises BackendUnreachable, BackendGone, BackendProtocolError."""
+        """Raises BackendUnreachable, BackendTimeout, BackendGone, BackendProtocolError."""
         return await self._owned(self._client().resident())
 
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
