@@ -222,6 +222,7 @@ async def test_managing_models_needs_an_admin_key_even_on_loopback_and_the_answe
     got = await ask(app, "POST", path, CHAT)
     assert got.status == 403
     assert "hearth admin key new" in got.json["error"]
+    assert f"OLLAMA_HOST={gateway.config.settings.ollama.url}" in got.json["error"]
     assert gateway.backend.calls == []
 
 

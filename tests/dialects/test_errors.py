@@ -90,7 +90,8 @@ def test_an_address_that_does_not_exist_answers_plain_text_in_every_dialect(dial
 def test_what_ollama_never_answers_has_the_types_of_the_original_apis(error: HearthError, openai: str, anthropic: str) -> None:
     assert rendered(Dialect.OPENAI, error)["error"]["type"] == openai
     assert rendered(Dialect.ANTHROPIC, error)["error"]["type"] == anthropic
-    assert rendered(Dialect.OLLAMA, error) == {"error": error.message}
+    shown_by_the_cli = {"status": error.message} if error.status == 401 else {}
+    assert rendered(Dialect.OLLAMA, error) == {"error": error.message, **shown_by_the_cli}
 
 
 def test_an_anthropic_error_carries_the_request_id() -> None:

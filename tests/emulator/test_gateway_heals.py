@@ -239,6 +239,18 @@ async def test_an_ollama_that_is_busy_for_a_moment_is_asked_once_more_and_the_ca
     assert {event.reason for event in house.recorder.of(ItemResent)} == {"backend_busy"}
 
 
+async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_says_who_comes_first_where_somebody_does(build) -> None:
+    house = await build()
+    stream = await house.caller.begin_stream()
+    refused = await house.caller.post("/api/generate", model="a", keep_alive=0)
+    assert (refused["status"], refused["error"]) == (409, "a:latest is in use: 1 request runs on it")
+    stream.close()
+    await until(lambda: not house.emulator.in_flight)
+
+    assert (await house.caller.post("/api/generate", model="a", keep_alive=0))["done_reason"] == "unload"
+    await until(lambda: not house.emulator.resident)
+
+
 async def test_a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from(build) -> None:
     house = await build()
     direct = Caller(house.caller.session, house.direct_url)

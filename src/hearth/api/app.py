@@ -39,7 +39,7 @@ from hearth.gateway import Gateway
 
 _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
-    "and send it as Authorization: Bearer KEY"
+    "and send it as Authorization: Bearer KEY; or ask Ollama itself (the `ollama` command sends no key): OLLAMA_HOST={url}"
 )
 
 
@@ -137,7 +137,7 @@ class HearthApp:
     def _enter(self, visit: Visit, identity: Identity, address: Address | None) -> Awaitable[None]:
         if address is None:
             raise NotFound(PAGE_NOT_FOUND)
-        _check_access(identity, address)
+        self._check_access(identity, address)
         handler = address.handler(visit.method)
         if handler is None:
             allow = ", ".join(sorted(address.handlers)).encode("ascii")
@@ -145,16 +145,15 @@ class HearthApp:
         check_media(visit.method, visit.headers, binary=address.binary, form=address.form)
         return handler(visit, identity)
 
+    def _check_access(self, identity: Identity, address: Address) -> None:
+        if address.access is Access.ADMIN and not identity.admin:
+            raise Forbidden("this needs an admin key")
+        if address.access is Access.MODEL_MANAGER and not identity.may_manage_models:
+            raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
+
     def _report(self, visit: Visit, fault: Exception) -> None:
         where = f"{visit.method} {visit.path[:PATH_SHOWN]}"
         self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
-
-
-def _check_access(identity: Identity, address: Address) -> None:
-    if address.access is Access.ADMIN and not identity.admin:
-        raise Forbidden("this needs an admin key")
-    if address.access is Access.MODEL_MANAGER and not identity.may_manage_models:
-        raise Forbidden(_MANAGEMENT_TEXT)
 
 
 def _place_of(fault: Exception) -> str:

@@ -57,8 +57,7 @@ class Inference:
         envelope, replayable = await self._read(route, await visit.body(settings.server), identity, settings)
         if envelope.kind is WorkKind.UNLOAD:
             check_model(identity, envelope.model)
-            await self._gateway.resolve(envelope.model)
-            await self._answer_unload(visit, route, envelope)
+            await self._unload(visit, route, envelope)
             return None
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
         ticket = await submit(
@@ -76,8 +75,12 @@ class Inference:
         moved, replayable = await _parse(route, on_model(body, stand_in), settings, self._gateway.name_of)
         return replace(moved, rewritten=(*moved.rewritten, "model")), replayable
 
-    async def _answer_unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
-        """Residency is the scheduler's business: the caller hears what Ollama would say, and nothing is unloaded."""
+    async def _unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
+        """Have the model go, as `ollama stop` wants it. Raises ModelNotFound, and OrderRefused where it is in use or the owner has pinned it.
+
+        Whoever may use a model may also ask for another one in its place, so this gives nobody more than they had.
+        """
+        await self._gateway.orders.unload(envelope.model)
         body = unload_reply(route, envelope.model, wire_time(self._gateway.clock))
         await visit.answer.whole(200, (_NATIVE_JSON, (b"x-request-id", visit.request_id.encode("ascii"))), body)
 

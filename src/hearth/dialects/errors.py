@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 
 from hearth.dialects.demands import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
@@ -79,7 +80,8 @@ def stream_error(route: Route, error: HearthError, request_id: RequestId) -> byt
 
 def _shape(dialect: Dialect, error: HearthError, request_id: RequestId) -> JsonObject:
     if dialect is Dialect.OLLAMA:
-        return {"error": error.message}
+        # Of a 401 the `ollama` command shows `status` alone (`AuthorizationError` in api/types.go), else "something went wrong".
+        return {"error": error.message} | ({"status": error.message} if error.status == HTTPStatus.UNAUTHORIZED else {})
     if dialect is Dialect.OPENAI:
         code = _OPENAI_CODES.get(error.status)
         return {"error": {"message": error.message, "type": _type(_OPENAI_TYPES, error.status), "param": None, "code": code}}
