@@ -12,7 +12,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from hearth.backends.ollama_control import OllamaControl
-from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.errors import (
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+    HearthError,
+    ModelNotFound,
+    SwapFailed,
+    SwapTimedOut,
+)
 from hearth.types import InstalledModel, LoadOptions, ResidentModel
 from tests.backends.stub_server import Peer, Serve, StubServer, saying, saying_and_waiting
 from tests.dialects.captured import captured
