@@ -50,6 +50,7 @@ class BackendWatch:
         self._one_of: dict[str, str] = {}
         self._resident: tuple[ResidentModel, ...] = ()
         self._offloaded: frozenset[str] = frozenset()
+        self._swaps_begun = -1
         self._up: bool | None = None
         self._down_since = 0.0
         self._version = ""
@@ -133,6 +134,9 @@ class BackendWatch:
         if moving is None and self._state.residency.swaps_begun == begun_before:
             self._note_offloaded(before)
             self._reconcile()
+            if self._swaps_begun == begun_before:  # else it may be we who loaded it
+                self._note_reloaded(before)
+        self._swaps_begun = begun_before
         self._came_up(version)
 
     async def refresh_installed(self) -> None:
@@ -185,6 +189,15 @@ class BackendWatch:
                 self._events.emit(ModelOffloaded(at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib))
         self._offloaded = offloaded
         self._tracker.record_offloaded(offloaded)
+
+    def _note_reloaded(self, before: dict[str, ResidentModel]) -> None:
+        """Ollama loads a model anew, unasked, for a request that wants another context than it has: native ones bring a pinned `num_ctx`."""
+        there = {name: model.context_tokens for name, model in self._named(self._resident).items() if model.context_tokens}
+        had = {name: model.context_tokens for name, model in before.items() if model.context_tokens}
+        changed = tuple(f"{name} ({had[name]} -> {there[name]} tokens)" for name in had if there.get(name, had[name]) != had[name])
+        if changed:
+            self._tracker.record_drift()
+            self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=(), vanished=(), reloaded=changed))
 
     def _reconcile(self) -> None:
         """Tell the scheduler what is really in memory. A model that work runs on is left to that work to find gone."""

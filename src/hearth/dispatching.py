@@ -30,7 +30,7 @@ from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.preemption import protected
 from hearth.scheduling.state import State
 from hearth.swapper import Swapper
-from hearth.types import Band, Outcome, Sequence
+from hearth.types import Band, Dialect, Outcome, Sequence
 from hearth.work import Work
 
 RETRY_AFTER_SWAP_S = 30.0
@@ -50,6 +50,7 @@ class Dispatching:
         chronicle: Chronicle,
         arm: Callable[[float | None], None],
         post: Callable[[Input], None],
+        look_at_backend: Callable[[], None],
     ) -> None:
         self.chronicle = chronicle
         self._state = state
@@ -58,6 +59,8 @@ class Dispatching:
         self._swapper = swapper
         self._arm = arm
         self._post = post
+        self._look_at_backend = look_at_backend
+        self._last_dialect: dict[str, Dialect] = {}
 
     def record(self, fact: Input, now: float) -> None:
         """Note what a fact means, the scheduler having folded it in."""
@@ -155,6 +158,10 @@ class Dispatching:
         if work.status is not None and work.status >= 400:
             work.error = _error_of_status(work.status)
         self.end(work, Outcome.COMPLETED if work.error is None else Outcome.FAILED, now)
+        model, dialect = work.model or "", work.item.dialect
+        if self._last_dialect.get(model, dialect) is not dialect:
+            self._look_at_backend()  # another dialect may mean another context length, for which Ollama loads a model anew unasked
+        self._last_dialect[model] = dialect
 
     def _back_in_line(self, fact: Input, sequence: Sequence, now: float) -> None:
         """The attempt is over; where the item waits again, say why."""

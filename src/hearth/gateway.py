@@ -118,7 +118,7 @@ class Gateway:
             name_of=self.name_of,
             fingerprint_of=self._fingerprint_of,
             extra_status=self.status_beside_queue,
-            on_backend_down=self._look_at_backend,
+            look_at_backend=self._look_at_backend,
         )
 
     def _backend_watch(self, control: ModelControl) -> BackendWatch:
@@ -310,7 +310,7 @@ class Gateway:
         return self.config.settings
 
     def _look_at_backend(self) -> None:
-        """Work has found it down: know it at once, and look for its return at the faster beat."""
+        """Work has found it down or changed: know it at once, and look for its return at the faster beat."""
         if self._watch.up:
             self._watch.poke()
 

@@ -50,7 +50,7 @@ class LLMQueueWorker:
     Args:
         name_of: the installed name of a model as callers write it, None where it is not installed.
         fingerprint_of: what decides the text of a seeded run on a model, besides the request.
-        on_backend_down: called when work finds that the backend does not answer.
+        look_at_backend: called when work finds that the backend does not answer, and when what is in memory has changed or may have.
         extra_status: what `get_status` shows beside the queue and the GPU.
         on_decision: called after each decision with the instant and the actions, for tests and recordings.
     """
@@ -67,7 +67,7 @@ class LLMQueueWorker:
         name_of: Callable[[str], str | None] = canonical_model,
         fingerprint_of: Callable[[str], str] = canonical_model,
         extra_status: Callable[[], dict[str, object]] = dict,
-        on_backend_down: Callable[[], None] = lambda: None,
+        look_at_backend: Callable[[], None] = lambda: None,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
         self._mailbox = Mailbox(self._take)
@@ -89,9 +89,9 @@ class LLMQueueWorker:
             fingerprint_of=fingerprint_of,
             probe=control.probe,
         )
+        self._look_at_backend = look_at_backend
         self._dispatching = self._hands(control)
         self._extra_status = extra_status
-        self._on_backend_down = on_backend_down
         self._on_decision = on_decision
         self._futures = Futures()
         self._arriving = Arriving()
@@ -114,6 +114,7 @@ class LLMQueueWorker:
             chronicle=self._chronicle,
             arm=self._arm,
             post=self.post,
+            look_at_backend=self._look_at_backend,
         )
 
     # The way in.
@@ -295,8 +296,8 @@ class LLMQueueWorker:
 
     def _apply(self, fact: Input, now: float) -> None:
         actions = self.scheduler.handle(fact, now)
-        if isinstance(fact, inputs.BackendDown):
-            self._on_backend_down()
+        if isinstance(fact, inputs.BackendDown | inputs.Loaded):
+            self._look_at_backend()
         elif isinstance(fact, inputs.PolicyChanged):
             self.tracker.update(fact.settings.gpu.home_model, fact.settings.gpu.alerts)
         elif isinstance(fact, inputs.Scheduled) and fact.comes:

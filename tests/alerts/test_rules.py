@@ -150,6 +150,8 @@ def test_texts_say_what_an_owner_needs():
     assert only(ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",))).text.startswith("Somebody else loaded a, b and unloaded c.")
     gone = only(ResidencyDrifted(at=1.0, appeared=(), vanished=("a", "b")))
     assert gone.text == "a, b left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
+    anew = only(ResidencyDrifted(at=1.0, appeared=(), vanished=(), reloaded=("a (8192 -> 4096 tokens)",)))
+    assert anew.text.startswith("Ollama loaded anew, with another context: a (8192 -> 4096 tokens). Give the model itself its num_ctx")
     assert gone.title == "Models changed without Hearth"
     problems = ConfigRejected(at=1.0, problems=("f:1: a: no", "f:2: b: no", "f:3: c: no", "f:4: d: no"))
     assert only(problems).text.endswith("f:1: a: no; f:2: b: no; f:3: c: no; and 1 more.")

@@ -28,7 +28,7 @@ from hearth.config.settings import (
 )
 from hearth.emulator import Emulator, parse_quirk
 from hearth.errors import BackendGone
-from hearth.events import ItemResent, SwapCompleted, SwapFailed
+from hearth.events import ItemResent, ResidencyDrifted, SwapCompleted, SwapFailed
 from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_stream, loaded_names, model
 from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
@@ -55,12 +55,17 @@ async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -
     async with AsyncExitStack() as stack:
 
         async def build(
-            *quirks: str, parallel: int = 1, first_byte_timeout_s: float = 30.0, swap_timeout_s: float = 30.0, **facts: Any
+            *quirks: str,
+            parallel: int = 1,
+            first_byte_timeout_s: float = 30.0,
+            swap_timeout_s: float = 30.0,
+            num_ctx: int | None = None,
+            **facts: Any,
         ) -> House:
             models = [model("a", **{**SLOW, **facts}), model("b", **SLOW)]
             emulator, url = await start_emulator(models, quirks=frozenset(map(parse_quirk, quirks)), num_parallel=parallel)
             recorder = Recorder()
-            config = GatewayConfig(settings=_settings(parallel, first_byte_timeout_s, swap_timeout_s))
+            config = GatewayConfig(settings=_settings(parallel, first_byte_timeout_s, swap_timeout_s, num_ctx))
             gateway = running_gateway(config, port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(recorder,))
             _, gateway_url = await stack.enter_async_context(gateway)
             return House(emulator, url, Caller(session, gateway_url), recorder)
@@ -68,10 +73,10 @@ async def build(start_emulator: StartEmulator, session: aiohttp.ClientSession) -
         yield build
 
 
-def _settings(parallel: int, first_byte_timeout_s: float, swap_timeout_s: float) -> Settings:
+def _settings(parallel: int, first_byte_timeout_s: float, swap_timeout_s: float, num_ctx: int | None) -> Settings:
     return Settings(
         gpu=GpuSettings(home_model="", swap_timeout_s=swap_timeout_s, swap_cost_prior_s=0.1, parallel=parallel),
-        models=MappingProxyType({"a": ModelSettings(parallel=parallel)}),
+        models=MappingProxyType({"a": ModelSettings(parallel=parallel, num_ctx=num_ctx)}),
         ollama=OllamaSettings(first_byte_timeout_s=first_byte_timeout_s),
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1000, requests_per_hour=1000)),
         server=ServerSettings(shutdown_grace_s=0.05),
@@ -237,6 +242,19 @@ async def test_an_ollama_that_is_busy_for_a_moment_is_asked_once_more_and_the_ca
 
     assert [answer["done"] for answer in answers] == [True, True]
     assert {event.reason for event in house.recorder.of(ItemResent)} == {"backend_busy"}
+
+
+async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_reload_at_every_change_of_dialect(build) -> None:
+    house = await build(num_ctx=2048)
+    await house.caller.generate("a")
+
+    for path in ("/v1/messages", "/api/generate", "/v1/chat/completions"):
+        seen = len(house.recorder.of(ResidencyDrifted))
+        await house.caller.stream(path)
+        await until(lambda seen=seen: len(house.recorder.of(ResidencyDrifted)) > seen)
+
+    pinned, own = "a:latest (8192 -> 2048 tokens)", "a:latest (2048 -> 8192 tokens)"
+    assert [drift.reloaded for drift in house.recorder.of(ResidencyDrifted)] == [(own,), (pinned,), (own,)]
 
 
 async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_says_who_comes_first_where_somebody_does(build) -> None:

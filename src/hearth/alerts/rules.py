@@ -122,6 +122,11 @@ def _drifted(event: ResidencyDrifted) -> tuple[Alert, ...]:
 
 def _changes(event: ResidencyDrifted) -> str:
     """What only vanished may have gone down with a model server that was back before it was missed."""
+    if event.reloaded:
+        anew = shown(", ".join(event.reloaded))
+        return (
+            f"Ollama loaded anew, with another context: {anew}. Give the model itself its num_ctx (docs/clients/index.md), or this repeats."
+        )
     gone = shown(", ".join(event.vanished))
     if not event.appeared:
         return f"{gone} left the memory, and not by Hearth: the model server was restarted, or another program unloads models."

@@ -42,10 +42,11 @@ class SwapFailed(Event):
 
 @value
 class ResidencyDrifted(Event):
-    """The backend's memory changed without us: somebody else loaded or unloaded a model."""
+    """The backend's memory changed without us: somebody else loaded or unloaded a model, or had it loaded anew with another context."""
 
     appeared: tuple[str, ...]
     vanished: tuple[str, ...]
+    reloaded: tuple[str, ...] = ()
 
 
 @value

@@ -141,7 +141,9 @@ RESERVED = _gauge("hearth_model_reserved_bytes", "GPU memory that is set aside f
 SLOTS = _gauge("hearth_model_slots", "Requests that a resident model takes at once.", "model")
 HOME = _gauge("hearth_home_resident", "1 while the home model is the loaded one.")
 OFFLOADED = _gauge("hearth_models_offloaded", "Resident models that run on the CPU, in part or in whole.")
-DRIFTS = _counter("hearth_residency_drifts_total", "Times that somebody else loaded or unloaded a model.")
+DRIFTS = _counter(
+    "hearth_residency_drifts_total", "Times that somebody else loaded or unloaded a model, or Ollama loaded one anew with another context."
+)
 
 # The model server and the card.
 
