@@ -191,7 +191,7 @@ class BackendWatch:
         self._tracker.record_offloaded(offloaded)
 
     def _note_reloaded(self, before: dict[str, ResidentModel]) -> None:
-        """Ollama loads a model anew, unasked, for a request that wants another context than it has: native ones bring a pinned `num_ctx`."""
+        """Ollama loads a model anew, unasked, for a request that wants another context: native ones bring a pinned `num_ctx`."""
         there = {name: model.context_tokens for name, model in self._named(self._resident).items() if model.context_tokens}
         had = {name: model.context_tokens for name, model in before.items() if model.context_tokens}
         changed = tuple(f"{name} ({had[name]} -> {there[name]} tokens)" for name in had if there.get(name, had[name]) != had[name])

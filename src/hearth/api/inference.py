@@ -76,7 +76,7 @@ class Inference:
         return replace(moved, rewritten=(*moved.rewritten, "model")), replayable
 
     async def _unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
-        """Have the model go, as `ollama stop` wants it. Raises ModelNotFound, and OrderRefused where it is in use or the owner has pinned it.
+        """Have the model go, as `ollama stop` wants it. Raises ModelNotFound, and OrderRefused where it is in use or pinned.
 
         Whoever may use a model may also ask for another one in its place, so this gives nobody more than they had.
         """

@@ -89,8 +89,8 @@ class DataPath(httpx.AsyncBaseTransport):
 class ControlClient(ollama.AsyncClient):
     """All timeouts are whole calls, in seconds.
 
-    The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`; `server_version`, which needs
-    nothing of any model: BackendUnreachable), BackendGone, BackendProtocolError.
+    The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`, which is BackendUnreachable
+    in `server_version`: that needs nothing of any model), BackendGone, BackendProtocolError.
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
