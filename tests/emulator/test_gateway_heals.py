@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -244,14 +245,17 @@ async def test_an_ollama_that_is_busy_for_a_moment_is_asked_once_more_and_the_ca
     assert {event.reason for event in house.recorder.of(ItemResent)} == {"backend_busy"}
 
 
+def seen(house: House, count: int) -> bool:
+    return len(house.recorder.of(ResidencyDrifted)) >= count
+
+
 async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_reload_at_every_change_of_dialect(build) -> None:
     house = await build(num_ctx=2048)
     await house.caller.generate("a")
 
-    for path in ("/v1/messages", "/api/generate", "/v1/chat/completions"):
-        seen = len(house.recorder.of(ResidencyDrifted))
+    for count, path in enumerate(("/v1/messages", "/api/generate", "/v1/chat/completions"), start=1):
         await house.caller.stream(path)
-        await until(lambda seen=seen: len(house.recorder.of(ResidencyDrifted)) > seen)
+        await until(partial(seen, house, count))
 
     pinned, own = "a:latest (8192 -> 2048 tokens)", "a:latest (2048 -> 8192 tokens)"
     assert [drift.reloaded for drift in house.recorder.of(ResidencyDrifted)] == [(own,), (pinned,), (own,)]

@@ -81,7 +81,8 @@ def stream_error(route: Route, error: HearthError, request_id: RequestId) -> byt
 def _shape(dialect: Dialect, error: HearthError, request_id: RequestId) -> JsonObject:
     if dialect is Dialect.OLLAMA:
         # Of a 401 the `ollama` command shows `status` alone (`AuthorizationError` in api/types.go), else "something went wrong".
-        return {"error": error.message} | ({"status": error.message} if error.status == HTTPStatus.UNAUTHORIZED else {})
+        shown: JsonObject = {"status": error.message} if error.status == HTTPStatus.UNAUTHORIZED else {}
+        return {"error": error.message, **shown}
     if dialect is Dialect.OPENAI:
         code = _OPENAI_CODES.get(error.status)
         return {"error": {"message": error.message, "type": _type(_OPENAI_TYPES, error.status), "param": None, "code": code}}
