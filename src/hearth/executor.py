@@ -165,10 +165,10 @@ class Executor:
                 raise FirstByteTimeout from error
             raise BackendTimeout from error
         finally:
+            if exchange is not None and work.item.streaming and not whole:
+                self._suspects.add(work.model or "")
             if exchange is not None:
                 exchange.close()
-                if work.item.streaming and not whole:
-                    self._suspects.add(work.model or "")
 
     def _is_suspect(self, work: Work) -> bool:
         """A stream was cut off on its model, by which Ollama may lose a slot for good, and nothing runs that a probe would wait for.
