@@ -150,7 +150,7 @@ PART = Part(
                 CONNECTIONS,
                 "two_requests_in_one_packet_are_answered_in_their_order",
                 "a_connection_goes_on_after_a_refusal",
-                "an_upgrade_that_is_offered_is_not_taken_up_and_the_connection_goes_on_or_ends",
+                "an_offer_of_http_2_is_not_taken_up_and_the_request_is_answered",
                 "what_is_in_one_packet_with_many_offers_of_http_2_is_all_answered",
                 "a_body_that_follows_an_offer_of_http_2_is_read",
             ),
