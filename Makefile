@@ -2,7 +2,15 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Counts packages while pip works, and says in one line what stopped it.
+INSTALL = @{ $(PIP) install --retries 2 --progress-bar off $(1) 2>&1; echo "exit $$?"; } | awk ' \
+	/^Collecting / { printf "\r  %d packages", ++n; fflush() } \
+	/^ERROR|^error/ { wrong = wrong "\n" $$0 } \
+	/NewConnectionError|NameResolutionError|Network is unreachable|ConnectTimeout/ { offline = 1 } \
+	/^exit / { code = $$2 } \
+	END { if (n) print ""; if (code && offline) print "no network: pip reaches no package index; connect, then run the same command again"; \
+		else if (code) print "pip failed:" wrong; exit code }' >&2
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -67,11 +75,11 @@ $(VENV)/bin/python:
 
 $(VENV)/.run: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing what Hearth needs (half a minute the first time)"
-	@$(PIP) install --require-hashes -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation -e .
+	$(call INSTALL,--require-hashes -r requirements.lock)
+	$(call INSTALL,--no-deps --no-build-isolation -e .)
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.run
 	@echo "installing what the tests need"
-	@$(PIP) install --require-hashes -r requirements-dev.lock
+	$(call INSTALL,--require-hashes -r requirements-dev.lock)
 	@touch $@

@@ -66,7 +66,9 @@ def test_an_override_replaces_only_what_it_names():
 
 
 def test_a_default_that_names_no_number_means_the_default_of_the_settings():
-    assert RateLimiter(limits(minute=None, hour=None)).get_usage("a", 0.0) == CallerUsage(minute=0, minute_limit=10, hour=0, hour_limit=100)
+    assert RateLimiter(limits(minute=None, hour=None)).get_usage("a", 0.0) == CallerUsage(
+        minute=0, minute_limit=120, hour=0, hour_limit=2000
+    )
 
 
 def test_a_limit_of_zero_refuses_always_and_advises_one_hour():

@@ -13,7 +13,7 @@ from hearth.alarm import Alarm
 from hearth.clock import Clock
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.errors import BackendError, BackendTimeout, ModelNotFound
-from hearth.events import BackendCameUp, BackendWentDown, ModelOffloaded, ResidencyDrifted
+from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
 from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, PolicyChanged, Unloaded
@@ -51,6 +51,7 @@ class BackendWatch:
         self._resident: tuple[ResidentModel, ...] = ()
         self._offloaded: frozenset[str] = frozenset()
         self._swaps_begun = -1
+        self._missing_home = ""
         self._up: bool | None = None
         self._down_since = 0.0
         self._version = ""
@@ -150,9 +151,13 @@ class BackendWatch:
         settings = self._scheduler_settings()
         if settings != before:
             self._post(PolicyChanged(settings=settings))
+        missing = "" if settings.home_installed else settings.gpu.home_model
+        if missing and missing != self._missing_home:
+            self._events.emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
+        self._missing_home = missing
 
     def _scheduler_settings(self) -> SchedulerSettings:
-        return SchedulerSettings.of(self._settings(), self._known_name)
+        return SchedulerSettings.of(self._settings(), self.name_of)
 
     def _known_name(self, model: str) -> str:
         return self.name_of(model) or canonical_model(model)

@@ -212,7 +212,7 @@ class Dispatching:
             case Refusal.INTERRUPTED:
                 return Interrupted(retry_after_s=1.0)
             case Refusal.NO_MODEL:
-                return BadRequest("name a model: none is resident any more, and there is no gpu.home_model")
+                return BadRequest("name a model: none is resident any more, and gpu.home_model is not set or not installed")
             case Refusal.ATTEMPTS_EXHAUSTED:
                 return work.error or BackendError()
 

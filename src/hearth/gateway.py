@@ -22,7 +22,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.reload import Attempt, read_attempt
 from hearth.config.settings import Settings
 from hearth.errors import BackendError, ShuttingDown
-from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping
+from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.jobs.desk import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.observability.fanout import EventFanout
@@ -34,7 +34,7 @@ from hearth.orders import Orders
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import LLMQueueWorker
 from hearth.rate_limiter import HOUR_S, RateLimiter
-from hearth.reloading import ConfigInForce, MakeWatch, Reloader
+from hearth.reloading import ConfigInForce, MakeWatch, Reloader, Vet
 from hearth.scheduling.inputs import TimerFired
 from hearth.supervision import Supervisor
 from hearth.timetable import Timetable
@@ -60,6 +60,8 @@ class Gateway:
         history: the log of ended items, where one is kept; counters begin with what it says of the last hour and day.
         on_stop: what to close at the very end, in this order (adapters, an emulator of our own).
         watching: makes the watch of the file that the configuration was read from; None to read it again on orders only.
+        vet: what speaks against a new configuration beside the present one, where only asking can tell; called in a thread.
+        notes: what the owner should know from the start on.
     """
 
     def __init__(
@@ -74,7 +76,10 @@ class Gateway:
         history: InvocationHistory | None = None,
         on_stop: tuple[Callable[[], Awaitable[None]], ...] = (),
         watching: MakeWatch | None = None,
+        vet: Vet | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
+        self._notes = notes
         self._in_force = ConfigInForce(config, clock=clock, events=events)
         self.backend = backend
         self.clock = clock
@@ -102,7 +107,7 @@ class Gateway:
         self.show("orders", self.orders.shown)
         self._started_at: float | None = None
         self._stopping = False
-        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching)
+        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
         self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
         self.on_reload(self.worker.reload_config)
         self.on_reload(lambda _: self._watch.poke())
@@ -158,6 +163,8 @@ class Gateway:
         if self.history is not None:
             await self._recall(self.history)
         self._started_at = self.clock.monotonic()
+        for note in self._notes:
+            self.events.emit(OwnerWarned(at=self._started_at, text=note))
         await self._watch.look()
         self._supervisor.start("queue", self.worker.run)
         self._supervisor.start("backend watch", self._watch.run)
@@ -342,7 +349,19 @@ class Gateway:
             },
             "backend": self._backend_status(),
             "config": self.config_summary(),
+            "warnings": self.warnings(),
         } | self._parts()
+
+    def warnings(self) -> list[str]:
+        """What the owner should change, each with what to do."""
+        home = self.config.settings.gpu.home_model
+        missing = [f"home model {home} is not installed: ollama pull {home}"] if home and self._watch.name_of(home) is None else []
+        return [*self._notes, *missing]
+
+    @property
+    def model_server(self) -> str:
+        """Its URL."""
+        return self._identity.url
 
     def _parts(self) -> dict[str, object]:
         return {key: part() for key, part in self._shown.items()}

@@ -138,11 +138,13 @@ class Orders:
         """Have a model leave the memory that nobody uses.
 
         Raises:
-            ModelNotFound, OrderRefused: it is not installed, pinned, or somebody uses it.
+            ModelNotFound, OrderRefused: it is not installed, not in memory, pinned, or somebody uses it.
         """
         name = await self._resolve(model)
         self._check_unused(name)
         resident, orders = self._state.residency.residents.get(name), self._state.orders
+        if resident is None and name not in (*orders.wanted, *orders.unwanted):
+            raise OrderRefused(f"{name} is not in memory")
         stays = resident is not None and resident.phase is not Phase.UNLOADING
         if (stays or name in orders.wanted) and name not in orders.unwanted:
             self._say("unload", name, inputs.UnloadOrdered(model=name))

@@ -132,7 +132,7 @@ class LLMQueueWorker:
             self._check_depth(new.lane)
         state = self.scheduler.state
         if new.model is None and state.home is None and not state.residency.residents:
-            raise BadRequest("name a model: none is resident, and there is no gpu.home_model")
+            raise BadRequest("name a model: none is resident, and gpu.home_model is not set or not installed")
         item = item_of(new, self.sequences.take(), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
         work = Work(item=item, call=new.call, reply=reply, told=new.told)
@@ -221,7 +221,7 @@ class LLMQueueWorker:
         """Put another configuration in force; what waits, runs and has been counted stays."""
         self._config = config
         self._mode_read_at = float("-inf")
-        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self._known_name)))
+        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self._name_of)))
 
     # What is going on.
 

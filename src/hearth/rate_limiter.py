@@ -126,6 +126,18 @@ class RateLimiter:
             wait_s = math.nextafter(wait_s, math.inf)
         return wait_s
 
+    def refusal(self, caller: str, now: float) -> str:
+        """Which limit a refused caller has met, and the setting that raises it."""
+        usage = self.get_usage(caller, now)
+        used_up = usage.minute >= usage.minute_limit
+        unit, limit = ("minute", usage.minute_limit) if used_up else ("hour", usage.hour_limit)
+        setting = self._limits.setting_of(caller, f"requests_per_{unit}")
+        return f"{caller} may make {limit} requests in any {unit} ({setting}), and has made them"
+
+    def limits(self, caller: str) -> bool:
+        """Whether the owner has set a limit for this caller; without keys, only such callers are limited."""
+        return self._limits.are_stated(caller)
+
     def get_usage(self, caller: str, now: float) -> CallerUsage:
         """The caller's counters; zeros for one that was not admitted in the last hour. Records nothing."""
         self._advance(now)

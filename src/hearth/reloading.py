@@ -43,6 +43,10 @@ MakeWatch = Callable[[Path, Callable[[bool], None], asyncio.AbstractEventLoop], 
 """A watch of a file that calls back on the loop, with whether its writer still holds it open."""
 
 
+Vet = Callable[[GatewayConfig, GatewayConfig], str | None]
+"""Why a configuration cannot follow another; None where it can."""
+
+
 class ConfigInForce:
     """The one configuration that everybody reads, and its replacement: all of it or nothing, in one piece on the loop.
 
@@ -101,6 +105,7 @@ class Reloader:
     Args:
         in_force: what takes the attempts.
         watching: makes the watch of the file; None to try it on orders only.
+        vet: what speaks against a configuration beside the one in force; called in the thread that reads.
     """
 
     def __init__(
@@ -109,7 +114,9 @@ class Reloader:
         in_force: ConfigInForce,
         clock: Clock,
         watching: MakeWatch | None = None,
+        vet: Vet | None = None,
     ) -> None:
+        self._vet = vet
         config = in_force.config
         self._path = config.source
         self._in_force = in_force
@@ -206,12 +213,17 @@ class Reloader:
     async def _try(self, look: Look | None) -> bool | None:
         """Whether it is in force now; None where the gateway is about to end."""
         whole = partial(read_attempt, None) if look is None or self._path is None else partial(attempt, look, self._path)
-        found = await self._in_thread(whole)
+        found = await self._in_thread(partial(self._vetted, whole, self._in_force.config))
         if self._ended:
             return None
         if look is not None:
             self._plan.tried(look.token)
         return self._in_force.take(found)
+
+    def _vetted(self, read: Callable[[], Attempt], old: GatewayConfig) -> Attempt:
+        found = read()
+        problem = None if found.config is None or self._vet is None else self._vet(found.config, old)
+        return found if problem is None else Attempt(config=None, problems=(problem,))
 
     def _find(self, path: Path) -> tuple[Look, bool]:
         """In the thread: what is there now, and whether we would not hear of changes. The watch first, or a change between is lost."""

@@ -118,7 +118,19 @@ def test_an_external_caller_over_its_limit_hears_when_to_come_back():
     with pytest.raises(RateLimited) as refused:
         admit(identity(), "m", standing(Lane.EXTERNAL), limits, 110.0)
     assert refused.value.retry_after_s == pytest.approx(50.0)
+    assert "may make 2 requests in any minute (rate_limits.default.requests_per_minute)" in refused.value.message
     admit(identity(), "m", standing(Lane.EXTERNAL), limits, 160.0)
+
+
+def test_without_keys_nobody_is_limited_until_the_owner_says_so_and_with_keys_no_person_meets_the_limit():
+    shipped = RateLimiter(RateLimitSettings())
+    for _ in range(5000):
+        admit(LOCAL, "m", standing(Lane.EXTERNAL), shipped, 100.0)
+    for _ in range(120):
+        admit(identity(), "m", standing(Lane.EXTERNAL), shipped, 100.0)
+    for who, limits in ((identity(), shipped), (LOCAL, RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=0))))):
+        with pytest.raises(RateLimited):
+            admit(who, "m", standing(Lane.EXTERNAL), limits, 100.0)
 
 
 def test_internal_work_is_not_rate_limited():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hearth.config.settings import ModelSettings
+from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings
 from hearth.errors import BackendGone, RateLimited
 from hearth.events import RequestRejected
 from hearth.queue import NewItem
@@ -46,7 +46,7 @@ async def test_an_item_number_is_a_number(app):
 
 
 async def test_life_is_public_and_says_loudly_when_the_emulator_answers(gateway, app):
-    assert (await ask(app, "GET", "/healthz", peer="10.0.0.9")).json == {"status": "ok", "emulator": False}
+    assert (await ask(app, "GET", "/healthz", peer="10.0.0.9")).json == {"service": "hearth", "status": "ok", "emulator": False}
     gateway.emulated = True
     said = (await ask(app, "GET", "/healthz", peer="10.0.0.9")).json
     assert said["emulator"] is True
@@ -265,7 +265,9 @@ async def test_a_body_that_is_not_json_is_told_where_it_stops_being_that(app):
     assert got.json == {"error": "the body is not usable JSON: Expecting value at character 11"}
 
 
-async def test_a_completion_counts_against_the_rate_of_its_caller(gateway, app):
+async def test_a_completion_counts_against_the_rate_of_its_caller():
+    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10)))
+    app = gateway.app()
     gateway.worker.serve = answers
     statuses = [(await ask(app, "POST", "/llm/completions", {"prompt": "x"})).status for _ in range(11)]
     assert statuses == [200] * 10 + [429]

@@ -25,9 +25,9 @@ def started(*, authentication: bool = False) -> GatewayStarted:
 def test_it_names_address_backend_policy_home_and_where_clients_point():
     text = shown(started())
     for words in (
-        "listens on http://127.0.0.1:8411",
+        "dashboard: http://127.0.0.1:8411/",
         "Ollama 0.33.0",
-        "adaptive; home model qwen2.5:32b-instruct-q6_K",
+        "adaptive; home model none",
         "config/llm_gateway.yaml",
         "OLLAMA_HOST=http://127.0.0.1:8411",
         "OPENAI_BASE_URL=http://127.0.0.1:8411/v1",

@@ -80,11 +80,13 @@ def test_json_is_the_gateways_own_answer(hearth, logging):
     assert logging.seen[-1]["authorization"] == "Bearer hearth_k"
 
 
-@pytest.mark.parametrize(("status", "text"), [(404, "no log is kept here"), (400, "since: write how long ago"), (503, "not available")])
-def test_a_refusal_ends_with_1_in_the_gateways_words(hearth, logging, status, text):
+@pytest.mark.parametrize(
+    ("status", "text", "code"), [(404, "no log is kept here", 1), (400, "since: write how long ago", 2), (503, "not available", 1)]
+)
+def test_a_refusal_ends_in_the_gateways_words_with_2_where_the_options_are_wrong(hearth, logging, status, text, code):
     logging.put(PAGE, {"error": text}, status)
     result = hearth("log", "--url", logging.url)
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (code, "")
     assert text in result.stderr
 
 

@@ -14,9 +14,14 @@ import pytest
 
 from hearth.bootstrap import running_gateway
 from hearth.bootstrap.models import CONTROL_TIMEOUT_S
+from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode
+from hearth.emulator import Emulator
+from hearth.errors import ConfigError
 from hearth.events import GatewayStarted, GatewayStopped
+from hearth.service_model import default_profiles
 from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
@@ -99,3 +104,38 @@ async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_serv
         writer.close()
     assert events.of(GatewayStarted) == []
     assert len(events.of(GatewayStopped)) == 1
+
+
+async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and_at_reload(tmp_path: Path):
+    file = tmp_path / "config.yaml"
+    file.write_text("storage: {enabled: false}\n")
+    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (_, other):
+        with pytest.raises(ConfigError, match="a Hearth answers at"):
+            async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=other):
+                pass
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match="a Hearth answers at"):
+        async with running_gateway(GatewayConfig(), port=port, backend_mode=BackendMode.OLLAMA, ollama_url=f"http://127.0.0.1:{port}"):
+            pass
+    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (gateway, url):
+        file.write_text(f"storage: {{enabled: false}}\nollama: {{url: '{url}'}}\n")
+        assert not await gateway.reload_file()
+        assert gateway.config.settings.ollama.url == "http://127.0.0.1:11434"
+
+
+async def test_a_second_gateway_on_the_same_ollama_says_so_at_once_and_the_next_one_does_not():
+    async def notes(url: str) -> list[str]:
+        async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url) as (gateway, _):
+            return gateway.warnings()
+
+    emulator = Emulator(default_profiles(), clock=SystemClock())
+    url = await emulator.start("127.0.0.1", 0)
+    try:
+        async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url) as (first, _):
+            assert first.warnings() == []
+            (said,) = await notes(url)
+            assert "schedules the same Ollama" in said
+        assert await notes(url) == []
+    finally:
+        await emulator.stop()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from types import MappingProxyType
 
+import pytest
+
+from hearth.config.checks import effectless
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import parse_config
 from hearth.config.settings import CallerLimits, RateLimitSettings, SchedulerSettings, Settings
@@ -38,14 +41,14 @@ def test_a_caller_without_an_entry_has_the_default_limits() -> None:
 
 def test_what_a_callers_entry_leaves_out_is_the_defaults() -> None:
     config = config_of("rate_limits: {callers: {a: {requests_per_minute: 7}, b: {requests_per_hour: 0}}}")
-    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (7, 100)
-    assert (config.rpm_for_caller("b"), config.rph_for_caller("b")) == (10, 0)
+    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (7, 2000)
+    assert (config.rpm_for_caller("b"), config.rph_for_caller("b")) == (120, 0)
 
 
 def test_a_default_made_by_hand_without_numbers_falls_back_to_the_built_in_ones() -> None:
     limits = RateLimitSettings(default=CallerLimits(), callers=MappingProxyType({}))
     config = GatewayConfig(settings=Settings(rate_limits=limits))
-    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (10, 100)
+    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (120, 2000)
 
 
 def test_active_hours_are_read_in_the_configured_zone() -> None:
@@ -77,3 +80,23 @@ def test_the_scheduler_gets_its_part_of_the_settings() -> None:
 
 def test_equal_files_make_equal_configurations() -> None:
     assert config_of("queue: {max_wait_s: 5}") == config_of("queue:\n  max_wait_s: 5.0\n")
+
+
+KEYS = f"auth: {{keys: [{{name: a, sha256: '{'1' * 64}'}}, {{name: boss, sha256: '{'2' * 64}', lane: internal}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rate_limits: {callers: {ghost: {requests_per_minute: 3}}}", "rate_limits.callers.ghost: no key in auth.keys has this name"),
+        ("rate_limits: {callers: {local: {requests_per_minute: 3}}}", None),
+        (KEYS + "rate_limits: {callers: {a: {requests_per_minute: 3}}}", None),
+        (KEYS + "rate_limits: {callers: {boss: {requests_per_minute: 3}}}", "rate_limits.callers.boss: its key is of lane internal"),
+        (KEYS + "rate_limits: {callers: {local: {requests_per_minute: 3}}}", "rate_limits.callers.local: no key"),
+        (KEYS.replace("lane: internal", "allow_cloud: true"), "auth.keys[1].allow_cloud: there is no cloud.api_key"),
+        (KEYS.replace("lane: internal", "daily_usd: 1"), "auth.keys[1].daily_usd: this key has no allow_cloud"),
+    ],
+)
+def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: str | None) -> None:
+    found = effectless(config_of(text).settings)
+    assert [each.startswith(says or "") for each in found] == ([] if says is None else [True])

@@ -114,10 +114,6 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("ollama: {url: 'http://[::1'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
         ("ollama: {url: 'http://a:99999'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
         ("ollama: {url: 'http://me:pw@a'}", "ollama.url: must be a URL without user, password, query or fragment"),
-        (
-            "rate_limits: {default: {requests_per_hour: null}}",
-            "rate_limits.default.requests_per_hour: has no value; write a number (a caller's own limit may be left empty)",
-        ),
         ("{'': 1}", '[""]: unknown key'),
     ],
 )
@@ -239,7 +235,7 @@ def test_a_heading_with_nothing_under_it_keeps_its_defaults() -> None:
 
 def test_half_a_default_limit_keeps_the_other_half() -> None:
     limits = settings_of("rate_limits: {default: {requests_per_minute: 3}}").rate_limits.default
-    assert limits == CallerLimits(requests_per_minute=3, requests_per_hour=100)
+    assert limits == CallerLimits(requests_per_minute=3)
 
 
 def test_a_bare_backend_is_its_mode() -> None:

@@ -108,15 +108,20 @@ def test_the_keys_that_are_set_are_those_of_the_page_it_comes_from() -> None:
             "generate_nudge": "background",
             "generate_reminder": "background",
         },
-        "rate_limits": {"default": {"requests_per_minute": 10, "requests_per_hour": 100}, "callers": {}},
+        "rate_limits": {"callers": {}},
         "budget": {"daily_external_usd": 5.00, "alert_pct": 80},
         "gpu": {
-            "home_model": "qwen2.5:32b-instruct-q6_K",
             "swap_timeout_s": 120,
             "restore_home_delay_s": 30,
             "alerts": {"swaps_per_hour_warning": 4, "swap_wait_ms_warning": 60000, "swap_overhead_pct_warning": 25},
         },
     }
+
+
+def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model() -> None:
+    config = load_gateway_config(FOLDER.parent / "examples" / "donna.yaml", {})
+    assert (config.rpm_for_caller("anyone"), config.rph_for_caller("anyone")) == (10, 100)
+    assert config.settings.gpu.home_model == "qwen2.5:32b-instruct-q6_K"
 
 
 def test_every_line_that_is_commented_out_can_be_taken_in() -> None:

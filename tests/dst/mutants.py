@@ -12,7 +12,7 @@ SHELL = (
     Mutant(
         what="the scheduler hears of no reload",
         module="queue",
-        old="        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self._known_name)))\n",
+        old="        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self._name_of)))\n",
         new="",
     ),
     Mutant(what="nobody tells the caller", module="dispatching", old="            work.reply.fail(error)\n", new=""),

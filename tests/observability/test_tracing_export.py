@@ -289,7 +289,7 @@ def test_without_opentelemetry_the_start_is_refused_with_what_to_install(tmp_pat
         command, capture_output=True, text=True, timeout=WITHIN_S, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, check=False
     )
     assert done.returncode == 2
-    assert 'pip install "hearth-gateway[otel]"' in done.stderr
+    assert '.venv/bin/pip install -e ".[otel]"' in done.stderr
     assert "telemetry.otlp_endpoint" in done.stderr
 
 

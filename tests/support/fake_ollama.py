@@ -150,6 +150,10 @@ class FakeOllama:
         """Take it off the disk. In memory it stays, where no call reaches it by name; as in Ollama, the next load may have its room."""
         self._deleted.add(self.gpu.models[model].name)
 
+    def install(self, model: str) -> None:
+        """Put a model that was deleted back on the disk."""
+        self._deleted.discard(self.gpu.models[model].name)
+
     def go_down(self) -> None:
         """The server is killed: running calls break, memory is empty, nothing can be reached."""
         self._down = True

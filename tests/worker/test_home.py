@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from hearth.events import SwapStarted
+from hearth.config.settings import Settings
+from hearth.events import HomeModelMissing, SwapStarted
 from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
@@ -95,3 +96,28 @@ async def test_a_new_home_model_in_the_configuration_is_restored_next():
         house.gateway.reload(type(house.gateway.config)(settings=changed))
         await sleep_until(200.0)
         assert [record.model for record in house.ollama.control if record.kind == "load"] == ["a:latest"]
+
+
+@in_virtual_time
+async def test_a_home_model_that_is_not_installed_empties_nothing_and_comes_home_once_it_is_pulled():
+    async with House("h", "llama3.2:3b", resident=("llama3.2:3b",), settings=settings_with(gpu={"home_model": "h"})) as house:
+        house.ollama.delete("h:latest")
+        await sleep_until(10.0)
+        await body_of(house.submit("llama3.2:3b"))
+        await sleep_until(4 * 3600.0)
+        assert [record.kind for record in house.ollama.control if record.kind in {"load", "unload"}] == []
+        assert [event.model for event in house.events.of(HomeModelMissing)] == ["h:latest"]
+        assert house.gateway.warnings() == ["home model h is not installed: ollama pull h"]
+        house.ollama.install("h:latest")
+        await sleep_until(4 * 3600.0 + 60.0)
+        assert house.gpu_status["is_home"] is True
+        assert house.gateway.warnings() == []
+
+
+@in_virtual_time
+async def test_by_default_the_model_that_was_used_stays_loaded():
+    async with House("llama3.2:3b", settings=Settings()) as house:
+        await body_of(house.submit("llama3.2:3b"))
+        await sleep_until(4 * 3600.0)
+        assert house.gpu_status["loaded_model"] == "llama3.2:3b"
+        assert [record.kind for record in house.ollama.control if record.kind in {"load", "unload"}] == ["load"]

@@ -92,5 +92,6 @@ def admit(identity: Identity, model: str | None, standing: Standing, limiter: Ra
 
 def count(identity: Identity, standing: Standing, limiter: RateLimiter, now: float) -> None:
     """The part of `admit` for what names no model of its own. Raises RateLimited."""
-    if standing.lane is Lane.EXTERNAL and not limiter.check(identity.caller, now):
-        raise RateLimited(retry_after_s=limiter.retry_after_s(identity.caller, now))
+    limited = standing.lane is Lane.EXTERNAL and (identity.authenticated or limiter.limits(identity.caller))
+    if limited and not limiter.check(identity.caller, now):
+        raise RateLimited(limiter.refusal(identity.caller, now), retry_after_s=limiter.retry_after_s(identity.caller, now))

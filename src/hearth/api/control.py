@@ -37,7 +37,7 @@ from hearth.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.errors import BadRequest, Forbidden, HearthError, MethodNotAllowed, NotFound
 from hearth.gateway import Gateway
 from hearth.types import RequestId, Sequence
-from hearth.version import __version__
+from hearth.version import SERVICE, __version__
 
 _SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _EMULATOR_WARNING = "THE EMULATOR IS ANSWERING: no model runs, every text is made up"
@@ -121,8 +121,8 @@ class Pages:
         """The process answers. The only page without a key: it says nothing but whether answers are made up."""
         backend = self._gateway.health().get("backend")
         if isinstance(backend, dict) and backend.get("emulator"):
-            return {"status": "ok", "emulator": True, "warning": _EMULATOR_WARNING}
-        return {"status": "ok", "emulator": False}
+            return {"service": SERVICE, "status": "ok", "emulator": True, "warning": _EMULATOR_WARNING}
+        return {"service": SERVICE, "status": "ok", "emulator": False}
 
     async def ready(self) -> JSONResponse:
         """200 when work can be taken, 503 with the reason otherwise."""

@@ -21,7 +21,7 @@ from hearth.bootstrap.companions import (
     open_telemetry,
 )
 from hearth.bootstrap.keeping import open_store
-from hearth.bootstrap.models import CONTROL_TIMEOUT_S, find_backend
+from hearth.bootstrap.models import CONTROL_TIMEOUT_S, OllamaClaim, find_backend, hearth_problem
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
@@ -64,6 +64,9 @@ async def build_gateway(
         url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
         learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
         control, claude, backend = _open_adapters(config, url, closing=closing)
+        claim = None if emulated else OllamaClaim(url)
+        if claim is not None:
+            closing.callback(claim.release)
         card = None if emulated else card_of_this_machine(config, closing=closing)
         gateway = Gateway(
             config=config,
@@ -75,6 +78,8 @@ async def build_gateway(
             history=None if log is None else log.invocations,
             on_stop=(closing.pop_all().aclose,),
             watching=FileWatch if watch else None,
+            vet=_vet,
+            notes=() if claim is None or not claim.shared else (claim.shared,),
         )
         join_alerts(gateway, alerter, None if log is None else database_path(config.settings.storage.path, os.environ).parent)
         join_latency(gateway)
@@ -84,6 +89,11 @@ async def build_gateway(
         if card is not None:
             join_gpu_watch(gateway, card, control)
         return gateway
+
+
+def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
+    """What speaks against a configuration that only asking can tell; blocks."""
+    return hearth_problem(fresh.settings.ollama.url) if fresh.settings.ollama.url != old.settings.ollama.url else None
 
 
 def _open_alerter(config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> GatewayAlerter:

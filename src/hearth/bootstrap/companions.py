@@ -205,7 +205,7 @@ def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, 
     try:
         from hearth.observability.tracing.export import OtlpTraces  # noqa: PLC0415 - an extra, and a fifth of a second
     except ModuleNotFoundError as error:
-        install = 'install it with `pip install "hearth-gateway[otel]"`, or set it to ""'
+        install = 'run `.venv/bin/pip install -e ".[otel]"` in the folder of Hearth, or set it to ""'
         raise ConfigError([f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error.name}): {install}"]) from error
     traces = OtlpTraces(settings, clock=clock, events=events)
     closing.push_async_callback(traces.aclose)

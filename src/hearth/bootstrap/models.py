@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import urllib.request
 from contextlib import AsyncExitStack
+from http.client import HTTPException
+from pathlib import Path
 
 from hearth.backends.ollama_control import OllamaControl
 from hearth.clock import Clock
@@ -11,8 +19,57 @@ from hearth.errors import BackendError
 from hearth.events import EmulatorStarted
 from hearth.observability.fanout import EventFanout
 from hearth.service_model import default_profiles
+from hearth.version import SERVICE
 
 CONTROL_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 2.0
+_ANSWER_BYTES = 4096
+
+
+def hearth_problem(url: str) -> str | None:
+    """Why `ollama.url` must not be this; None where no Hearth answers there. Blocks for up to two seconds.
+
+    Hearth in front of itself would ask itself for ever, and two in a row would each believe that the GPU is theirs.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url.rstrip('/')}/healthz", timeout=PROBE_TIMEOUT_S) as answer:
+            said = json.loads(answer.read(_ANSWER_BYTES))
+    except (OSError, ValueError, HTTPException):
+        return None
+    if not isinstance(said, dict) or said.get("service") != SERVICE:
+        return None
+    return f"ollama.url: a Hearth answers at {url}, not an Ollama; write the address of Ollama, usually http://127.0.0.1:11434"
+
+
+class OllamaClaim:
+    """Tells Hearths on this machine that share an Ollama of each other; the kernel takes it back when the process ends.
+
+    Attributes:
+        shared: what to tell the owner; empty where nobody else on this machine schedules that Ollama.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._descriptor: int | None = None
+        self.shared = ""
+        path = Path(tempfile.gettempdir()) / f"hearth-{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, f"{os.getpid()}\n".encode())
+        except BlockingIOError:
+            holder = b"" if self._descriptor is None else os.read(self._descriptor, 32).strip()
+            whom = f"process {holder.decode()}" if holder.isdigit() else "another process"
+            self.shared = f"another Hearth ({whom}) schedules the same Ollama at {url}: stop one of them, or their swaps fight"
+        except OSError:
+            return  # another user's file, or no room: then nothing is known of others
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 async def find_backend(mode: BackendMode, url: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> tuple[str, bool]:

@@ -14,6 +14,7 @@ from hearth.api.server import HearthServer
 from hearth.bootstrap.assembly import build_gateway
 from hearth.bootstrap.companions import join_service_manager
 from hearth.bootstrap.descriptors import raise_descriptor_limit
+from hearth.bootstrap.models import hearth_problem
 from hearth.bootstrap.signals import Signals
 from hearth.clock import Clock, SystemClock
 from hearth.config.checks import exposure_problem
@@ -72,6 +73,9 @@ async def running_gateway(
     try:
         beside(gateway)
         url = await server.start(host, config.settings.server.port if port is None else port)
+        looped = await asyncio.to_thread(hearth_problem, gateway.model_server)  # only now would this very Hearth answer there
+        if looped is not None:
+            raise ConfigError([looped])
         if await _started(gateway, stop or asyncio.Event()):
             gateway.announce_start(url)
         yield gateway, url

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.answers import printable
+from hearth.cli.console import program
 from hearth.cli.status_view import emulator_box
 from hearth.config.settings import Settings
 from hearth.events import EmulatorStarted, Event, GatewayStarted
@@ -39,7 +40,7 @@ class StartBanner:
     def _rows(self, started: GatewayStarted) -> tuple[tuple[str, str], ...]:
         settings, url = self._settings, started.url.rstrip("/")
         return (
-            (f"Hearth {started.version}", f"listens on {url}"),
+            (f"Hearth {started.version}", f"dashboard: {url}/"),
             ("backend", printable(started.backend)),
             ("policy", f"{settings.scheduling.policy.value}; home model {printable(settings.gpu.home_model) or 'none'}"),
             ("config", printable(self._config_source)),
@@ -47,5 +48,5 @@ class StartBanner:
             ("Ollama clients", f"OLLAMA_HOST={url}"),
             ("OpenAI clients", f"OPENAI_BASE_URL={url}/v1"),
             ("Anthropic clients", f"ANTHROPIC_BASE_URL={url}"),
-            ("watch it", f"hearth status --watch --url {url}"),
+            ("watch it", f"{program()} status --watch --url {url}"),
         )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import cast
 from urllib.parse import SplitResult
@@ -20,6 +22,7 @@ from hearth.cli.config_file import FoundConfig, find_config
 from hearth.cli.exits import CommandFailed, ExitCode, Unusable
 from hearth.cli.gateway_client import GatewayClient
 from hearth.cli.gateway_options import gateway_options
+from hearth.config.checks import effectless
 from hearth.config.comparing import Change, compare, fingerprints
 from hearth.config.loading import load_gateway_config
 from hearth.config.plain import Plain
@@ -27,7 +30,9 @@ from hearth.config.rendering import as_values, as_yaml
 from hearth.config.schema import schema_text
 from hearth.config.settings import Settings
 from hearth.config.shipped import config_for_a_service, shipped_config
+from hearth.types import canonical_model
 
+OLLAMA_TIMEOUT_S = 2.0
 _FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
 
 
@@ -43,6 +48,23 @@ def check(file: Path | None) -> None:
     found = _found(file)
     settings = load_gateway_config(found.path).settings
     click.echo(f"{found.why}: ok ({_counts(settings)})")
+    for warning in (*effectless(settings), *_home_model(settings)):
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _home_model(settings: Settings) -> tuple[str, ...]:
+    """What Ollama says of the home model, where it answers."""
+    home, url = settings.gpu.home_model, settings.ollama.url
+    if not home:
+        return ()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url.rstrip('/')}/api/tags", timeout=OLLAMA_TIMEOUT_S) as answer:
+            installed = {canonical_model(model["name"]).lower() for model in json.load(answer)["models"]}
+    except (OSError, ValueError, LookupError, TypeError, HTTPException):
+        return (f"gpu.home_model: Ollama does not answer at {url}, so nobody knows whether {home} is installed",)
+    missing = f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
+    return () if canonical_model(home).lower() in installed else (missing,)
 
 
 @config.command

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
@@ -23,3 +26,11 @@ def console_for(stream: TextIO, *, environ: Mapping[str, str]) -> Console:
 def int_or(text: str | None, default: int) -> int:
     """`text` as a positive decimal number, else `default`."""
     return int(text) if text and text.isdecimal() and int(text) > 0 else default
+
+
+def program() -> str:
+    """This command as this shell finds it: `hearth` where PATH leads here, else the path that it was called by."""
+    called, found = Path(sys.argv[0]), shutil.which("hearth")
+    if called.name != "hearth" or (found is not None and Path(found).resolve() == called.resolve()):
+        return "hearth"
+    return str(called)

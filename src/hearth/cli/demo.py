@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from hearth.cli.console import console_for
+from hearth.cli.console import console_for, program
 from hearth.cli.demo_callers import Callers
 from hearth.cli.demo_house import demo_house
 from hearth.cli.demo_narrator import Narrator
@@ -27,11 +27,12 @@ from hearth.ports import EventSink
 _USUAL_SPEED = 10.0
 
 _INTRO = """\
+Dashboard: {url}/
 A home with one GPU that holds one model at a time; models are emulated, {speed:g} times as fast as real.
   assistant  the house itself: it goes before everybody else
   writer, chat, editor, notes  other programs: they queue
-Ask it something yourself at {url}, or watch it:
-  hearth status --watch --url {url}
+Ask it something yourself at {url}, or watch it in a terminal:
+  {program} status --watch --url {url}
 """
 
 
@@ -79,7 +80,7 @@ async def run_demo(plan: DemoPlan, console: Console, *, stopped: Callable[[], Aw
     narrator, tally = Narrator(console, speed=plan.speed), Tally()
     curtain = Curtain(narrator, tally)
     async with demo_house(pace=plan.pace, speed=plan.speed, port=plan.port, sinks=(curtain,)) as url:
-        console.print(Text(_INTRO.format(speed=plan.speed, url=url)))
+        console.print(Text(_INTRO.format(speed=plan.speed, url=url, program=program())))
         async with asyncio.TaskGroup() as lives:
             callers = lives.create_task(Callers(url, pace=plan.pace, complain=narrator.complain).live())
             await stopped()

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
 
 from hearth.cli.answers import without_controls
-from hearth.cli.exits import CommandFailed, GatewayUnreachable
+from hearth.cli.exits import CommandFailed, GatewayUnreachable, Unusable
 
 _ANSWER_CAP_BYTES = 4 * 1024 * 1024
 _FETCH_TIMEOUT_S = 5.0
@@ -138,7 +138,7 @@ class GatewayClient:
             raise CommandFailed(f"{self.address.geturl()} does not answer to that host name: add it to server.allowed_hosts.")
         if response.status != 200:
             if (refusal := _refusal(response)) is not None:
-                raise CommandFailed(refusal)
+                raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
             raise GatewayUnreachable(self._advice(f"it answered {response.status}, which is not what Hearth says there"))
 
     def _object(self, body: bytes) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """The systemd unit of Hearth: where its files belong, and its text. Decides and renders; writes nothing, asks systemd nothing.
 
-The texts are `units/*.service`, with names between `@` for what differs from house to house. Called by `install_service`.
+The texts are `systemd/*.service`, with names between `@` for what differs from house to house. Called by `install_service`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ MIN_STOP_S = 30
 STOP_MARGIN_S = 20.0
 """For what comes after the grace of running work: the last bytes, traces and rows."""
 
-_UNITS = Path(__file__).with_name("units")
+_INSTALLED = Path(__file__).with_name("units")
+_UNITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[3] / "systemd"
+"""In an installed package, or beside the sources."""
 _HIDDEN = ("/home", "/root", "/run/user")
 """What `ProtectHome=yes` takes from the system's unit."""
 

@@ -123,7 +123,7 @@ def _print(runs: Sequence[PolicyRun]) -> None:
 def _check_plots() -> None:
     """Before anything is simulated. Raises CommandFailed where there is nothing to draw with."""
     if find_spec("matplotlib") is None:
-        raise CommandFailed('--plot needs matplotlib: run `pip install "hearth-gateway[plots]"`')
+        raise CommandFailed("--plot needs matplotlib: run `.venv/bin/pip install matplotlib` in the folder of Hearth")
 
 
 def _plot(path: Path, runs: Sequence[PolicyRun]) -> None:

@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hearth.config.problems import KeyPath, Problem
-from hearth.types import SEVERAL_CALLERS
+from hearth.config.settings import Settings
+from hearth.types import SEVERAL_CALLERS, Lane
+
+ANONYMOUS = "local"
+"""The caller's name where there are no keys."""
 
 
 def cross_problems(document: object) -> tuple[Problem, ...]:
@@ -22,9 +26,27 @@ def cross_problems(document: object) -> tuple[Problem, ...]:
         *_repeated(keys, "name"),
         *_repeated(keys, "sha256"),
         *_reserved(keys),
-        *_limitless(document),
         *_unrecorded(document),
     )
+
+
+def effectless(settings: Settings) -> tuple[str, ...]:
+    """Settings that can have no effect, each with the reason; they are no mistakes."""
+    keys = {key.name: key for key in settings.auth.keys}
+    found = []
+    for name in settings.rate_limits.callers:
+        if name not in keys and (keys or name != ANONYMOUS):
+            found.append(f"rate_limits.callers.{name}: no key in auth.keys has this name")
+        elif name in keys and keys[name].lane is Lane.INTERNAL:
+            found.append(f"rate_limits.callers.{name}: its key is of lane internal, which has no limits")
+    for index, key in enumerate(settings.auth.keys):
+        if key.allow_cloud and not settings.cloud.api_key:
+            found.append(f"auth.keys[{index}].allow_cloud: there is no cloud.api_key")
+        elif key.allow_cloud and key.local_only:
+            found.append(f"auth.keys[{index}].allow_cloud: local_only of the same key wins")
+        if key.daily_usd is not None and not key.allow_cloud:
+            found.append(f"auth.keys[{index}].daily_usd: this key has no allow_cloud")
+    return tuple(found)
 
 
 def exposure_problem(host: str, *, has_keys: bool) -> str | None:
@@ -79,16 +101,6 @@ def _reserved(keys: list[object]) -> list[Problem]:
     text = f"must not be {SEVERAL_CALLERS}: embedding calls of different callers go by it; choose another name"
     named = [index for index, entry in enumerate(keys) if _at(entry, "name") == SEVERAL_CALLERS]
     return [Problem(path=("auth", "keys", index, "name"), text=text) for index in named]
-
-
-def _limitless(document: object) -> list[Problem]:
-    default = _at(document, "rate_limits", "default")
-    given = default.items() if isinstance(default, dict) else ()
-    return [
-        Problem(path=("rate_limits", "default", name), text="has no value; write a number (a caller's own limit may be left empty)")
-        for name, value in given
-        if value is None
-    ]
 
 
 def _unrecorded(document: object) -> list[Problem]:

@@ -50,6 +50,13 @@ class ResidencyDrifted(Event):
 
 
 @value
+class HomeModelMissing(Event):
+    """`gpu.home_model` is not installed, so that nothing is restored when nobody needs another model."""
+
+    model: str
+
+
+@value
 class ModelOffloaded(Event):
     """A model that was loaded or changed without us runs, wholly or in part, on the CPU."""
 

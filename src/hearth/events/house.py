@@ -102,6 +102,13 @@ class StorageRecovered(Event):
 
 
 @value
+class OwnerWarned(Event):
+    """Something that the owner should change, seen at start."""
+
+    text: str
+
+
+@value
 class InternalFault(Event):
     """A defect of ours was caught at a supervision point; `where` names it."""
 

@@ -80,8 +80,8 @@ class State:
 
     @property
     def home(self) -> str | None:
-        """The home model, None where there is none."""
-        return self.settings.gpu.home_model or None
+        """The home model, None where there is none or it is not installed."""
+        return (self.settings.home_installed and self.settings.gpu.home_model) or None
 
     def home_for(self, entry: Entry) -> str | None:
         """The home model, None where there is none or it could never be loaded for this item."""

@@ -74,6 +74,7 @@ class View:
             "config": {key: value for key, value in config.items() if key != "last_attempt"} if isinstance(config, Mapping) else {},
             "stats": beside["stats_24h"],
             "alerts": beside.get("alerts"),
+            "warnings": beside["warnings"],
             "cloud": _cloud(beside.get("cloud")),
             "storage": beside.get("storage"),
         }

@@ -21,6 +21,7 @@ function ofHouse({ house }) {
   if (house.draining) notices.push(["warn", "Hearth is stopping: nothing new is taken, running work may finish."]);
   const problems = house.config.problems.length;
   if (problems) notices.push(["bad", `The configuration file has ${problems === 1 ? "a mistake" : `${problems} mistakes`}; the old configuration stays in force.`]);
+  for (const warning of house.warnings) notices.push(["warn", `${warning[0].toUpperCase()}${warning.slice(1)}`]);
   const alerts = (house.alerts?.active ?? []).filter(({ type }) => type !== "config_rejected" && type !== "backend_down");
   const told = alerts.map(({ type, subject }) => `${alertText(type)}${subject ? ` (${short(subject)})` : ""}`);
   if (told.length) notices.push(["warn", told.join(" · ")]);

@@ -137,21 +137,29 @@ class SchedulerSettings:
     gpu: GpuSettings = field(default_factory=GpuSettings)
     models: Mapping[str, ModelSettings] = field(default_factory=lambda: MappingProxyType({}))
     wait_when_down_s: float = 10.0
+    home_installed: bool = True
+    """False where the model server does not have the home model: then nothing is unloaded for it."""
 
     @classmethod
-    def of(cls, settings: Settings, name_of: Callable[[str], str] = canonical_model) -> SchedulerSettings:
+    def of(cls, settings: Settings, find: Callable[[str], str | None] = canonical_model) -> SchedulerSettings:
         """The scheduler's view of a whole settings tree, models under the names that Ollama lists.
 
         Args:
-            name_of: the one name of a model, whichever of its names or spellings the owner has used.
+            find: the one name of a model, whichever of its names or spellings the owner has used; None where it is not installed.
         """
+        home = settings.gpu.home_model
+
+        def name_of(model: str) -> str:
+            return find(model) or canonical_model(model)
+
         others_first = sorted(settings.models.items(), key=lambda named: name_of(named[0]) == canonical_model(named[0]))
         return cls(
             scheduling=settings.scheduling,
             queue=settings.queue,
-            gpu=replace(settings.gpu, home_model=settings.gpu.home_model and name_of(settings.gpu.home_model)),
+            gpu=replace(settings.gpu, home_model=home and name_of(home)),
             models=MappingProxyType({name_of(name): model for name, model in others_first}),
             wait_when_down_s=settings.backend.wait_when_down_s,
+            home_installed=not home or find(home) is not None,
         )
 
     def parallel(self, model: str) -> int:

@@ -19,25 +19,38 @@ class CallerLimits:
     """Requests in any 3600 seconds. hot"""
 
 
-_SHIPPED = CallerLimits(requests_per_minute=10, requests_per_hour=100)
+_WITH_KEYS = CallerLimits(requests_per_minute=120, requests_per_hour=2000)
+"""More than any interactive program asks: Open WebUI sends three requests beside each answer, an editor one for each pause in typing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitSettings:
     """How often callers may ask."""
 
-    default: CallerLimits = _SHIPPED
-    """Applies to every external caller without an entry of its own. hot"""
+    default: CallerLimits = CallerLimits()
+    """Applies to every external caller without an entry of its own; unset is 120 and 2000 for callers with a key, no limit without. hot"""
     callers: Mapping[str, CallerLimits] = field(default_factory=lambda: MappingProxyType({}))
     """Overrides by caller name. hot"""
 
     def of_caller(self, caller: str) -> tuple[int, int]:
         """Requests per minute and hour: the caller's own, else the owner's default, else ours."""
-        rungs = (*((self.callers[caller],) if caller in self.callers else ()), self.default, _SHIPPED)
+        rungs = (*self._stated(caller), _WITH_KEYS)
         return (
             next(rung.requests_per_minute for rung in rungs if rung.requests_per_minute is not None),
             next(rung.requests_per_hour for rung in rungs if rung.requests_per_hour is not None),
         )
+
+    def are_stated(self, caller: str) -> bool:
+        """Whether the owner has set any limit for this caller."""
+        return any(rung != CallerLimits() for rung in self._stated(caller))
+
+    def setting_of(self, caller: str, field: str) -> str:
+        """The path of the setting that decides `requests_per_minute` or `requests_per_hour` of a caller."""
+        own = self.callers.get(caller)
+        return f"rate_limits.{'default' if own is None or getattr(own, field) is None else f'callers.{caller}'}.{field}"
+
+    def _stated(self, caller: str) -> tuple[CallerLimits, ...]:
+        return (*((self.callers[caller],) if caller in self.callers else ()), self.default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

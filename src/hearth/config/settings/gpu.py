@@ -25,7 +25,7 @@ class GpuAlertSettings:
 class GpuSettings:
     """The card and what lives on it."""
 
-    home_model: str = "qwen2.5:32b-instruct-q6_K"
+    home_model: str = ""
     """The model that is resident when nobody needs another one; empty for none. hot"""
     swap_timeout_s: float = 120.0
     """Seconds for a load; longer is a failure. hot"""
