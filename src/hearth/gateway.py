@@ -101,6 +101,7 @@ class Gateway:
         self.batches: Batches | None = None
         self.tasks: TaskDoor | None = None
         self.traces: TraceGathering | None = None
+        self.confirm_clock: Callable[[], None] | None = None
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._shown: dict[str, Callable[[], object]] = {}
         self.orders = Orders(worker=self.worker, resolve=self.resolve, clock=clock, events=events)

@@ -165,10 +165,12 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """How much may be kept: jobs that wait, and bytes of requests and results together."""
+    """How much may be kept: jobs that wait, and bytes of requests, results and files; `own_` by the one caller, None is no share."""
 
     max_queued: int
     max_bytes: int
+    own_max_queued: int | None = None
+    own_max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,6 +273,9 @@ class JobRecords(Protocol):
     async def cancel(self, job_id: str) -> bool:
         """End a job as cancelled, durably; False where it has ended, or never was."""
 
+    async def remove(self, job_id: str) -> bool:
+        """Delete a job that has ended, with its result; False where it has not, or never was, or belongs to a batch."""
+
     async def forget(self, before_wall_s: float) -> int:
         """Delete some of the jobs that ended before an instant; how many (0: none are left)."""
 

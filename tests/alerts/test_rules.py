@@ -46,6 +46,7 @@ RAISES: dict[type[Event], AlertType] = {
     events.BudgetExhausted: AlertType.BUDGET_EXHAUSTED,
     events.CloudWentDown: AlertType.CLOUD_DOWN,
     events.ConfigRejected: AlertType.CONFIG_REJECTED,
+    events.ClockDoubted: AlertType.CLOCK_DOUBTED,
     events.StorageFailed: AlertType.STORAGE_FAILED,
     events.DiskRanLow: AlertType.DISK_LOW,
     events.LoopLagged: AlertType.LOOP_LAG,

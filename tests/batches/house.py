@@ -17,6 +17,7 @@ from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority, canonical_model
 from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter
+from tests.storage.house import believed
 from tests.support.virtual_time import LoopClock
 
 COMPLETIONS = "/v1/completions"
@@ -64,11 +65,12 @@ class BatchHouse(JobHouse):
     def __init__(self, *models: Any, disk: Disk | None = None, **more: Any) -> None:
         super().__init__(*models, disk=disk, **more)
         writer, reader, clock = cast("Writer", SteadyWriter(self.disk)), cast("Reader", SteadyReader(self.disk)), LoopClock()
-        self.files = FileTable(writer=writer, reader=reader, clock=clock, epoch=self.disk.epochs)
-        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock)
+        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.disk.epochs)
+        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock))
         shelf = Shelf(files=self.files, progress=self.table_of_batches, lines=BatchLineTable(writer=writer, reader=reader, clock=clock))
         self.batches = Batches(
             uploads=self.files,
+            accounts=self.files,
             records=self.table_of_batches,
             upkeep=self.table_of_batches,
             shelf=shelf,

@@ -22,6 +22,7 @@ from hearth.storage.transaction import Failure, commit_together
 from hearth.storage.writer import StorageHealth, Writer
 from tests.dst.failing_disk import FailingReader, LoopWriter, Trouble
 from tests.jobs.house import Disk, SteadyReader, SteadyWriter
+from tests.storage.house import believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,11 @@ class WholeDisk(Disk):
         return Tables(
             epoch=self.epochs,
             writer=failing,
-            jobs=JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
+            jobs=JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs),
             ledger=Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
             invocations=InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
-            files=FileTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
-            batches=BatchTable(writer=writer, reader=reader, clock=clock),
+            files=FileTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs),
+            batches=BatchTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock)),
             lines=BatchLineTable(writer=writer, reader=reader, clock=clock),
         )
 

@@ -30,6 +30,7 @@ from hearth.storage.schema import shipped_migrations
 from hearth.storage.transaction import Failure, commit_together
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority, canonical_model
+from tests.storage.house import believed
 from tests.support.fake_ollama import FakeModel
 from tests.support.virtual_time import LoopClock
 from tests.worker.house import House, settings_with
@@ -75,7 +76,7 @@ class Disk:
         """The table as the next process sees it."""
         self.epochs += 1
         writer, reader = cast("Writer", SteadyWriter(self)), cast("Reader", SteadyReader(self))
-        return JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epochs)
+        return JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs)
 
     def copy(self) -> Self:
         """What a process that dies at this instant leaves behind."""

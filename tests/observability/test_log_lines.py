@@ -143,6 +143,7 @@ def test_levels_follow_what_an_owner_should_look_at():
         "owner_warned",
         "request_rejected",
         "residency_drifted",
+        "clock_doubted",
         "storage_failed",
         "swap_completed",
         "swap_failed",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +20,16 @@ def clock() -> StoppedClock:
 
 @pytest.fixture
 async def store(tmp_path, clock) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "hearth.db", StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
-    yield opened
-    await opened.close(5.0)
+    async with opened(tmp_path / "hearth.db", clock) as store:
+        yield store
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: StoppedClock) -> AsyncIterator[Store]:
+    """One start and end of the process on a file."""
+    store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
+    yield store
+    await store.close(5.0)
 
 
 async def written(store: Store) -> None:

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from hearth.clock import Clock
 from hearth.storage.connections import Connect, connect_writer
 from hearth.storage.database import Database
+from hearth.storage.retention import DAY_S, Calendar
 from hearth.storage.writer import StorageHealth, Upkeep, Writer
 
 WALL = 1_767_571_200.0
@@ -32,6 +34,11 @@ class StoppedClock:
     def advance(self, seconds: float) -> None:
         self.monotonic_s += seconds
         self.wall_s += seconds
+
+
+def believed(clock: Clock, *, wall_s: float | None = None, stamp: Callable[[float], None] = lambda wall_s: None) -> Calendar:
+    """A clock that was last believed at `wall_s`, now where None, and is in doubt where it is a week ahead."""
+    return Calendar(clock=clock, believed_wall_s=clock.wall() if wall_s is None else wall_s, jump_s=7 * DAY_S, stamp=stamp)
 
 
 class NoUpkeep:

@@ -8,15 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
-from hearth.storage.job_totals import totals
+from hearth.storage.job_totals import JobTotals, totals
 from hearth.storage.transaction import commit_together
 from tests.jobs.house import Disk
 from tests.support.examples import EXAMPLES
 
-_COUNTED = "SELECT COALESCE(SUM(state = 'queued'), 0), COALESCE(SUM(bytes), 0) FROM jobs"
+_COUNTED = "SELECT TOTAL(state = 'queued'), TOTAL(bytes), TOTAL(state = 'queued' AND caller = :caller), "
+    "TOTAL((caller = :caller) * bytes) FROM jobs"
 _INSERT = (
     "INSERT INTO jobs (id, caller, lane, priority, path, model, state, accepted_wall_s, bytes, request) "
-    "VALUES (?, 'test', 'internal', 2, '/api/generate', 'a', 'queued', 0, ?, x'00')"
+    "VALUES (?, ?, 'internal', 2, '/api/generate', 'a', 'queued', 0, ?, x'00')"
 )
 Change = Callable[[sqlite3.Connection], object]
 
@@ -25,7 +26,7 @@ def some_change(chance: random.Random, number: int) -> Change:
     one = "(SELECT number FROM jobs ORDER BY number LIMIT 1 OFFSET ?)"
     at = (chance.randrange(5),)
     changes: list[Change] = [
-        lambda sql: sql.execute(_INSERT, (f"job_{number}", chance.randrange(100))),
+        lambda sql: sql.execute(_INSERT, (f"job_{number}", chance.choice(["me", "you"]), chance.randrange(100))),
         lambda sql: sql.execute(f"UPDATE jobs SET state = 'running' WHERE number = {one}", at),
         lambda sql: sql.execute(f"UPDATE jobs SET state = 'completed', bytes = 7 WHERE number = {one}", at),
         lambda sql: sql.execute(f"DELETE FROM jobs WHERE number = {one}", at),
@@ -34,10 +35,10 @@ def some_change(chance: random.Random, number: int) -> Change:
 
     def undone(sql: sqlite3.Connection) -> None:
         change(sql)
-        totals(sql)
+        totals(sql, "me")
         raise ValueError
 
-    return undone if chance.random() < 0.2 else lambda sql: (change(sql), totals(sql))[1]
+    return undone if chance.random() < 0.2 else lambda sql: (change(sql), totals(sql, "me"))[1]
 
 
 @pytest.mark.parametrize("seed", range(20 * EXAMPLES))
@@ -49,6 +50,8 @@ def test_the_totals_are_those_of_the_rows(seed):
         if chance.random() < 0.2:
             connection.execute("BEGIN")
             some_change(chance, 1000 + number)
-            connection.execute(_INSERT, (f"lost_{number}", 5))
+            connection.execute(_INSERT, (f"lost_{number}", "me", 5))
             connection.execute("ROLLBACK")
-        assert totals(connection) == tuple(connection.execute(_COUNTED).fetchone())
+        for caller in ("me", "you", "nobody"):
+            (queued, size, own_queued, own_size) = connection.execute(_COUNTED, {"caller": caller}).fetchone()
+            assert totals(connection, caller) == JobTotals(queued=queued, bytes=size, own_queued=own_queued, own_bytes=own_size)

@@ -8,10 +8,16 @@ from contextlib import closing
 
 import pytest
 
+from hearth.batch_types import NewFile
+from hearth.events import ClockConfirmed, ClockDoubted
+from hearth.job_types import StoreLimits
 from hearth.storage.retention import ROWS_PER_STEP, SLACK_PAGES, Retention
-from tests.storage.conftest import written
-from tests.storage.house import WALL, StoppedClock, open_database
+from hearth.types import InvocationFilter
+from tests.jobs.house import job
+from tests.storage.conftest import opened, written
+from tests.storage.house import WALL, StoppedClock, believed, open_database
 from tests.storage.samples import ended
+from tests.worker.house import Recorder
 
 DAY_S = 86_400.0
 SEED = """
@@ -46,7 +52,8 @@ def pages(connection: sqlite3.Connection) -> int:
 
 def run(connection: sqlite3.Connection, *, retention_days: float = 90.0, max_mib: float = 512.0) -> int:
     """Steps until there is nothing more to do."""
-    retention = Retention(retention_days=retention_days, max_mib=max_mib, clock=StoppedClock())
+    clock = StoppedClock()
+    retention = Retention(retention_days=retention_days, max_mib=max_mib, clock=clock, calendar=believed(clock))
     steps, before = 0, count(connection)
     while retention.step(connection):
         assert not connection.in_transaction
@@ -96,6 +103,73 @@ def test_what_files_keep_does_not_push_out_the_log(connection):
     connection.execute("INSERT INTO file_parts (file, place, data) VALUES (1, 0, zeroblob(?))", (2 << 20,))
     run(connection, max_mib=1.0)
     assert count(connection) == 100
+
+
+@pytest.mark.parametrize("ends_by", ["the owner", "a day", "the right time"])
+def test_a_clock_that_jumps_ahead_deletes_nothing_until_it_is_believed(connection, ends_by):
+    seed(connection, rows=3, days_old=89)
+    clock, sink, stamps = StoppedClock(wall_s=WALL + 60 * DAY_S), Recorder(), list[float]()
+    calendar = believed(clock, wall_s=WALL, stamp=stamps.append)
+    retention = Retention(retention_days=90.0, max_mib=512.0, clock=clock, calendar=calendar)
+    retention.step(connection)
+    calendar.look(sink)
+    clock.advance(0.9 * DAY_S)
+    calendar.look(sink)
+    retention.step(connection)
+    assert count(connection) == 3
+    assert [event.ahead_s for event in sink.of(ClockDoubted)] == [60 * DAY_S]
+    assert stamps == []
+    if ends_by == "the owner":
+        calendar.confirm()
+    elif ends_by == "a day":
+        clock.advance(0.1 * DAY_S)
+    else:
+        clock.wall_s = WALL + 0.9 * DAY_S
+    calendar.look(sink)
+    retention.step(connection)
+    assert count(connection) == (3 if ends_by == "the right time" else 0)
+    assert [type(event) for event in sink.all] == [ClockDoubted, ClockConfirmed]
+    assert stamps == [clock.wall()]
+
+
+def test_a_clock_that_was_set_back_and_returns_is_not_doubted(connection):
+    clock, sink, stamps = StoppedClock(wall_s=0.0), Recorder(), list[float]()
+    calendar = believed(clock, wall_s=WALL, stamp=stamps.append)
+    calendar.look(sink)
+    assert stamps == []
+    clock.wall_s = WALL + 3600.0
+    calendar.look(sink)
+    assert sink.all == []
+    assert stamps == [WALL + 3600.0]
+
+
+async def test_a_start_with_a_clock_months_ahead_keeps_results_files_and_rows(tmp_path):
+    clock = StoppedClock()
+    path = tmp_path / "hearth.db"
+    async with opened(path, clock) as store:
+        store.invocations.emit(ended(1))
+        accepted = await store.jobs.add(job("job_1"), StoreLimits(max_queued=10, max_bytes=1 << 20))
+        await store.jobs.cancel(accepted.job_id)
+        number = await store.files.begin("me")
+        await store.files.append(number, 0, b"x", 1 << 20)
+        await store.files.seal(number, NewFile(file_id="file-1", caller="me", filename="", life_s=30 * DAY_S))
+        store.calendar.look(Recorder())
+        await written(store)
+    clock.advance(3600.0)
+    clock.wall_s += 120 * DAY_S
+    async with opened(path, clock) as store:
+        await written(store)
+        assert await store.jobs.forget(clock.wall() - 7 * DAY_S) == 0
+        while await store.files.sweep():
+            pass
+        assert await store.jobs.find("job_1") is not None
+        assert await store.files.find("file-1") is not None
+        assert len(await store.invocations.find(InvocationFilter())) == 1
+        assert store.shown()["clock_in_doubt"] is True
+        store.calendar.confirm()
+        assert await store.jobs.forget(clock.wall() - 7 * DAY_S) == 1
+        await store.files.sweep()
+        assert await store.files.find("file-1") is None
 
 
 def test_a_size_that_cannot_be_met_ends_when_nothing_is_left(connection):

@@ -40,7 +40,7 @@ def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_pa
     path, fresh = tmp_path / "old.db", tmp_path / "fresh.db"
     create(path, connect_writer, STEPS[:version])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO process VALUES (7, 1.0, '0.1')")
+        connection.execute("INSERT INTO process (epoch, started_wall_s, version) VALUES (7, 1.0, '0.1')")
     open_database(fresh).close()
     database = open_database(path)
     assert version_of(database.connection()) == len(STEPS)
@@ -56,7 +56,7 @@ def test_a_step_that_fails_leaves_the_database_as_it_was(tmp_path, sql):
     path = tmp_path / "hearth.db"
     open_database(path).close()
     before = schema(path)
-    with pytest.raises(StorageRefused, match=r"migration 000\d_test failed: .*unchanged"):
+    with pytest.raises(StorageRefused, match=r"migration 00\d\d_test failed: .*unchanged"):
         open_with(path, step(sql))
     assert schema(path) == before
     open_database(path).close()

@@ -122,6 +122,7 @@ TITLES: Mapping[AlertType, str] = MappingProxyType(
         AlertType.BUDGET_EXHAUSTED: "Cloud budget spent",
         AlertType.CLOUD_DOWN: "Claude takes no work",
         AlertType.CONFIG_REJECTED: "Configuration not usable",
+        AlertType.CLOCK_DOUBTED: "Clock in doubt",
         AlertType.STORAGE_FAILED: "Log cannot be written",
         AlertType.DISK_LOW: "Disk nearly full",
         AlertType.LOOP_LAG: "Hearth was held up",

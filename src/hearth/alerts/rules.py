@@ -18,6 +18,8 @@ from hearth.events import (
     BackendWentDown,
     BudgetExhausted,
     BudgetThresholdReached,
+    ClockConfirmed,
+    ClockDoubted,
     CloudCameUp,
     CloudWentDown,
     ConfigRejected,
@@ -194,6 +196,16 @@ def _storage_recovered(event: StorageRecovered) -> tuple[Alert, ...]:
     return (Alert(type=AlertType.STORAGE_FAILED, at=event.at, resolved=True, text=f"The log of requests is written again.{lost}"),)
 
 
+def _clock_doubted(event: ClockDoubted) -> tuple[Alert, ...]:
+    text = f"The clock has jumped ahead by {event.ahead_s / 86_400:.0f} days. Nothing old is deleted until it is confirmed, or for a day."
+    text = f"{text} If the time is right: hearth admin confirm-clock."
+    return (Alert(type=AlertType.CLOCK_DOUBTED, at=event.at, lasting=True, text=text),)
+
+
+def _clock_confirmed(event: ClockConfirmed) -> tuple[Alert, ...]:
+    return (Alert(type=AlertType.CLOCK_DOUBTED, at=event.at, resolved=True, text="The clock is believed again; what is old is deleted."),)
+
+
 def _disk_low(event: DiskRanLow) -> tuple[Alert, ...]:
     text = f"The disk of the log has {event.free_mib:.0f} MiB left; {event.limit_mib:.0f} MiB is the limit set."
     return (Alert(type=AlertType.DISK_LOW, at=event.at, lasting=True, text=text),)
@@ -248,6 +260,8 @@ RULES: Mapping[type[Event], Rule] = MappingProxyType(
         ConfigReloaded: _config_reloaded,
         StorageFailed: _storage_failed,
         StorageRecovered: _storage_recovered,
+        ClockDoubted: _clock_doubted,
+        ClockConfirmed: _clock_confirmed,
         DiskRanLow: _disk_low,
         DiskSpaceReturned: _disk_back,
         LoopLagged: _lagged,

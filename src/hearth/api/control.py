@@ -23,7 +23,7 @@ from hearth.api.asked import IDENTITY, NOT_JSON, VISIT, Caller, CurrentVisit, id
 from hearth.api.batches import BatchPages, add_batch_pages
 from hearth.api.completions import CompletionBody, Completions
 from hearth.api.dashboard.feed import DashboardFeed
-from hearth.api.files import FILES_PATH, FilePages, add_file_pages
+from hearth.api.files import FILES_PATH, AccountPages, FilePages, add_account_pages, add_file_pages
 from hearth.api.jobs import JOBS_PATH, JobPages, add_job_pages
 from hearth.api.log import LogQuery, SwapsQuery, logged, logged_swaps
 from hearth.api.metrics import METRICS_TYPE, exposition
@@ -230,6 +230,7 @@ class Control:
         add_job_pages(app, self._jobs)
         add_order_pages(app, OrderPages(self._gateway))
         add_file_pages(app, FilePages(self._gateway))
+        add_account_pages(app, AccountPages(self._gateway))
         add_batch_pages(app, BatchPages(self._gateway))
         app.add_exception_handler(HearthError, self._on_error)
         app.add_exception_handler(RequestValidationError, self._on_invalid)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query
@@ -15,6 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
+from hearth.admission.gate import count, standing_of
 from hearth.api.asgi import unless_gone
 from hearth.api.asked import Caller
 from hearth.api.multipart import FileForm, boundary_of, life_s_of
@@ -24,6 +26,7 @@ from hearth.batches.desk import Batches
 from hearth.clock import new_file_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound
 from hearth.gateway import Gateway
+from hearth.job_types import StoreLimits
 from hearth.jobs.desk import limits_of
 from hearth.types import MIB
 
@@ -45,6 +48,15 @@ class FilesQuery(BaseModel):
     after: str | None = None
     limit: Annotated[int, Field(ge=1, le=10_000)] = 10_000
     order: Literal["asc", "desc"] = "desc"
+
+
+class AllFilesQuery(BaseModel):
+    """What `GET /llm/admin/files` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    caller: str | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
 def batches_of(gateway: Gateway) -> Batches:
@@ -113,6 +125,41 @@ class FilePages:
         return {"id": file_id, "object": "file", "deleted": True}
 
 
+class AccountPages:
+    """What everybody keeps, for admins, who may see and delete the files of others but never read them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def stored(self) -> dict[str, object]:
+        """How much each caller keeps. Raises NotFound, StorageUnavailable."""
+        found = await batches_of(self._gateway).accounts.stored()
+        kept = sum(each.file_bytes + each.job_bytes for each in found)
+        max_mib = self._gateway.config.settings.jobs.max_stored_mib
+        return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": [asdict(each) for each in found]}
+
+    async def files(self, query: Annotated[AllFilesQuery, Query()]) -> dict[str, object]:
+        """The files of everybody, or of one caller, the largest first. Raises NotFound, StorageUnavailable."""
+        found = await batches_of(self._gateway).accounts.list_all(query.caller, query.limit)
+        return {"files": [file_view(each) | {"caller": each.caller} for each in found]}
+
+    async def delete(self, file_id: str) -> dict[str, object]:
+        """Delete anybody's file. Raises NotFound, BadRequest while a batch reads it, StorageUnavailable."""
+        batches = batches_of(self._gateway)
+        file = await batches.files.find(file_id)
+        if file is None:
+            raise NotFound("there is no such file")
+        await batches.delete_file(file.number)
+        return {"id": file_id, "caller": file.caller, "deleted": True}
+
+
+def add_account_pages(app: FastAPI, pages: AccountPages) -> None:
+    """Put the pages into the application."""
+    app.add_api_route("/llm/admin/stored", pages.stored)
+    app.add_api_route("/llm/admin/files", pages.files)
+    app.add_api_route("/llm/admin/files/{file_id}", pages.delete, methods=["DELETE"])
+
+
 def add_file_pages(app: FastAPI, pages: FilePages) -> None:
     """Put the pages into the application."""
     app.add_api_route(FILES_PATH, pages.listed)
@@ -132,23 +179,25 @@ class FileTransfer:
         Raises:
             UnsupportedMedia, BadRequest: it is no form with a file and the purpose `batch`.
             BodyTooLarge: the file is longer than `batches.max_file_mib`.
-            QueueFull: the store is full. StorageUnavailable. CallerGone.
+            RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. StorageUnavailable. CallerGone.
         """
         batches, form = batches_of(self._gateway), FileForm(boundary_of(visit.headers.text(b"content-type")))
         declared = visit.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES:
             raise BodyTooLarge(_TOO_LONG)
+        standing = standing_of(caller, visit.headers, self._gateway.config)
+        count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         number = await batches.uploads.begin(caller.caller)
         try:
-            await self._fill(number, visit, form, batches)
+            await self._fill(number, visit, form, batches, limits_of(self._gateway.config.settings, standing.lane))
             file = await batches.uploads.seal(number, self._named(form, caller))
         except BaseException:
             batches.give_up(number)
             raise
         await answer_json(visit, file_view(file))
 
-    async def _fill(self, number: int, visit: Visit, form: FileForm, batches: Batches) -> None:
-        max_bytes = limits_of(self._gateway.config.settings.jobs).max_bytes
+    async def _fill(self, number: int, visit: Visit, form: FileForm, batches: Batches, limits: StoreLimits) -> None:
+        may_have = (limits.max_bytes, limits.own_max_bytes)
         waiting, size, came, place = bytearray(), 0, 0, 0
         async for chunk in _body(visit):
             data = form.feed(chunk)
@@ -158,12 +207,12 @@ class FileTransfer:
             if size > self._limit_bytes() or came > self._limit_bytes() + _FORM_BYTES:
                 raise BodyTooLarge(_TOO_LONG)
             while len(waiting) >= _WRITE_BYTES:
-                await batches.uploads.append(number, place, bytes(waiting[:_WRITE_BYTES]), max_bytes)
+                await batches.uploads.append(number, place, bytes(waiting[:_WRITE_BYTES]), *may_have)
                 del waiting[:_WRITE_BYTES]
                 place += _WRITE_BYTES // PART_BYTES
         form.end()
         if waiting:
-            await batches.uploads.append(number, place, bytes(waiting), max_bytes)
+            await batches.uploads.append(number, place, bytes(waiting), *may_have)
 
     def _named(self, form: FileForm, caller: Identity) -> NewFile:
         if form.filename is None:

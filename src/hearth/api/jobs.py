@@ -61,6 +61,14 @@ class JobsQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
 
 
+class CancelJobQuery(BaseModel):
+    """What `DELETE /llm/jobs/{id}` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    forget: bool = False
+
+
 class JobPages:
     """The handlers; each returns what its page shows."""
 
@@ -137,15 +145,20 @@ class JobPages:
         wanted = JobFilter(caller=owner, state=query.state, unended=query.unended, task_type=query.task_type, limit=query.limit)
         return {"jobs": [_view(jobs, record) for record in await jobs.records.list_jobs(wanted)]}
 
-    async def cancel(self, job_id: str, caller: Caller) -> dict[str, object]:
-        """Cancel a job that has not ended; again is no error. Raises NotFound, StorageUnavailable."""
+    async def cancel(self, job_id: str, query: Annotated[CancelJobQuery, Query()], caller: Caller) -> dict[str, object]:
+        """Cancel a job that has not ended, and forget it with its result where that is asked for; again is no error.
+
+        Raises:
+            NotFound, StorageUnavailable.
+        """
         jobs = self._jobs()
         record = await self._found(jobs, job_id, caller)
         cancelled = await jobs.cancel(record)
         if not cancelled:
             record = await self._found(jobs, job_id, caller)
         state = JobState.CANCELLED if cancelled else record.state
-        return {"id": job_id, "cancelled": state is JobState.CANCELLED, "state": state.value}
+        shown = {"id": job_id, "cancelled": state is JobState.CANCELLED, "state": state.value}
+        return shown | {"forgotten": await jobs.records.remove(job_id)} if query.forget else shown
 
     async def _found(self, jobs: Jobs, job_id: str, caller: Identity) -> JobRecord:
         record = await jobs.records.find(job_id)

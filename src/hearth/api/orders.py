@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.dialects.demands import is_model_name
-from hearth.errors import BadRequest
+from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
 
 
@@ -39,6 +39,7 @@ class OrderPages:
     """The handlers; each returns the orders in force."""
 
     def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self._orders = gateway.orders
 
     async def shown(self) -> dict[str, object]:
@@ -75,6 +76,13 @@ class OrderPages:
         await self._orders.load(about.name())
         return self._orders.shown()
 
+    async def confirm_clock(self, _: NothingBody | None = None) -> dict[str, object]:
+        """The wall clock is right: delete what is old by it again. Raises NotFound where nothing is kept."""
+        if self._gateway.confirm_clock is None:
+            raise NotFound("nothing is kept here: storage.enabled is off")
+        self._gateway.confirm_clock()
+        return {"clock_in_doubt": False}
+
     async def unload(self, about: ModelBody) -> dict[str, object]:
         """Have an unused model leave. Raises BadRequest, ModelNotFound, OrderRefused."""
         await self._orders.unload(about.name())
@@ -90,4 +98,5 @@ def add_order_pages(app: FastAPI, pages: OrderPages) -> None:
     app.add_api_route("/llm/admin/pin", pages.pin, methods=["POST"])
     app.add_api_route("/llm/admin/unpin", pages.unpin, methods=["POST"])
     app.add_api_route("/llm/admin/load", pages.load, methods=["POST"])
+    app.add_api_route("/llm/admin/confirm-clock", pages.confirm_clock, methods=["POST"])
     app.add_api_route("/llm/admin/unload", pages.unload, methods=["POST"])

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from hearth.batch_types import BatchRecord, BatchStatus, NewBatch
 from hearth.batches.checking import Check
-from hearth.batches.ports import BatchRecords, BatchUpkeep, FileUploads
+from hearth.batches.ports import BatchRecords, BatchUpkeep, FileAccounts, FileUploads
 from hearth.batches.running import Runner, Shelf
 from hearth.config.settings import BatchWindow
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
@@ -20,7 +20,7 @@ from hearth.jobs.desk import Jobs
 from hearth.jobs.feeder import House
 from hearth.jobs.keys import KeysInUse
 from hearth.observability.handling import HandlingSink
-from hearth.types import BATCH_JOB_PREFIX
+from hearth.types import BATCH_JOB_PREFIX, Lane
 
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump, and what is full may have room again."""
@@ -35,11 +35,22 @@ class Batches(HandlingSink):
     """The desk. Subscribe it to the events of the gateway; have `run` and `forget` run beside it.
 
     Attributes:
-        uploads, files, records: the store, for those who only look or upload.
+        uploads, accounts, files, records: the store, for those who only look or upload.
     """
 
-    def __init__(self, *, uploads: FileUploads, records: BatchRecords, upkeep: BatchUpkeep, shelf: Shelf, jobs: Jobs, house: House) -> None:
+    def __init__(
+        self,
+        *,
+        uploads: FileUploads,
+        accounts: FileAccounts,
+        records: BatchRecords,
+        upkeep: BatchUpkeep,
+        shelf: Shelf,
+        jobs: Jobs,
+        house: House,
+    ) -> None:
         self.uploads = uploads
+        self.accounts = accounts
         self.files = shelf.files
         self.records = records
         self._upkeep = upkeep
@@ -72,9 +83,14 @@ class Batches(HandlingSink):
         if settings.batches.window is BatchWindow.OFF_PEAK and not self._jobs.off_peak_comes():
             raise BadRequest("batches.window is offpeak, and it is active hours all day here, so that never comes")
         with self._keys.use(new.caller, new.idempotency_key):
-            accepted = await self.records.add(new, settings.batches.max_open)
+            accepted = await self.records.add(new, settings.batches.max_open, self._own_max_open(new.lane))
         self._wake.set()
         return accepted
+
+    def _own_max_open(self, lane: Lane) -> int | None:
+        settings = self._house.config().settings
+        shared = lane is Lane.EXTERNAL and settings.auth.keys
+        return max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None
 
     async def cancel(self, batch_id: str) -> bool:
         """Have a batch end as cancelled; False where it has ended, or is about to. Raises StorageUnavailable: ask again."""

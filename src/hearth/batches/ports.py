@@ -16,6 +16,7 @@ from hearth.batch_types import (
     NewFile,
     Page,
     Problem,
+    Stored,
     StoredFile,
 )
 from hearth.job_types import StoreLimits, WaitingJob
@@ -27,11 +28,12 @@ class FileUploads(Protocol):
     async def begin(self, caller: str) -> int:
         """A file without content; its number. It is forgotten when the process ends before `seal`."""
 
-    async def append(self, number: int, place: int, data: bytes, max_bytes: int) -> None:
+    async def append(self, number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None = None) -> None:
         """Add pieces of `PART_BYTES` from a place on; only the last of a file may be shorter.
 
         Raises:
-            QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results.
+            QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results, or more than `own_max_bytes`
+                of its caller's.
         """
 
     async def seal(self, number: int, new: NewFile) -> StoredFile:
@@ -60,15 +62,25 @@ class FileRecords(Protocol):
         """Delete some of what is abandoned, expired or deleted; True while there is more."""
 
 
+class FileAccounts(Protocol):
+    """What everybody keeps, for the owner; raises StorageUnavailable where the disk is at fault."""
+
+    async def list_all(self, caller: str | None, limit: int) -> tuple[StoredFile, ...]:
+        """The files of everybody, or of one caller, the largest first."""
+
+    async def stored(self) -> tuple[Stored, ...]:
+        """What each caller keeps in the store, the most first."""
+
+
 class BatchRecords(Protocol):
     """Batches by their ids; every change resolves once it is on the disk. Raises StorageUnavailable where it may not be."""
 
-    async def add(self, new: NewBatch, max_open: int) -> BatchRecord:
+    async def add(self, new: NewBatch, max_open: int, own_max_open: int | None = None) -> BatchRecord:
         """Keep a batch, or say which one its idempotency key stands for.
 
         Raises:
             KeyReused: the key stands for another request.
-            NotFound, QueueFull: there is no such file of its caller's; `max_open` batches are open.
+            NotFound, QueueFull: there is no such file of its caller's; `max_open` batches are open, or `own_max_open` of its caller.
         """
 
     async def find(self, batch_id: str) -> BatchRecord | None:

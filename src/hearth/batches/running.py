@@ -91,7 +91,7 @@ class Runner:
 
     async def _feed(self, batch: BatchRecord) -> None:
         await self._take_in_again(batch)
-        limits = limits_of(self._house.config().settings.jobs)
+        limits = limits_of(self._house.config().settings, batch.lane)
         most = max(1, min(JOBS_AT_ONCE, limits.max_queued // 2))  # the rest is for jobs of others
         lines = _portion(await self._shelf.lines.waiting(batch.number, most))
         if not lines:

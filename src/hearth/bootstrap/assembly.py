@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 
 from hearth.alerter import GatewayAlerter
 from hearth.backends.claude import ClaudeBackend
@@ -119,6 +120,8 @@ def _join_store(gateway: Gateway, log: Store | None, learned: Recollection | Non
     open_cloud(gateway, claude, log)
     open_jobs(gateway, log)
     gateway.show("storage", log.shown)
+    gateway.confirm_clock = log.calendar.confirm
+    gateway.accompany("calendar", partial(log.calendar.run, gateway.events))
     if learned is not None:
         learned.fill(gateway.worker.scheduler.state.estimates)
         gateway.accompany("recollection", learned.run)

@@ -185,7 +185,7 @@ def open_jobs(gateway: Gateway, log: Store) -> None:
 def _open_batches(gateway: Gateway, log: Store, jobs: Jobs, house: House) -> None:
     """Take many requests in one file, each of them a job."""
     shelf = Shelf(files=log.files, progress=log.batches, lines=log.batch_lines)
-    batches = Batches(uploads=log.files, records=log.batches, upkeep=log.batches, shelf=shelf, jobs=jobs, house=house)
+    batches = Batches(uploads=log.files, accounts=log.files, records=log.batches, upkeep=log.batches, shelf=shelf, jobs=jobs, house=house)
     gateway.batches = batches
     gateway.events.subscribe(batches)
     gateway.accompany("batches", batches.run)

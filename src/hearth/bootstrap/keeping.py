@@ -11,6 +11,7 @@ from hearth.observability.fanout import EventFanout
 from hearth.storage.connections import Connect, connect_writer
 from hearth.storage.place import database_path
 from hearth.storage.reporting import StorageReporter
+from hearth.storage.retention import DAY_S
 from hearth.storage.store import Store
 
 STORE_CLOSE_TIMEOUT_S = 5.0
@@ -32,10 +33,16 @@ async def open_store(
     settings = config.settings.storage
     reporter = StorageReporter(clock=clock, events=events)
     path = database_path(settings.path, os.environ)
-    store = await Store.open(path, settings, clock=clock, listener=reporter.hear, connect=connect)
+    store = await Store.open(path, settings, clock=clock, listener=reporter.hear, connect=connect, clock_jump_s=_clock_jump_s(config))
     closing.push_async_callback(_close_store, store, reporter)
     events.subscribe(store.swaps)
     return store
+
+
+def _clock_jump_s(config: GatewayConfig) -> float:
+    """The shortest time for which anything is kept, one day at least."""
+    settings = config.settings
+    return DAY_S * max(1.0, min(settings.storage.retention_days, settings.jobs.keep_results_days, settings.batches.keep_files_days))
 
 
 async def _close_store(store: Store, reporter: StorageReporter) -> None:

@@ -70,6 +70,14 @@ def key_snippet(name: str, *, digest: str, lane: Lane, is_admin: bool) -> str:
     return "\n".join(lines)
 
 
+@admin.command("confirm-clock")
+@gateway_options
+def confirm_clock(address: SplitResult, key: str | None) -> None:
+    """Say that the clock is right after it has jumped ahead: results, files and log entries that are old by it are deleted again."""
+    GatewayClient(address=address, key=key).order("/llm/admin/confirm-clock")
+    click.echo("the clock is confirmed; what is older than its retention is deleted from now on")
+
+
 @admin.group
 def alert() -> None:
     """Messages to the owner."""

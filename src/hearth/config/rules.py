@@ -155,6 +155,8 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (JobSettings, "max_in_queue"): Range(at_least=1, at_most=1000),
         (JobSettings, "max_queued"): _DEPTH,
         (JobSettings, "max_stored_mib"): _MEBIBYTES,
+        (JobSettings, "caller_share_pct"): Range(at_least=1, at_most=100),
+        (JobSettings, "internal_room_pct"): Range(at_least=0, at_most=99),
         (JobSettings, "max_result_mib"): _MEBIBYTES,
         (JobSettings, "max_attempts"): Range(at_least=1, at_most=100),
         (JobSettings, "keep_results_days"): Range(at_least=1, at_most=36_600),

@@ -109,6 +109,18 @@ class OwnerWarned(Event):
 
 
 @value
+class ClockDoubted(Event):
+    """The wall clock has jumped ahead by `ahead_s`; nothing is deleted for its age until somebody confirms it, or a day has passed."""
+
+    ahead_s: float
+
+
+@value
+class ClockConfirmed(Event):
+    """The wall clock is believed again: it is right, was confirmed, or has said the same for a day."""
+
+
+@value
 class InternalFault(Event):
     """A defect of ours was caught at a supervision point; `where` names it."""
 

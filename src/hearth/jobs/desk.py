@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from hearth.config.settings import JobSettings
+from hearth.config.settings import Settings
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
@@ -63,7 +63,7 @@ class Jobs(HandlingSink):
             return await asyncio.shield(self._tasks.start(self._add(new)))
 
     async def _add(self, new: NewJob) -> Acceptance:
-        accepted = await self._queue.add(new, limits_of(self._house.config().settings.jobs))
+        accepted = await self._queue.add(new, limits_of(self._house.config().settings, new.lane))
         if accepted.is_new:
             self.take_in(_waiting(new, number=accepted.number, accepted_wall_s=accepted.accepted_wall_s))
         else:
@@ -222,9 +222,23 @@ class Jobs(HandlingSink):
         return not config.is_active_hours(wall_s) or config.next_mode_change(wall_s) is not None
 
 
-def limits_of(jobs: JobSettings) -> StoreLimits:
-    """How much the store may keep, files included."""
-    return StoreLimits(max_queued=jobs.max_queued, max_bytes=int(jobs.max_stored_mib * MIB))
+def limits_of(settings: Settings, lane: Lane) -> StoreLimits:
+    """How much the store may keep of a caller in this lane, files included.
+
+    The internal lane may use all; external callers leave `jobs.internal_room_pct` of it free, and each of them has a share. Without keys
+    there is one caller only, so nothing is shared.
+    """
+    jobs = settings.jobs
+    max_bytes = jobs.max_stored_mib * MIB
+    if lane is Lane.INTERNAL or not settings.auth.keys:
+        return StoreLimits(max_queued=jobs.max_queued, max_bytes=int(max_bytes))
+    open_part, share = 1.0 - jobs.internal_room_pct / 100, jobs.caller_share_pct / 100
+    return StoreLimits(
+        max_queued=max(1, int(jobs.max_queued * open_part)),
+        max_bytes=int(max_bytes * open_part),
+        own_max_queued=max(1, int(jobs.max_queued * share)),
+        own_max_bytes=int(max_bytes * share),
+    )
 
 
 def _waiting(job: NewJob | JobRecord, *, number: int, accepted_wall_s: float, attempts: int = 0) -> WaitingJob:

@@ -14,7 +14,7 @@ from hearth.batch_types import Admission, BatchLine, BatchStatus, EndedLine, Lin
 from hearth.clock import Clock
 from hearth.errors import QueueFull
 from hearth.job_types import JobEnd, JobState, StoreLimits, WaitingJob
-from hearth.storage.files import kept_bytes
+from hearth.storage.files import require_room
 from hearth.storage.job_rows import WAITING_COLUMNS, insert, waiting_of
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
@@ -93,10 +93,14 @@ def _next_lines(batch: int, most: int, connection: sqlite3.Connection) -> tuple[
 def _admit(
     batch: int, admissions: Sequence[Admission], limits: StoreLimits, now: float, connection: sqlite3.Connection
 ) -> tuple[WaitingJob, ...]:
-    first = admissions[: max(0, limits.max_queued - totals(connection)[0])]
-    size = sum(len(each.job.request) for each in first)
-    if not first or kept_bytes(connection) + size > limits.max_bytes:
-        raise QueueFull("the store holds as much as jobs.max_queued and jobs.max_stored_mib allow")
+    if not admissions:
+        return ()
+    caller = admissions[0].job.caller
+    first = admissions[: max(0, limits.max_queued - totals(connection, caller).queued)]
+    if not first:
+        raise QueueFull("the store holds as many jobs as jobs.max_queued allows")
+    size = sum(len(each.job.request) for each in first)  # its caller's share is counted when the file is uploaded, not again here
+    require_room(connection, caller, size, limits.max_bytes, None)
     return tuple(job for each in first if (job := _admit_one(batch, each, now, connection)) is not None)
 
 

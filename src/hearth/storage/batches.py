@@ -20,6 +20,7 @@ from hearth.errors import KeyReused, NotFound, QueueFull, StorageFault, StorageU
 from hearth.storage.files import place_of
 from hearth.storage.jobs import KEY_LIFE_S
 from hearth.storage.reader import Reader
+from hearth.storage.retention import Calendar
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority
 
@@ -32,7 +33,7 @@ _COLUMNS = (
 _REPEATED = (
     "SELECT number, digest FROM batches WHERE caller = ? AND idempotency_key = ? AND created_wall_s > ? ORDER BY number DESC LIMIT 1"
 )
-_OPEN = "SELECT COUNT(*) FROM batches WHERE ended_wall_s IS NULL"
+_OPEN = "SELECT COUNT(*), COUNT(CASE caller WHEN ? THEN 1 END) FROM batches WHERE ended_wall_s IS NULL"
 _INPUT = "SELECT number FROM files WHERE id = ? AND caller = ? AND state = 'ready' AND purpose = 'batch'"
 _ADD = (
     "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, metadata, input_file, "
@@ -84,24 +85,25 @@ _FORGET = "DELETE FROM batches WHERE number IN (SELECT number FROM batches WHERE
 class BatchTable:
     """Batches by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
 
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock) -> None:
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, calendar: Calendar) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock
+        self._calendar = calendar
 
-    async def add(self, new: NewBatch, max_open: int) -> BatchRecord:
+    async def add(self, new: NewBatch, max_open: int, own_max_open: int | None = None) -> BatchRecord:
         """Keep a batch, or say which one its idempotency key stands for.
 
         Raises:
             KeyReused: the key stands for another request.
             NotFound: its caller has no such file, or one that was not uploaded for batches.
-            QueueFull: `max_open` batches are open.
+            QueueFull: `max_open` batches are open, or `own_max_open` of its caller.
             StorageUnavailable: it is not kept. Where a sync failed it may be found in the file all the same: with an idempotency key by
                 asking again, else it is cancelled.
         """
         now = self._clock.wall()
         try:
-            return await self._writer.submit(partial(_add, new, now, max_open))
+            return await self._writer.submit(partial(_add, new, now, max_open, own_max_open))
         except StorageUnavailable as error:
             if error.fault is StorageFault.IO and new.idempotency_key is None:
                 self._writer.post(lambda connection: connection.execute(_CANCEL, (now, new.batch_id)).rowcount)
@@ -147,17 +149,20 @@ class BatchTable:
 
     async def forget(self, before_wall_s: float) -> bool:
         """Delete some of what ended batches do not need, and of those that ended before an instant; True while there is more."""
-        return await self._writer.submit(partial(_forget, before_wall_s))
+        return await self._writer.submit(partial(_forget, before_wall_s, self._calendar))
 
 
-def _add(new: NewBatch, now: float, max_open: int, connection: sqlite3.Connection) -> BatchRecord:
+def _add(new: NewBatch, now: float, max_open: int, own_max_open: int | None, connection: sqlite3.Connection) -> BatchRecord:
     known = _repeated(new, now, connection)
     if known is not None:
         return known
     found = connection.execute(_INPUT, (new.input_file_id, new.caller)).fetchone()
     if found is None:
         raise NotFound(f"there is no file {new.input_file_id} of yours with the purpose batch")
-    if connection.execute(_OPEN).fetchone()[0] >= max_open:
+    opened, own = connection.execute(_OPEN, (new.caller,)).fetchone()
+    if own_max_open is not None and own >= own_max_open:
+        raise QueueFull(f"{own} batches of this caller are open, and jobs.caller_share_pct of batches.max_open allows no more")
+    if opened >= max_open:
         raise QueueFull(f"{max_open} batches are open, and batches.max_open allows no more")
     values = {
         "id": new.batch_id,
@@ -238,9 +243,11 @@ def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Conn
     return None
 
 
-def _forget(before_wall_s: float, connection: sqlite3.Connection) -> bool:
+def _forget(before_wall_s: float, calendar: Calendar, connection: sqlite3.Connection) -> bool:
     lines = connection.execute(_FORGET_ENDED_LINES, (ROWS_PER_STEP,)).rowcount
-    return bool(lines or connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount)
+    if lines or not calendar.may_delete():
+        return lines > 0
+    return connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount > 0
 
 
 def _sure(connection: sqlite3.Connection, number: int | None) -> BatchRecord:

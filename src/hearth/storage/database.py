@@ -15,7 +15,7 @@ from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage.connections import Connect, connect_writer, defects, make_durable
 from hearth.storage.faults import unavailable
-from hearth.storage.opening import create, make_ready, refusal, require_whole
+from hearth.storage.opening import believed_wall_s, create, make_ready, refusal, require_whole
 from hearth.storage.place import InstanceLock, prepare_directory
 from hearth.storage.reserve import Reserve
 from hearth.storage.schema import Migration, shipped_migrations
@@ -28,6 +28,7 @@ class Database:
 
     Attributes:
         epoch: number of this start of the process, increasing; with it a row says which process wrote it.
+        believed_wall_s: the latest time that an earlier process took for right; that of this start where there was none.
     """
 
     def __init__(self, path: Path, *, reserve_mib: float, busy_timeout_s: float, connect: Connect) -> None:
@@ -35,6 +36,7 @@ class Database:
         self.busy_timeout_s = busy_timeout_s
         self.reserve = Reserve(path, reserve_mib)
         self.epoch = 0
+        self.believed_wall_s = 0.0
         self._connect = connect
         self._lock = InstanceLock(path)
         self._connection: sqlite3.Connection | None = None
@@ -91,6 +93,7 @@ class Database:
             create(self.path, self._connect, migrations)
         self._connection = self._connect(self.path, self.busy_timeout_s)
         self.epoch = make_ready(self.path, self._connection, migrations, clock)
+        self.believed_wall_s = believed_wall_s(self._connection, self.epoch, clock)
         self.path.chmod(0o600)
         self._identity = self._identify()
 

@@ -10,11 +10,12 @@ import sqlite3
 from functools import partial
 from typing import Any
 
-from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, StoredFile
+from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, Stored, StoredFile
 from hearth.clock import Clock
 from hearth.errors import BadRequest, NotFound, QueueFull
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
+from hearth.storage.retention import Calendar
 from hearth.storage.writer import Writer
 
 PARTS_PER_STEP = 200
@@ -27,7 +28,16 @@ _COLUMNS = "number, id AS file_id, caller, purpose, filename, bytes AS size_byte
 _BEGIN = (
     "INSERT INTO files (caller, purpose, filename, state, epoch, created_wall_s) VALUES (?, 'batch', '', 'filling', ?, ?) RETURNING number"
 )
-_KEPT = "SELECT COALESCE(SUM(bytes), 0) FROM files"
+_KEPT = "SELECT TOTAL(bytes), TOTAL(CASE caller WHEN ? THEN bytes END) FROM files"
+_OWNER = "SELECT caller FROM files WHERE number = ?"
+_STORED = (
+    "SELECT caller, SUM(files), SUM(file_bytes), SUM(jobs), SUM(job_bytes) FROM (SELECT caller, COUNT(*) AS files, "
+    "TOTAL(bytes) AS file_bytes, 0 AS jobs, 0 AS job_bytes FROM files GROUP BY caller UNION ALL SELECT caller, 0, 0, COUNT(*), TOTAL(bytes) FROM jobs GROUP BY caller) "
+    "GROUP BY caller ORDER BY SUM(file_bytes) + SUM(job_bytes) DESC, caller"
+)
+_LIST_ALL = (
+    f"SELECT {_COLUMNS} FROM files WHERE state = 'ready' AND (:caller IS NULL OR caller = :caller) ORDER BY bytes DESC, number LIMIT :limit"  # noqa: S608
+)
 _GROW = "UPDATE files SET bytes = bytes + ? WHERE number = ? AND state = 'filling'"
 _PUT = "INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)"
 _SEAL = (
@@ -46,8 +56,8 @@ _PARTS = "SELECT place, data FROM file_parts WHERE file = ? AND place > ? ORDER 
 _USED_BY = "SELECT id FROM batches WHERE input_file = ? AND ended_wall_s IS NULL LIMIT 1"
 _REMOVE = "UPDATE files SET state = 'deleted', expires_wall_s = ? WHERE number = ? AND state = 'ready'"
 _ABANDONED = (
-    "UPDATE files SET state = 'deleted' WHERE (state = 'filling' AND epoch IS NOT NULL AND epoch <> :epoch) OR (state = 'ready' "
-    "AND expires_wall_s <= :now AND number NOT IN (SELECT input_file FROM batches WHERE ended_wall_s IS NULL))"
+    "UPDATE files SET state = 'deleted' WHERE (state = 'filling' AND epoch IS NOT NULL AND epoch <> :epoch) OR (:may_expire "
+    "AND state = 'ready' AND expires_wall_s <= :now AND number NOT IN (SELECT input_file FROM batches WHERE ended_wall_s IS NULL))"
 )
 _SOME_PARTS = (
     "DELETE FROM file_parts WHERE rowid IN (SELECT p.rowid FROM file_parts p JOIN files f ON f.number = p.file "
@@ -60,10 +70,11 @@ _FORGET = "DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_
 class FileTable:
     """Files by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
 
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, calendar: Calendar, epoch: int) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock
+        self._calendar = calendar
         self._epoch = epoch
 
     async def begin(self, caller: str) -> int:
@@ -71,13 +82,14 @@ class FileTable:
         row = (caller, self._epoch, self._clock.wall())
         return await self._writer.submit(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
 
-    async def append(self, number: int, place: int, data: bytes, max_bytes: int) -> None:
+    async def append(self, number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None = None) -> None:
         """Add to a file that was begun: pieces of `PART_BYTES` from a place on, the last of the file may be shorter.
 
         Raises:
-            QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results.
+            QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results, or more than `own_max_bytes`
+                of its caller's.
         """
-        await self._writer.submit(partial(_append, number, place, data, max_bytes))
+        await self._writer.submit(partial(_append, number, place, data, max_bytes, own_max_bytes))
 
     async def seal(self, number: int, new: NewFile) -> StoredFile:
         """The file is complete: from now on it is there. Raises BadRequest where it was given up meanwhile."""
@@ -101,18 +113,34 @@ class FileTable:
         """`(place, bytes)` of the next pieces after a place (-1: from the first), about `READ_BYTES` together; empty at the end."""
         return await self._reader.read(partial(_some, number, after))
 
+    async def list_all(self, caller: str | None, limit: int) -> tuple[StoredFile, ...]:
+        """The files of everybody, or of one caller, the largest first."""
+        values = {"caller": caller, "limit": limit}
+        return await self._reader.read(lambda connection: tuple(_file_of(row) for row in connection.execute(_LIST_ALL, values)))
+
+    async def stored(self) -> tuple[Stored, ...]:
+        """What each caller keeps in the store, the most first."""
+        return await self._reader.read(_stored)
+
     async def remove(self, number: int) -> bool:
         """Delete a file; False where that was done before. Raises BadRequest while a batch reads it."""
         return await self._writer.submit(partial(_remove, number, self._clock.wall()))
 
     async def sweep(self) -> bool:
         """Delete some of what is abandoned, expired or deleted; True while there is more."""
-        return await self._writer.submit(partial(_sweep, {"epoch": self._epoch, "now": self._clock.wall()}))
+        return await self._writer.submit(partial(_sweep, {"epoch": self._epoch, "now": self._clock.wall()}, self._calendar))
 
 
-def kept_bytes(connection: sqlite3.Connection) -> int:
-    """Bytes of all files, and of the requests and results of all jobs."""
-    return int(connection.execute(_KEPT).fetchone()[0]) + totals(connection)[1]
+def require_room(connection: sqlite3.Connection, caller: str, size: int, max_bytes: int, own_max_bytes: int | None) -> None:
+    """Raises QueueFull where `size` more bytes of a caller's do not fit beside all files, requests and results, or beside its own."""
+    jobs, (files, own_files) = totals(connection, caller), connection.execute(_KEPT, (caller,)).fetchone()
+    if jobs.bytes + files + size > max_bytes:
+        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed")
+    if own_max_bytes is not None and jobs.own_bytes + own_files + size > own_max_bytes:
+        raise QueueFull(
+            "this caller keeps as much in the store as one caller may (jobs.caller_share_pct of jobs.max_stored_mib); "
+            "delete files, or jobs that have ended (DELETE /llm/jobs/ID?forget=true)"
+        )
 
 
 def _file_of(row: sqlite3.Row) -> StoredFile:
@@ -120,9 +148,9 @@ def _file_of(row: sqlite3.Row) -> StoredFile:
     return StoredFile(**{**dict(row), "purpose": Purpose(row["purpose"])})
 
 
-def _append(number: int, place: int, data: bytes, max_bytes: int, connection: sqlite3.Connection) -> None:
-    if kept_bytes(connection) + len(data) > max_bytes:
-        raise QueueFull("the store holds as much as jobs.max_stored_mib allows; delete files that are not needed any more")
+def _append(number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None, connection: sqlite3.Connection) -> None:
+    (caller,) = connection.execute(_OWNER, (number,)).fetchone()
+    require_room(connection, caller, len(data), max_bytes, own_max_bytes)
     if connection.execute(_GROW, (len(data), number)).rowcount:
         pieces = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
         connection.executemany(_PUT, ((number, place + each, piece) for each, piece in enumerate(pieces)))
@@ -143,6 +171,11 @@ def place_of(connection: sqlite3.Connection, question: str, page: Page) -> int |
     if found is None:
         raise NotFound("after: there is no such entry in your list")
     return int(found[0])
+
+
+def _stored(connection: sqlite3.Connection) -> tuple[Stored, ...]:
+    rows = connection.execute(_STORED)
+    return tuple(Stored(caller=row[0], files=row[1], file_bytes=int(row[2]), jobs=row[3], job_bytes=int(row[4])) for row in rows)
 
 
 def _listed(page: Page, connection: sqlite3.Connection) -> tuple[StoredFile, ...]:
@@ -168,8 +201,8 @@ def _remove(number: int, now: float, connection: sqlite3.Connection) -> bool:
     return connection.execute(_REMOVE, (now, number)).rowcount == 1
 
 
-def _sweep(values: dict[str, Any], connection: sqlite3.Connection) -> bool:
-    connection.execute(_ABANDONED, values)
+def _sweep(values: dict[str, Any], calendar: Calendar, connection: sqlite3.Connection) -> bool:
+    connection.execute(_ABANDONED, values | {"may_expire": calendar.may_delete()})
     if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
         return True
     connection.execute(_EMPTY)

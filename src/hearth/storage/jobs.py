@@ -24,12 +24,14 @@ from hearth.job_types import (
     StoreLimits,
     Webhook,
 )
-from hearth.storage.files import kept_bytes
+from hearth.storage.files import require_room
 from hearth.storage.job_rows import DELIVERY_COLUMNS, RECORD_COLUMNS, WAITING_COLUMNS, delivery_of, insert, record_of, waiting_of
 from hearth.storage.job_totals import totals
 from hearth.storage.reader import Reader
+from hearth.storage.retention import Calendar
 from hearth.storage.texts import storable
 from hearth.storage.writer import Writer
+from hearth.types import BATCH_JOB_PREFIX
 
 KEY_LIFE_S = 86_400.0
 """How long an Idempotency-Key stands for its request."""
@@ -81,6 +83,7 @@ _FORGET = (
     "DELETE FROM jobs WHERE number IN (SELECT number FROM jobs WHERE ended_wall_s < ? AND webhook <> 'waiting' "
     "ORDER BY ended_wall_s LIMIT ?)"
 )
+_REMOVE = "DELETE FROM jobs WHERE id = ? AND ended_wall_s IS NOT NULL AND id NOT GLOB ?"
 _TO_TELL = (
     f"SELECT {DELIVERY_COLUMNS} FROM jobs "  # noqa: S608 - our names
     "WHERE webhook = 'waiting' AND ended_wall_s IS NOT NULL ORDER BY webhook_due_wall_s LIMIT ?"
@@ -94,10 +97,11 @@ _TOLD = (
 class JobTable:
     """Jobs by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
 
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, calendar: Calendar, epoch: int) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock
+        self._calendar = calendar
         self._epoch = epoch
 
     async def add(self, new: NewJob, limits: StoreLimits) -> Acceptance:
@@ -171,8 +175,12 @@ class JobTable:
 
     async def forget(self, before_wall_s: float) -> int:
         """Delete some of the jobs that ended before an instant; how many (0: none are left). Who is still to be told of one keeps it."""
-        aged = (before_wall_s, ROWS_PER_STEP)
-        return await self._writer.write("jobs.forget", lambda connection: connection.execute(_FORGET, aged).rowcount)
+        return await self._writer.write("jobs.forget", partial(_forget, before_wall_s, self._calendar))
+
+    async def remove(self, job_id: str) -> bool:
+        """Delete a job that has ended, with its result; False where it has not, or never was, or belongs to a batch."""
+        values = (job_id, BATCH_JOB_PREFIX + "*")
+        return await self._writer.write("jobs.forget", lambda connection: connection.execute(_REMOVE, values).rowcount == 1)
 
     async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
         """Messages that are still to be delivered, the next due first."""
@@ -188,10 +196,12 @@ def _add(new: NewJob, limits: StoreLimits, now: float, connection: sqlite3.Conne
     known = _repeated(new, now, connection) or _same_key(new, now, connection)
     if known is not None:
         return known
-    if totals(connection)[0] >= limits.max_queued:
+    waiting = totals(connection, new.caller)
+    if waiting.queued >= limits.max_queued:
         raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
-    if kept_bytes(connection) + len(new.request) > limits.max_bytes:
-        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows")
+    if limits.own_max_queued is not None and waiting.own_queued >= limits.own_max_queued:
+        raise QueueFull(f"{waiting.own_queued} jobs of this caller wait, and jobs.caller_share_pct of jobs.max_queued allows no more")
+    require_room(connection, new.caller, len(new.request), limits.max_bytes, limits.own_max_bytes)
     return Acceptance(job_id=new.job_id, number=insert(connection, new, now).number, is_new=True, accepted_wall_s=now)
 
 
@@ -246,6 +256,10 @@ def _recover(epoch: int, now: float, requeue: bool, max_attempts: int, connectio
         requeued=len(orphans) - len(failed),
         failed=_records(connection, failed),
     )
+
+
+def _forget(before_wall_s: float, calendar: Calendar, connection: sqlite3.Connection) -> int:
+    return connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount if calendar.may_delete() else 0
 
 
 def _records(connection: sqlite3.Connection, numbers: Sequence[int]) -> tuple[JobRecord, ...]:

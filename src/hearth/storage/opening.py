@@ -90,6 +90,13 @@ def begin_epoch(connection: sqlite3.Connection, clock: Clock) -> int:
     return int(cursor.lastrowid or 0)
 
 
+def believed_wall_s(connection: sqlite3.Connection, epoch: int, clock: Clock) -> float:
+    """The latest time that an earlier process took for right; the present one where there is none. Raises sqlite3.Error."""
+    question = "SELECT seen_wall_s FROM process WHERE seen_wall_s IS NOT NULL AND epoch < ? ORDER BY epoch DESC LIMIT 1"
+    row = connection.execute(question, (epoch,)).fetchone()
+    return clock.wall() if row is None else float(row[0])
+
+
 def make_ready(path: Path, connection: sqlite3.Connection, migrations: Sequence[Migration], clock: Clock) -> int:
     """Check the database, bring it up to date and begin an epoch, which proves that it can be written.
 

@@ -20,9 +20,12 @@ from hearth.storage.invocation_log import InvocationLog
 from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import Ledger
 from hearth.storage.reader import Reader
-from hearth.storage.retention import Retention
+from hearth.storage.retention import DAY_S, Calendar, Retention
 from hearth.storage.swaps import SwapLog
 from hearth.storage.writer import StorageHealth, Writer
+
+CLOCK_JUMP_S = 7 * DAY_S
+_SEEN = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
 
 
 class Store:
@@ -31,24 +34,35 @@ class Store:
     Attributes:
         invocations, swaps: event sinks, the first with queries about both; all others: see their modules.
         epoch: number of this start of the process on this file.
+        calendar: whether the wall clock is believed; have its `run` run beside the gateway.
     """
 
-    def __init__(self, database: Database, settings: StorageSettings, *, clock: Clock, listener: Callable[[StorageHealth], None]) -> None:
-        upkeep = Retention(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock)
+    def __init__(
+        self,
+        database: Database,
+        settings: StorageSettings,
+        *,
+        clock: Clock,
+        listener: Callable[[StorageHealth], None],
+        clock_jump_s: float = CLOCK_JUMP_S,
+    ) -> None:
+        calendar = Calendar(clock=clock, believed_wall_s=database.believed_wall_s, jump_s=clock_jump_s, stamp=self._stamp)
+        upkeep = Retention(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock, calendar=calendar)
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=self._hear)
         reader = Reader(database.path)
         self._clock = clock
         self._listener = listener
         self._last_fault: dict[str, object] | None = None
         self.epoch = database.epoch
+        self.calendar = calendar
         self.writer = writer
         self.reader = reader
         self.invocations = InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
         self.swaps = SwapLog(writer=writer, clock=clock, epoch=self.epoch)
         self.ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
-        self.jobs = JobTable(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
-        self.files = FileTable(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
-        self.batches = BatchTable(writer=writer, reader=reader, clock=clock)
+        self.jobs = JobTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.epoch)
+        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.epoch)
+        self.batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=calendar)
         self.batch_lines = BatchLineTable(writer=writer, reader=reader, clock=clock)
         self.estimates = Estimates(writer=writer, reader=reader, clock=clock)
 
@@ -62,10 +76,14 @@ class Store:
         listener: Callable[[StorageHealth], None],
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         connect: Connect = connect_writer,
+        clock_jump_s: float = CLOCK_JUMP_S,
     ) -> Store:
         """Open the database, start the writer and count what earlier processes left reserved as spent.
 
         The file is checked on another thread. Do not cancel it: the lock would stay with a database that nobody closes.
+
+        Args:
+            clock_jump_s: a wall clock that is further ahead than this is in doubt (`Calendar`).
 
         Raises:
             StorageRefused: see `Database.open`.
@@ -74,7 +92,7 @@ class Store:
         database = await asyncio.to_thread(
             Database.open, path, reserve_mib=settings.reserve_mib, clock=clock, busy_timeout_s=busy_timeout_s, connect=connect
         )
-        store = cls(database, settings, clock=clock, listener=listener)
+        store = cls(database, settings, clock=clock, listener=listener, clock_jump_s=clock_jump_s)
         store.writer.start()
         try:
             await store.ledger.settle_orphans()
@@ -87,6 +105,9 @@ class Store:
     def health(self) -> StorageHealth:
         """How the store is doing now."""
         return self.writer.health
+
+    def _stamp(self, wall_s: float) -> None:
+        self.writer.post(lambda connection: connection.execute(_SEEN, (wall_s, self.epoch)).rowcount)
 
     def _hear(self, health: StorageHealth) -> None:
         if health.fault is not None:
@@ -102,6 +123,7 @@ class Store:
             "dropped": health.dropped,
             "reserve_held": health.reserve_held,
             "last_fault": self._last_fault,
+            "clock_in_doubt": not self.calendar.may_delete(),
         }
 
     async def back_up(self, target: Path) -> None:

@@ -112,6 +112,7 @@ const ALERTS = {
   config_rejected: "The configuration file has mistakes",
   disk_low: "The disk is nearly full",
   swap_failed: "A model could not be loaded",
+  clock_doubted: "The clock has jumped",
   storage_failed: "The log cannot be written",
   budget: "The day's budget is nearly spent",
   rate_limited: "A caller runs into its limit",

@@ -28,6 +28,7 @@ class AlertType(StrEnum):
     CLOUD_DOWN = "cloud_down"
     CONFIG_REJECTED = "config_rejected"
     STORAGE_FAILED = "storage_failed"
+    CLOCK_DOUBTED = "clock_doubted"
     DISK_LOW = "disk_low"
     LOOP_LAG = "loop_lag"
     WRONG_KEYS = "wrong_keys"

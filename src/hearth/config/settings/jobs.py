@@ -43,6 +43,10 @@ class JobSettings:
     """Jobs that may wait in the store; one more is refused with 503. hot"""
     max_stored_mib: float = 256.0
     """MiB of requests, results and files in the store beyond which new jobs and files are refused with 503. hot"""
+    caller_share_pct: float = 50.0
+    """Percentage of `max_queued`, `max_stored_mib` and `batches.max_open` that one external key may use. hot"""
+    internal_room_pct: float = 20.0
+    """Percentage of `max_queued` and `max_stored_mib` that external keys leave free for the internal lane. hot"""
     max_result_mib: float = 16.0
     """MiB that one answer may have; a job with a larger one fails. hot"""
     max_attempts: int = 3
