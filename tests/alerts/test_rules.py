@@ -60,6 +60,7 @@ ENDS: dict[type[Event], AlertType] = {
     events.GpuCooledDown: AlertType.GPU_HOT,
     events.CloudCameUp: AlertType.CLOUD_DOWN,
     events.ConfigReloaded: AlertType.CONFIG_REJECTED,
+    events.ClockConfirmed: AlertType.CLOCK_DOUBTED,
     events.StorageRecovered: AlertType.STORAGE_FAILED,
     events.DiskSpaceReturned: AlertType.DISK_LOW,
 }

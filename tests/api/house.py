@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -260,6 +260,7 @@ class FakeGateway:
         self.problems: list[str] = []
         self.alerter: GatewayAlerter | None = None
         self.stopping = False
+        self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
 
     def name_of(self, model: str) -> str | None:
         return self.one_name.get(model, canonical_model(model))
@@ -269,6 +270,16 @@ class FakeGateway:
 
     def ready(self) -> tuple[bool, str]:
         return not self.not_ready, self.not_ready
+
+    def on_reload(self, take: Callable[[GatewayConfig], None]) -> None:
+        self.reload_listeners.append(take)
+
+    def use_keys(self, *keys: KeySettings) -> None:
+        """Put a configuration with other keys in force."""
+        settings = replace(self.config.settings, auth=AuthSettings(keys=keys))
+        self.config = GatewayConfig(settings=settings, source=None)
+        for take in self.reload_listeners:
+            take(self.config)
 
     async def reload_file(self) -> bool:
         if self.stopping:

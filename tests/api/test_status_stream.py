@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from hearth.api.status_stream import HEARTBEAT_S, MAX_SUBSCRIBERS, MIN_INTERVAL_S, StatusStream
+from hearth.api.protocol import Deadlines
+from hearth.api.status_stream import (
+    ADMIN_ROOM,
+    HEARTBEAT_S,
+    MAX_OF_ONE,
+    MAX_SUBSCRIBERS,
+    MIN_INTERVAL_S,
+    Listener,
+    Listeners,
+    StatusStream,
+)
+from hearth.errors import CapacityError
 from hearth.queue import LLMQueueWorker
-from tests.api.house import Caller, FakeWorker
+from tests.api.conftest import serving
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, Caller, FakeWorker
+from tests.dashboard.listening import guest
 from tests.emulator.waiting import until
 from tests.support.virtual_time import run_virtual
+
+SOMEBODY = guest()
 
 
 def revision(frame: bytes) -> int:
@@ -33,7 +49,7 @@ async def settle() -> None:
 def test_the_present_status_comes_first_and_then_one_for_each_change():
     async def scenario() -> None:
         worker = FakeWorker()
-        frames = stream_of(worker).frames()
+        frames = stream_of(worker).frames(SOMEBODY)
         assert revision(await anext(frames)) == 0
         for expected in (1, 2):
             following = asyncio.ensure_future(anext(frames))
@@ -53,7 +69,7 @@ def test_a_storm_of_changes_is_ten_frames_a_second_and_the_last_state_is_always_
         seen = []
 
         async def listen() -> None:
-            seen.extend([revision(frame) async for frame in stream.frames()])
+            seen.extend([revision(frame) async for frame in stream.frames(SOMEBODY)])
 
         listening = asyncio.ensure_future(listen())
         await settle()
@@ -61,7 +77,7 @@ def test_a_storm_of_changes_is_ten_frames_a_second_and_the_last_state_is_always_
             worker.change()
             await asyncio.sleep(0.001)
         await asyncio.sleep(1)
-        stream.end()
+        stream.listeners.end()
         await listening
         assert seen[-1] == 1000
         assert len(seen) == pytest.approx(1 / MIN_INTERVAL_S, abs=2)
@@ -72,7 +88,7 @@ def test_a_storm_of_changes_is_ten_frames_a_second_and_the_last_state_is_always_
 def test_a_quiet_stream_has_a_heartbeat():
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        frames = stream_of(FakeWorker()).frames()
+        frames = stream_of(FakeWorker()).frames(SOMEBODY)
         await anext(frames)
         for heartbeats in (1, 2):
             assert (await anext(frames)).startswith(b":")
@@ -87,12 +103,12 @@ def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
     async def scenario() -> None:
         worker = FakeWorker()
         stream = stream_of(worker)
-        frames = stream.frames()
+        frames = stream.frames(SOMEBODY)
         await anext(frames)
         following = asyncio.ensure_future(anext(frames))
         await settle()
         if ending == "stream":
-            stream.end()
+            stream.listeners.end()
         else:
             worker.close()
         with pytest.raises(StopAsyncIteration):
@@ -111,17 +127,59 @@ async def test_listeners_over_http_get_frames_and_leave_room_when_they_leave(url
     await caller.reader.readuntil(b"data: ")
     gateway.worker.change()
     await caller.reader.readuntil(b'"revision":1')
-    stream = app._control._stream
-    assert stream._subscribers == 1
+    listeners = app._control._stream.listeners
+    assert len(listeners) == 1
     caller.leave()
-    await until(lambda: not stream._subscribers)
+    await until(lambda: not listeners)
+
+
+async def test_one_caller_has_a_share_of_the_streams_and_admins_have_room_of_their_own():
+    def one(caller: str, *, admin: bool = False, peer: str | None = None, authenticated: bool = True) -> Listener:
+        identity = replace(SOMEBODY.identity, caller=caller, admin=admin, authenticated=authenticated)
+        return Listener(identity=identity, peer=peer)
+
+    listeners = Listeners()
+    streams = [listeners.add(one("greedy")) for _ in range(MAX_OF_ONE + 1)]
+    assert [over.is_set() for over in streams] == [False] * MAX_OF_ONE + [True]
+    listeners.remove(streams.pop())
+    with pytest.raises(CapacityError, match="this caller"):
+        listeners.check_room(one("greedy"))
+    for number in range(MAX_SUBSCRIBERS - ADMIN_ROOM - MAX_OF_ONE):
+        listeners.add(one(f"other {number}"))
+    with pytest.raises(CapacityError, match="open already"):
+        listeners.check_room(one("latecomer"))
+    for _ in range(ADMIN_ROOM):
+        listeners.check_room(one("owner", admin=True))
+        listeners.add(one("owner", admin=True))
+    with pytest.raises(CapacityError):
+        listeners.check_room(one("owner", admin=True))
+    without_keys = Listeners()
+    for _ in range(MAX_OF_ONE):
+        without_keys.add(one("local", peer="::1", authenticated=False))
+    without_keys.check_room(one("local", peer="127.0.0.1", authenticated=False))
+
+
+async def test_a_key_that_is_removed_or_loses_a_right_loses_its_open_streams(keyed, keyed_app):
+    async with serving(keyed, keyed_app, Deadlines(header_s=60.0, body_s=60.0, write_s=lambda: 60.0)) as url:
+        callers = {}
+        for path in ("/llm/queue/stream", "/llm/dashboard/stream"):
+            for name, key in (("admin", ADMIN_KEY), ("internal", HOUSE_KEY)):
+                callers[path, name] = caller = await Caller.to(url)
+                await caller.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+                assert (await caller.head())[0] == 200
+        listeners = keyed_app._control._stream.listeners
+        keyed.use_keys(*(replace(key, admin=False) if key.admin else key for key in KEYS))
+        await until(lambda: len(listeners) == 1)
+        keyed.use_keys(KEYS[-1])
+        await until(lambda: not listeners)
+        for caller in callers.values():
+            caller.leave()
 
 
 async def test_one_listener_too_many_is_503(url, app):
-    stream = app._control._stream
-    stream._subscribers = MAX_SUBSCRIBERS - 1
-    stream.check_room()
-    stream._subscribers = MAX_SUBSCRIBERS
+    listeners = app._control._stream.listeners
+    for _ in range(MAX_SUBSCRIBERS):
+        listeners.add(SOMEBODY)
     caller = await Caller.to(url)
     await caller.send(b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
     status, headers = await caller.head()

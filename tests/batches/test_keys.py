@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.batch_types import NewFile
+from hearth.batch_types import NewFile, Problem
 from hearth.config.settings import StorageSettings
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
@@ -51,16 +51,20 @@ async def opened(path: Path, clock: StoppedClock) -> AsyncIterator[Store]:
         (0.0, {"idempotency_key": None}, False),
     ],
 )
-async def test_a_key_stands_for_one_batch_for_a_day(tmp_path, later_s, change, same):
+async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_open(tmp_path, later_s, change, same):
     clock = StoppedClock()
     async with opened(tmp_path / "hearth.db", clock) as store:
         number = await store.files.begin("test")
         await store.files.seal(number, NewFile(file_id=FIRST.input_file_id, caller="test", filename="x", life_s=720 * HOUR_S))
-        await store.batches.add(FIRST, 10)
+        batch = await store.batches.add(FIRST, 10)
+        clock.advance(2 * HOUR_S * 24)
+        assert (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"
+        clock.advance(-2 * HOUR_S * 24)
+        await store.batches.settle_validation(batch.number, [Problem(code="empty_file", message="")], 0, None)
     clock.advance(later_s)
     async with opened(tmp_path / "hearth.db", clock) as store:
         assert (await store.batches.add(replace(AGAIN, **change), 10)).batch_id == ("batch_1" if same else "batch_2")
-        assert len(await store.batches.open_batches()) == (1 if same else 2)
+        assert len(await store.batches.open_batches()) == (0 if same else 1)
 
 
 @in_virtual_time

@@ -348,7 +348,7 @@ async def test_of_batches_with_one_key_at_the_same_moment_one_is_taken(live):
 
 
 async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
-    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=1, requests_per_hour=100))
+    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=2, requests_per_hour=100))
     async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
         file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *[EMBED] * 5)), purpose="batch")
         wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
@@ -358,7 +358,7 @@ async def test_a_batch_counts_once_against_the_rate_limit_of_its_caller(live):
         assert (await house.ended(client, batch.id)).request_counts.completed == 5
 
 
-async def test_a_batch_and_a_job_count_once_after_a_restart_too(live):
+async def test_an_upload_a_batch_and_a_job_count_once_after_a_restart_too(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=20, requests_per_hour=20))
     async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
         file = await client.files.create(file=("x.jsonl", requests_of("/v1/embeddings", *[EMBED] * 30)), purpose="batch")
@@ -367,9 +367,36 @@ async def test_a_batch_and_a_job_count_once_after_a_restart_too(live):
         job = (await house.ask("POST", "/llm/jobs", {"request": EMBED}, FRIEND_KEY)).json
         await shown_once(house.moves, lambda: house.ask("GET", f"/llm/jobs/{job['id']}", key=FRIEND_KEY), lambda got: "result" in got.json)
         await client.embeddings.create(**EMBED)
-        assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 3
+        assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 4
     async with live(keys=True, rate_limits=limits) as house:
-        assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 3
+        assert house.gateway.rate_limiter.get_usage("friend", house.gateway.clock.monotonic()).hour == 4
+
+
+async def test_an_upload_counts_once_against_the_rate_limit_of_its_caller(live):
+    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=1, requests_per_hour=1))
+    async with live(keys=True, rate_limits=limits) as house:
+        parts = {"purpose": b"batch", "file": b"x"}
+        assert (await house.form(parts, key=GUEST_KEY)).status == 200
+        assert (await house.form(parts, key=GUEST_KEY)).status == 429
+
+
+async def test_one_key_fills_its_share_only_and_an_admin_sees_and_deletes_what_it_keeps(live):
+    jobs = JobSettings(max_stored_mib=0.02)
+    async with live(keys=True, jobs=jobs) as house:
+        parts = {"purpose": b"batch", "file": b"x" * 9000}
+        kept = (await house.form(parts, key=GUEST_KEY)).json["id"]
+        refused = await house.form(parts, key=GUEST_KEY)
+        assert (refused.status, b"caller_share_pct" in refused.body) == (503, True)
+        assert (await house.form(parts, key=HOUSE_KEY)).status == 200
+        stored = (await house.ask("GET", "/llm/admin/stored", key=ADMIN_KEY)).json
+        assert {each["caller"]: (each["files"], each["file_bytes"]) for each in stored["callers"]}["guest"][1] == 9000
+        (shown,) = (await house.ask("GET", "/llm/admin/files?caller=guest", key=ADMIN_KEY)).json["files"]
+        assert (shown["id"], shown["caller"]) == (kept, "guest")
+        for path in ("/llm/admin/stored", "/llm/admin/files"):
+            assert (await house.ask("GET", path, key=GUEST_KEY)).status == 403
+        assert (await house.ask("DELETE", f"/llm/admin/files/{kept}", key=GUEST_KEY)).status == 403
+        assert (await house.ask("DELETE", f"/llm/admin/files/{kept}", key=ADMIN_KEY)).json["caller"] == "guest"
+        assert (await house.ask("DELETE", f"/llm/admin/files/{kept}", key=ADMIN_KEY)).status == 404
 
 
 async def test_without_a_store_there_are_no_files_and_batches(live):

@@ -8,11 +8,16 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from hearth.admission.auth import Identity
+from hearth.api.status_stream import Listener as Who
 from hearth.types import Lane, Priority
 
 
 def someone(caller: str = "owner", *, admin: bool = True) -> Identity:
     return Identity(caller=caller, lane=Lane.EXTERNAL, max_priority=Priority.NORMAL, models=(), admin=admin, authenticated=True)
+
+
+def guest(caller: str = "owner", *, admin: bool = True) -> Who:
+    return Who(identity=someone(caller, admin=admin))
 
 
 def applied(state: Any, patch: Any) -> Any:

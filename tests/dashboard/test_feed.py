@@ -7,12 +7,13 @@ import random
 
 import pytest
 
-from hearth.api.dashboard.feed import HEARTBEAT_S, MAX_SUBSCRIBERS, MIN_INTERVAL_S, DashboardFeed
+from hearth.api.dashboard.feed import HEARTBEAT_S, MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.patch import bare
+from hearth.api.status_stream import MAX_OF_ONE
 from hearth.config.settings import KeySettings
 from hearth.errors import CapacityError
 from hearth.types import Priority
-from tests.dashboard.listening import Listener, someone
+from tests.dashboard.listening import Listener, guest
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time
@@ -23,7 +24,7 @@ DEEP = settings_with(queue={"max_external_depth": 20_000})
 
 def listening(house: House, *, caller: str = "owner", admin: bool = True) -> tuple[DashboardFeed, Listener]:
     feed = DashboardFeed(house.gateway)
-    return feed, Listener(feed.frames(someone(caller, admin=admin)))
+    return feed, Listener(feed.frames(guest(caller, admin=admin)))
 
 
 @in_virtual_time
@@ -59,7 +60,7 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_told(seed):
                     house.worker.cancel(ticket.sequence)
             await settle()
             await asyncio.sleep(3 * MIN_INTERVAL_S)
-            late = Listener(feed.frames(someone()))
+            late = Listener(feed.frames(guest()))
             await asyncio.sleep(0.9 * MIN_INTERVAL_S)
             assert page.state == late.state
             await page.leave()
@@ -137,7 +138,7 @@ async def test_a_storm_of_changes_is_four_frames_a_second_at_most():
 async def test_of_what_has_ended_a_caller_sees_only_its_own_and_an_admin_sees_all():
     async with House("a", resident=("a",)) as house:
         feed, owner = listening(house)
-        friend = Listener(feed.frames(someone("friend", admin=False)))
+        friend = Listener(feed.frames(guest("friend", admin=False)))
         for caller in ("friend", "stranger"):
             house.submit("a", service_s=0.1, caller=caller)
         await asyncio.sleep(5)
@@ -236,7 +237,7 @@ def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
             feed, page = listening(house)
             await asyncio.sleep(2)
             if ending == "server":
-                feed.end()
+                feed.listeners.end()
             else:
                 await house.gateway.stop(0.0)
             await asyncio.sleep(2 * MIN_INTERVAL_S)
@@ -250,12 +251,12 @@ def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
 async def test_one_listener_too_many_is_refused_and_a_place_is_free_again_when_one_leaves():
     async with House("a") as house:
         feed = DashboardFeed(house.gateway)
-        pages = [Listener(feed.frames(someone())) for _ in range(MAX_SUBSCRIBERS)]
+        pages = [Listener(feed.frames(guest())) for _ in range(MAX_OF_ONE)]
         await settle()
         with pytest.raises(CapacityError):
-            feed.check_room()
+            feed.listeners.check_room(guest())
         await pages[0].leave()
-        feed.check_room()
+        feed.listeners.check_room(guest())
         for page in pages[1:]:
             await page.leave()
 
@@ -281,7 +282,7 @@ async def test_listeners_that_share_a_picture_miss_nothing():
     async with House("a", resident=("a",)) as house:
         feed, first = listening(house)
         await asyncio.sleep(1.3)
-        second = Listener(feed.frames(someone("second")))
+        second = Listener(feed.frames(guest("second")))
         await asyncio.sleep(0.1)
         house.submit("a", service_s=50.0, caller="n8n")
         await asyncio.sleep(2 * MIN_INTERVAL_S + 0.1)

@@ -15,7 +15,7 @@ from playwright.async_api import expect
 
 from hearth.api.dashboard.feed import DashboardFeed
 from tests.dashboard.browsing import EVIL, FakeHouse, house_with, opened
-from tests.dashboard.listening import someone
+from tests.dashboard.listening import guest
 
 AT = 1_767_571_200.0
 WORDS = frozenset({"kind", "phase", "lane", "band", "state", "readings", "mode", "outcome", "why", "status"})
@@ -73,7 +73,7 @@ async def full_state(house: FakeHouse) -> dict[str, Any]:
     async for _ in house.gateway.worker.changes():
         if len(house.gateway.records.timeline.ended()) == 1 and len(house.gateway.worker.scheduler.state.running) == 1:
             break
-    frames = DashboardFeed(house.gateway).frames(someone())
+    frames = DashboardFeed(house.gateway).frames(guest())
     frame = await anext(frames)
     await frames.aclose()
     state: dict[str, Any] = json.loads(frame.decode().partition("data: ")[2])["state"]

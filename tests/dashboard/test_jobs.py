@@ -11,7 +11,7 @@ from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.jobs import FAILURES_SHOWN, ROWS_SHOWN
 from hearth.config.settings import SchedulingSettings, Window
 from hearth.jobs.requests import body_of
-from tests.dashboard.listening import Listener, someone
+from tests.dashboard.listening import Listener, guest
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time
 from tests.worker.house import House
@@ -21,7 +21,7 @@ FROM_MIDNIGHT_TO_ONE = SchedulingSettings(active_hours=Window(start_minute=0, en
 
 
 def listening(house: House, caller: str = "owner", *, admin: bool = True) -> Listener:
-    return Listener(DashboardFeed(house.gateway).frames(someone(caller, admin=admin)))
+    return Listener(DashboardFeed(house.gateway).frames(guest(caller, admin=admin)))
 
 
 @in_virtual_time

@@ -153,7 +153,13 @@ class Life:
         gateway, tables = self.gateway, self.tables
         shelf = Shelf(files=tables.files, progress=tables.batches, lines=tables.lines)
         batches = Batches(
-            uploads=tables.files, records=tables.batches, upkeep=tables.batches, shelf=shelf, jobs=self.jobs, house=self._house
+            uploads=tables.files,
+            accounts=tables.files,
+            records=tables.batches,
+            upkeep=tables.batches,
+            shelf=shelf,
+            jobs=self.jobs,
+            house=self._house,
         )
         gateway.batches = batches
         gateway.events.subscribe(batches)

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from hearth.config.settings import StorageSettings
+from hearth.config.settings import AuthSettings, JobSettings, KeySettings, Settings, StorageSettings
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import JobEnd, JobFilter, JobState, Recovered, StoreLimits, Webhook
+from hearth.jobs.desk import limits_of
 from hearth.storage.connections import connect_writer
 from hearth.storage.job_rows import insert
 from hearth.storage.jobs import JobTable
 from hearth.storage.opening import create
 from hearth.storage.schema import shipped_migrations
 from hearth.storage.store import Store
+from hearth.types import MIB, Lane
 from tests.jobs.house import Disk, job
 from tests.storage.house import WALL, StoppedClock
 
@@ -190,6 +192,7 @@ async def test_an_idempotency_key_stands_for_one_job_of_its_caller_for_a_day(pro
     table = await process()
     new = job(idempotency_key="key", digest="d1")
     await table.add(new, LIMITS)
+    await table.cancel("job_1")
     clock.advance(later_s)
     table = await process()
     again = await table.add(replace(new, job_id="job_2", **change), LIMITS)
@@ -253,6 +256,16 @@ async def test_such_a_key_with_another_body_is_refused_also_without_the_job_key(
     assert len(await table.list_jobs(JobFilter())) == 1
 
 
+async def test_an_idempotency_key_stands_for_its_job_for_as_long_as_that_waits(process, clock):
+    table = await process()
+    new = job(idempotency_key="key", digest="d1")
+    await table.add(new, LIMITS)
+    clock.advance(10 * DAY_S)
+    assert not (await table.add(replace(new, job_id="job_2"), LIMITS)).is_new
+    await table.cancel("job_1")
+    assert (await table.add(replace(new, job_id="job_2"), LIMITS)).is_new
+
+
 async def test_such_a_key_may_be_answered_with_another_job_after_a_day_and_stands_for_that_from_then(process, clock):
     table = await answered_with_the_letter(process)
     clock.advance(DAY_S + 1)
@@ -307,6 +320,41 @@ async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(process):
     with pytest.raises(QueueFull, match=r"jobs\.max_stored_mib"):
         await table.add(job("job_4"), small)
     assert len(await table.list_jobs(JobFilter())) == 3
+
+
+async def test_one_caller_has_a_share_and_external_ones_leave_room_for_the_house(process):
+    table = await process()
+    size = len(job().request)
+    settings = Settings(
+        auth=AuthSettings(keys=(KeySettings(name="guest", sha256="0" * 64),)),
+        jobs=JobSettings(max_queued=10, max_stored_mib=100 * size / MIB, caller_share_pct=50, internal_room_pct=20),
+    )
+    external, internal = limits_of(settings, Lane.EXTERNAL), limits_of(settings, Lane.INTERNAL)
+    for number in range(5):
+        await table.add(job(f"job_{number}", caller="greedy", lane=Lane.EXTERNAL), external)
+    with pytest.raises(QueueFull, match=r"caller_share_pct of jobs\.max_queued"):
+        await table.add(job("job_5", caller="greedy", lane=Lane.EXTERNAL), external)
+    for number in range(3):
+        await table.add(job(f"job_1{number}", caller="other", lane=Lane.EXTERNAL), external)
+    with pytest.raises(QueueFull, match=r"jobs\.max_queued"):
+        await table.add(job("job_13", caller="third", lane=Lane.EXTERNAL), external)
+    await table.add(job("job_20", caller="house"), internal)
+    assert limits_of(Settings(), Lane.EXTERNAL).own_max_bytes is None
+
+
+async def test_a_caller_that_keeps_its_share_is_refused_until_it_forgets_a_job(process):
+    table = await process()
+    size = len(job().request)
+    share = StoreLimits(max_queued=100, max_bytes=1 << 20, own_max_bytes=2 * size)
+    await table.add(job("job_1"), share)
+    await table.start(1)
+    await table.end(1, JobEnd(state=JobState.COMPLETED, result=b"x" * 2 * size))
+    assert not await table.remove("job_2")
+    with pytest.raises(QueueFull, match="forget=true"):
+        await table.add(job("job_2"), share)
+    assert await table.remove("job_1")
+    await table.add(job("job_2"), share)
+    assert not await table.remove("job_2")
 
 
 async def test_jobs_are_listed_by_caller_state_and_type_the_latest_first_without_results(process):

@@ -13,8 +13,10 @@ from hearth.storage.transaction import commit_together
 from tests.jobs.house import Disk
 from tests.support.examples import EXAMPLES
 
-_COUNTED = "SELECT TOTAL(state = 'queued'), TOTAL(bytes), TOTAL(state = 'queued' AND caller = :caller), "
+_COUNTED = (
+    "SELECT TOTAL(state = 'queued'), TOTAL(bytes), TOTAL(state = 'queued' AND caller = :caller), "
     "TOTAL((caller = :caller) * bytes) FROM jobs"
+)
 _INSERT = (
     "INSERT INTO jobs (id, caller, lane, priority, path, model, state, accepted_wall_s, bytes, request) "
     "VALUES (?, ?, 'internal', 2, '/api/generate', 'a', 'queued', 0, ?, x'00')"

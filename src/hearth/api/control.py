@@ -30,10 +30,11 @@ from hearth.api.metrics import METRICS_TYPE, exposition
 from hearth.api.openapi import described
 from hearth.api.orders import OrderPages, add_order_pages
 from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
-from hearth.api.status_stream import StatusStream
+from hearth.api.status_stream import StatusStream, listener_of
 from hearth.api.submission import told_of
 from hearth.api.visit import Visit
 from hearth.cancelling import cancel_caller, cancel_item, cancel_request
+from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, HearthError, MethodNotAllowed, NotFound
 from hearth.gateway import Gateway
 from hearth.types import RequestId, Sequence
@@ -73,15 +74,17 @@ class Pages:
         """The whole queue, the GPU and the counters."""
         return self._gateway.worker.get_status()
 
-    async def stream(self) -> StreamingResponse:
+    async def stream(self, visit: CurrentVisit, caller: Caller) -> StreamingResponse:
         """The same as server-sent events, on every change. Raises CapacityError when too many listen."""
-        self._stream.check_room()
-        return StreamingResponse(self._stream.frames(), media_type="text/event-stream", headers=_SSE_HEADERS)
+        listener = listener_of(visit, caller)
+        self._stream.listeners.check_room(listener)
+        return StreamingResponse(self._stream.frames(listener), media_type="text/event-stream", headers=_SSE_HEADERS)
 
-    async def dashboard(self, caller: Caller) -> StreamingResponse:
+    async def dashboard(self, visit: CurrentVisit, caller: Caller) -> StreamingResponse:
         """What the dashboard shows, as changes. Raises CapacityError when too many listen."""
-        self._feed.check_room()
-        return StreamingResponse(self._feed.frames(caller), media_type="text/event-stream", headers=_SSE_HEADERS)
+        listener = listener_of(visit, caller)
+        self._feed.listeners.check_room(listener)
+        return StreamingResponse(self._feed.frames(listener), media_type="text/event-stream", headers=_SSE_HEADERS)
 
     async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
         """One item of the caller's own, any item for an admin. Raises NotFound."""
@@ -214,6 +217,7 @@ class Control:
         self._refusals = refusals
         self._stream = StatusStream(gateway.worker)
         self._feed = DashboardFeed(gateway)
+        gateway.on_reload(self._on_reload)
         self._jobs = JobPages(gateway)
         self._app = self._build(Pages(gateway, self._stream, self._feed))
 
@@ -238,10 +242,14 @@ class Control:
         app.add_exception_handler(Exception, _on_fault)
         return app
 
+    def _on_reload(self, fresh: GatewayConfig) -> None:
+        for streams in (self._stream, self._feed):
+            streams.listeners.reconsider(fresh.settings.auth)
+
     def end_streams(self) -> None:
         """End the status streams."""
-        self._stream.end()
-        self._feed.end()
+        self._stream.listeners.end()
+        self._feed.listeners.end()
 
     async def handle(self, visit: Visit, identity: Identity) -> None:
         """Answer a request for one of the pages. Raises BodyTooLarge, CallerGone."""

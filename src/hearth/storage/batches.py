@@ -31,7 +31,8 @@ _COLUMNS = (
     "problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s, cancelling_wall_s, ended_wall_s"
 )
 _REPEATED = (
-    "SELECT number, digest FROM batches WHERE caller = ? AND idempotency_key = ? AND created_wall_s > ? ORDER BY number DESC LIMIT 1"
+    "SELECT number, digest FROM batches WHERE caller = ? AND idempotency_key = ? "
+    "AND (created_wall_s > ? OR ended_wall_s IS NULL) ORDER BY number DESC LIMIT 1"
 )
 _OPEN = "SELECT COUNT(*), COUNT(CASE caller WHEN ? THEN 1 END) FROM batches WHERE ended_wall_s IS NULL"
 _INPUT = "SELECT number FROM files WHERE id = ? AND caller = ? AND state = 'ready' AND purpose = 'batch'"

@@ -31,8 +31,9 @@ _BEGIN = (
 _KEPT = "SELECT TOTAL(bytes), TOTAL(CASE caller WHEN ? THEN bytes END) FROM files"
 _OWNER = "SELECT caller FROM files WHERE number = ?"
 _STORED = (
-    "SELECT caller, SUM(files), SUM(file_bytes), SUM(jobs), SUM(job_bytes) FROM (SELECT caller, COUNT(*) AS files, "
-    "TOTAL(bytes) AS file_bytes, 0 AS jobs, 0 AS job_bytes FROM files GROUP BY caller UNION ALL SELECT caller, 0, 0, COUNT(*), TOTAL(bytes) FROM jobs GROUP BY caller) "
+    "SELECT caller, SUM(files), SUM(file_bytes), SUM(jobs), SUM(job_bytes) FROM ("
+    "SELECT caller, COUNT(*) AS files, TOTAL(bytes) AS file_bytes, 0 AS jobs, 0 AS job_bytes FROM files GROUP BY caller "
+    "UNION ALL SELECT caller, 0, 0, COUNT(*), TOTAL(bytes) FROM jobs GROUP BY caller) "
     "GROUP BY caller ORDER BY SUM(file_bytes) + SUM(job_bytes) DESC, caller"
 )
 _LIST_ALL = (
@@ -134,13 +135,13 @@ class FileTable:
 def require_room(connection: sqlite3.Connection, caller: str, size: int, max_bytes: int, own_max_bytes: int | None) -> None:
     """Raises QueueFull where `size` more bytes of a caller's do not fit beside all files, requests and results, or beside its own."""
     jobs, (files, own_files) = totals(connection, caller), connection.execute(_KEPT, (caller,)).fetchone()
-    if jobs.bytes + files + size > max_bytes:
-        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed")
     if own_max_bytes is not None and jobs.own_bytes + own_files + size > own_max_bytes:
         raise QueueFull(
             "this caller keeps as much in the store as one caller may (jobs.caller_share_pct of jobs.max_stored_mib); "
             "delete files, or jobs that have ended (DELETE /llm/jobs/ID?forget=true)"
         )
+    if jobs.bytes + files + size > max_bytes:
+        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed")
 
 
 def _file_of(row: sqlite3.Row) -> StoredFile:

@@ -45,9 +45,11 @@ _ADMISSIONS = (
     f"AND request_id NOT GLOB '{JOB_PREFIX}{_HEX}' AND request_id NOT GLOB '{BATCH_JOB_PREFIX}{_HEX}' "
     "UNION ALL SELECT caller, accepted_wall_s FROM jobs WHERE accepted_wall_s >= :since AND lane = :lane "
     f"AND id NOT GLOB '{BATCH_JOB_PREFIX}*' "
+    "UNION ALL SELECT caller, created_wall_s FROM files WHERE created_wall_s >= :since AND id IS NOT NULL AND purpose = 'batch' "
     "UNION ALL SELECT caller, created_wall_s FROM batches WHERE created_wall_s >= :since AND lane = :lane ORDER BY 2"
 )
-"""A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once. No request of a caller
+"""A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once, as was an upload (those
+of internal callers come along, whom no limit holds). No request of a caller
 goes by such an id (`api.visit`)."""
 
 
@@ -126,7 +128,7 @@ class InvocationLog:
         return await self._reader.read(lambda connection: tuple(_count(row) for row in connection.execute(_COUNT, (wall_s,))))
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
-        """`(caller, accepted_wall_s)` of external requests, jobs and batches since `wall_s`, oldest first: what the rate limits count.
+        """`(caller, accepted_wall_s)` of external requests, jobs, uploads and batches since `wall_s`, oldest first: for the rate limits.
 
         Raises:
             StorageUnavailable: the file cannot be read.

@@ -34,15 +34,16 @@ from hearth.storage.writer import Writer
 from hearth.types import BATCH_JOB_PREFIX
 
 KEY_LIFE_S = 86_400.0
-"""How long an Idempotency-Key stands for its request."""
+"""How long an Idempotency-Key stands for its request; as long as that has not ended in any case."""
 ROWS_PER_STEP = 100
 INTERRUPTED = "interrupted_by_restart"
 
 _REPEATED = (
     "SELECT * FROM (SELECT id, number, digest, accepted_wall_s FROM jobs "
-    "WHERE caller = :caller AND idempotency_key = :key AND accepted_wall_s > :since ORDER BY number DESC LIMIT 1) "
+    "WHERE caller = :caller AND idempotency_key = :key AND (accepted_wall_s > :since OR ended_wall_s IS NULL) "
+    "ORDER BY number DESC LIMIT 1) "
     "UNION ALL SELECT j.id, j.number, k.digest, j.accepted_wall_s FROM job_keys k JOIN jobs j ON j.number = k.job "
-    "WHERE k.caller = :caller AND k.idempotency_key = :key AND k.answered_wall_s > :since LIMIT 1"
+    "WHERE k.caller = :caller AND k.idempotency_key = :key AND (k.answered_wall_s > :since OR j.ended_wall_s IS NULL) LIMIT 1"
 )
 _KEEP_KEY = "INSERT OR REPLACE INTO job_keys (caller, idempotency_key, digest, job, answered_wall_s) VALUES (?, ?, ?, ?, ?)"
 """What it may replace is older than `KEY_LIFE_S`."""

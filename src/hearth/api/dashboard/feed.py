@@ -17,14 +17,13 @@ from hearth.api.dashboard.jobs import JobsPart
 from hearth.api.dashboard.news import News
 from hearth.api.dashboard.patch import bare, merge_patch
 from hearth.api.dashboard.view import View
+from hearth.api.status_stream import Listener, Listeners
 from hearth.changes import next_of
-from hearth.errors import CapacityError
 from hearth.gateway import Gateway
 
 MIN_INTERVAL_S = 0.25
 LOOK_EVERY_S = 5.0
 HEARTBEAT_S = 15.0
-MAX_SUBSCRIBERS = 64
 SHARE = 0.02
 """Of the event loop's time, what pictures may take."""
 CLOCK_STEP_S = 5.0
@@ -40,8 +39,7 @@ class DashboardFeed:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._ended = asyncio.Event()
-        self._subscribers = 0
+        self.listeners = Listeners()
         self._view: View | None = None
         self._news = News()
         self._jobs = JobsPart(gateway)
@@ -50,21 +48,12 @@ class DashboardFeed:
         self._taken_at = float("-inf")
         self._pause_s = MIN_INTERVAL_S
 
-    def end(self) -> None:
-        """End all streams, now and in the future."""
-        self._ended.set()
-
-    def check_room(self) -> None:
-        """Raises CapacityError when `MAX_SUBSCRIBERS` are listening."""
-        if self._subscribers >= MAX_SUBSCRIBERS:
-            raise CapacityError(f"{MAX_SUBSCRIBERS} dashboards are open already")
-
-    async def frames(self, identity: Identity) -> AsyncGenerator[bytes]:
+    async def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
         """SSE frames for one listener: `{"now": ..., "state": {...}}`, then `{"now": ..., "patch": {...}}`; comments as heartbeats."""
-        self._subscribers += 1
+        identity, over = listener.identity, self.listeners.add(listener)
         self._gateway.events.subscribe(self._news)
         stirring = _Stirring(self._gateway.worker.changes(), self._news.changes.watch())
-        ended = asyncio.ensure_future(self._ended.wait())
+        ended = asyncio.ensure_future(over.wait())
         try:
             shown = await self._shown_to(identity)
             yield self._frame("state", shown)
@@ -86,7 +75,7 @@ class DashboardFeed:
                     yield _HEARTBEAT
                     spoke_at = self._taken_at
         finally:
-            self._subscribers -= 1
+            self.listeners.remove(over)
             stirring.end()
             ended.cancel()
 
