@@ -102,6 +102,8 @@ class Gateway:
         self.tasks: TaskDoor | None = None
         self.traces: TraceGathering | None = None
         self.confirm_clock: Callable[[], None] | None = None
+        self.cannot_write: Callable[[], str] = str
+        """Why the store cannot be written now, empty where it can."""
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._shown: dict[str, Callable[[], object]] = {}
         self.orders = Orders(worker=self.worker, resolve=self.resolve, clock=clock, events=events)

@@ -255,6 +255,7 @@ class FakeGateway:
         self.history: InvocationHistory | None = None
         self.emulated = False
         self.not_ready = ""
+        self.store_fault = ""
         self.missing: set[str] = set()
         self.one_name: dict[str, str] = {}
         self.problems: list[str] = []
@@ -267,6 +268,9 @@ class FakeGateway:
 
     def health(self) -> dict[str, object]:
         return {"status": "ok", "backend": {"emulator": self.emulated}}
+
+    def cannot_write(self) -> str:
+        return self.store_fault
 
     def ready(self) -> tuple[bool, str]:
         return not self.not_ready, self.not_ready

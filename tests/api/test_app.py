@@ -39,6 +39,10 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = (
         "/llm/jobs/job_1": (ANY_KEY, ("GET", "DELETE")),
         "/llm/admin/preempt": (ADMIN, ("POST",)),
         "/llm/admin/announce": (ADMIN, ("POST",)),
+        "/llm/admin/confirm-clock": (ADMIN, ("POST",)),
+        "/llm/admin/stored": (ADMIN, ("GET",)),
+        "/llm/admin/files": (ADMIN, ("GET",)),
+        "/llm/admin/files/1": (ADMIN, ("DELETE",)),
         "/llm/admin/alert/test": (ADMIN, ("POST",)),
         "/llm/admin/config": (ADMIN, ("GET",)),
         "/llm/admin/reload": (ADMIN, ("POST",)),
@@ -120,6 +124,7 @@ def test_the_table_of_this_test_is_complete(keyed_app):
         "/llm/queue/item/{sequence}/cancel",
         "/llm/requests/{request_id}/cancel",
         "/llm/jobs/{job_id}",
+        "/llm/admin/files/{file_id}",
     }
     assert {page for page in pages if page not in ADDRESSES} == templates | {"/llm/queue/stream", "/llm/dashboard/stream"}
     book = keyed_app._addresses

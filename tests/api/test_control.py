@@ -17,6 +17,14 @@ from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, FakeG
 CHAT = {"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}
 
 
+async def test_readiness_says_no_while_the_store_cannot_be_written(app, gateway):
+    gateway.store_fault = "disk_full"
+    got = await ask(app, "GET", "/readyz")
+    assert (got.status, "disk_full" in got.json["error"]) == (503, True)
+    gateway.store_fault = ""
+    assert (await ask(app, "GET", "/readyz")).status == 200
+
+
 async def test_the_status_is_the_worker_s_own(gateway, app):
     got = await ask(app, "GET", "/llm/queue/status", x_request_id="mine")
     assert got.status == 200

@@ -39,16 +39,18 @@ async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(t
         heard.set()
 
     store = await Store.open(tmp_path / "hearth.db", StorageSettings(reserve_mib=0), clock=clock, listener=hear, connect=fuse.connect)
-    well = {"state": "ok", "waiting_rows": 0, "dropped": 0, "reserve_held": False, "last_fault": None}
+    well = {"state": "ok", "waiting_rows": 0, "dropped": 0, "reserve_held": False, "last_fault": None, "clock_in_doubt": False}
     assert store.shown() == well
     fuse.arm(1, lasting=True)
     store.invocations.emit(ended(1))
     await heard.wait()
     trouble = {"reason": "io_error", "at_wall": clock.wall()}
     assert store.shown() == well | {"state": "io_error", "waiting_rows": 1, "last_fault": trouble}
+    assert store.trouble() == "io_error"
     fuse.repair()
     await written(store)
     assert store.shown() == well | {"last_fault": trouble}
+    assert store.trouble() == ""
     await store.close(5.0)
 
 

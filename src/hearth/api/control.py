@@ -130,6 +130,9 @@ class Pages:
     async def ready(self) -> JSONResponse:
         """200 when work can be taken, 503 with the reason otherwise."""
         ready, reason = self._gateway.ready()
+        fault = self._gateway.cannot_write()
+        if fault and ready:
+            ready, reason = False, f"the store cannot be written ({fault}); jobs, files and the log have to wait"
         if ready:
             return JSONResponse({"ready": True})
         return JSONResponse({"ready": False, "error": reason}, status_code=503, headers={"retry-after": "5"})

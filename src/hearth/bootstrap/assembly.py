@@ -120,6 +120,7 @@ def _join_store(gateway: Gateway, log: Store | None, learned: Recollection | Non
     open_cloud(gateway, claude, log)
     open_jobs(gateway, log)
     gateway.show("storage", log.shown)
+    gateway.cannot_write = log.trouble
     gateway.confirm_clock = log.calendar.confirm
     gateway.accompany("calendar", partial(log.calendar.run, gateway.events))
     if learned is not None:

@@ -114,6 +114,10 @@ class Store:
             self._last_fault = {"reason": health.fault.value, "at_wall": round(self._clock.wall(), 3)}
         self._listener(health)
 
+    def trouble(self) -> str:
+        """Why nothing can be written now, empty where it can."""
+        return "" if self.health.fault is None else self.health.fault.value
+
     def shown(self) -> dict[str, object]:
         """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over."""
         health = self.health
