@@ -174,22 +174,27 @@ def test_overhead_counts_only_the_part_of_a_span_that_lies_in_the_hour(tracker: 
     assert tracker.get_metrics(3700.0)["swap_overhead_pct_1h"] == 0.0
 
 
-def test_many_short_executions_do_not_make_swaps_look_dearer(tracker: GpuTracker):
+def test_the_overhead_is_that_of_an_hour_however_many_executions_it_had(tracker: GpuTracker):
     swap(tracker, 0.0, 100.0)
     for number in range(1000):
         tracker.record_execution_time(1.0, 101.0 + number)
-    assert tracker.get_metrics(1100.0)["swap_overhead_pct_1h"] == 0.0
+    assert tracker.get_metrics(1100.0)["swap_overhead_pct_1h"] == pytest.approx(100.0 * 100.0 / 1100.0, abs=0.01)
     swap(tracker, 1100.0, 1200.0)
-    assert tracker.get_metrics(1200.0)["swap_overhead_pct_1h"] == pytest.approx(100.0 * 100.0 / 600.0, abs=0.01)
+    assert tracker.get_metrics(1200.0)["swap_overhead_pct_1h"] == pytest.approx(100.0 * 200.0 / 1200.0, abs=0.01)
 
 
-def test_histories_are_bounded(tracker: GpuTracker):
+def test_an_hour_is_an_hour_of_time_however_much_ends_in_it(tracker: GpuTracker):
     for number in range(300):
         swap(tracker, float(number), number + 0.5)
     for number in range(700):
         tracker.record_execution_time(0.5, float(number))
     metrics = tracker.get_metrics(700.0)
-    assert (metrics["swaps_this_hour"], metrics["executions_1h"]) == (200, 500)
+    assert (metrics["swaps_this_hour"], metrics["executions_1h"]) == (300, 700)
+    assert metrics["swap_overhead_pct_1h"] == pytest.approx(100.0 * 150.0 / 500.0)
+    for number in range(10_000):
+        tracker.record_execution_time(0.0001, 8_000.0 + number / 10_000)
+    assert tracker.get_metrics(8_001.0)["executions_1h"] == 10_000
+    assert len(tracker._executions._spans) == 1
 
 
 def test_a_negative_duration_adds_no_time(tracker: GpuTracker):

@@ -12,7 +12,7 @@ from hearth.version import __version__
 
 if TYPE_CHECKING:
     from hearth.alerter import GatewayAlerter
-    from hearth.bootstrap import build_gateway
+    from hearth.bootstrap import build_gateway, running_gateway
     from hearth.config.gateway_config import GatewayConfig
     from hearth.config.loading import load_gateway_config
     from hearth.gateway import Gateway
@@ -33,6 +33,7 @@ __all__ = [
     "Priority",
     "QueueItem",
     "RateLimiter",
+    "running_gateway",
 ]
 
 _HOME = {
@@ -46,6 +47,7 @@ _HOME = {
     "Priority": "hearth.types",
     "QueueItem": "hearth.types",
     "RateLimiter": "hearth.rate_limiter",
+    "running_gateway": "hearth.bootstrap",
 }
 
 

@@ -258,7 +258,7 @@ class GatewayAlerter:
             self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=text))
 
     def _on_swap(self, event: SwapCompleted) -> None:
-        for breach in self._breaches(event.at) if event.from_models else ():
+        for breach in self._breaches(event.at):
             kind = AlertType(breach.kind)
             self.send_alert(Alert(type=kind, at=event.at, lasting=kind in _LASTING_MEASURES, text=_MEASURES[kind](breach)))
 

@@ -122,6 +122,7 @@ class Chronicle:
                 prompt_tokens=work.usage.prompt_tokens,
                 output_tokens=work.usage.output_tokens,
                 status=work.status,
+                chain_id=work.item.chain_id,
                 **work.identity,
             ),
         )
@@ -137,8 +138,7 @@ class Chronicle:
     def load_begins(self, action: Load, at: float, *, cleared_s: float) -> None:
         """A model is on its way in. The time it took to make room counts, waiting for its turn does not."""
         self._swap = _Swap(from_models=action.replaces, to_model=action.model, began_at=at - cleared_s)
-        if action.replaces:
-            self._tracker.record_swap_started(action.replaces[0], action.model, self._swap.began_at)
+        self._tracker.record_swap_started(action.replaces[0] if action.replaces else None, action.model, self._swap.began_at)
         self._events.emit(SwapStarted(at=at, from_models=action.replaces, to_model=action.model, why=action.why.value))
 
     def loaded(self, model: str, at: float, *, vram_mib: float | None, offloaded: bool) -> None:
@@ -147,8 +147,7 @@ class Chronicle:
         swap = self._take_swap(model)
         if swap is None:
             return
-        if swap.from_models:
-            self._tracker.record_swap_completed(at)
+        self._tracker.record_swap_completed(at)
         self._last_swap[model] = (swap.began_at, at)
         self._events.emit(
             SwapCompleted(

@@ -278,6 +278,7 @@ class Gateway:
         state = self.worker.scheduler.state
         ready, reason = self.ready()
         return {
+            "ok": ready,
             "status": "ok" if ready else "degraded",
             "reason": reason or None,
             "version": __version__,

@@ -14,8 +14,6 @@ from hearth.config.settings import GpuAlertSettings
 from hearth.types import GpuReading, value
 
 HOUR_S = 3600.0
-SWAPS_KEPT = 200
-EXECUTIONS_KEPT = 500
 BUSY_ENOUGH_S = 600.0
 """Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a quiet hour is all of it."""
 
@@ -62,6 +60,7 @@ class _Span:
 
     started_at: float
     ended_at: float
+    count: int = 1
 
     @property
     def length_s(self) -> float:
@@ -72,21 +71,26 @@ class _Span:
 
 
 class _History:
-    """The last spans of one kind, in the order they ended, and the instant before which they are incomplete."""
+    """The spans of one kind that ended within the hour before the latest one, in the order they ended.
 
-    __slots__ = ("_spans", "complete_since")
+    Those that end within one second are kept as one, so that an hour of thousands of embeddings a second has 3,600 entries at most.
+    """
 
-    def __init__(self, kept: int) -> None:
-        self._spans: deque[_Span] = deque(maxlen=kept)
-        self.complete_since = float("-inf")
+    __slots__ = ("_spans",)
+
+    def __init__(self) -> None:
+        self._spans: deque[_Span] = deque()
 
     def add(self, span: _Span) -> None:
-        if len(self._spans) == self._spans.maxlen:
-            self.complete_since = max(self.complete_since, self._spans[0].ended_at)
+        while self._spans and self._spans[0].ended_at <= span.ended_at - HOUR_S:
+            self._spans.popleft()
+        if self._spans and int(self._spans[-1].ended_at) == int(span.ended_at):
+            last = self._spans.pop()
+            span = _Span(started_at=last.started_at - span.length_s, ended_at=last.ended_at, count=last.count + span.count)
         self._spans.append(span)
 
     def ended_since(self, since: float) -> int:
-        return sum(span.ended_at > since for span in self._spans)
+        return sum(span.count for span in self._spans if span.ended_at > since)
 
     def overlap_s(self, since: float, until: float) -> float:
         return sum(span.overlap_s(since, until) for span in self._spans)
@@ -95,14 +99,13 @@ class _History:
         return self._spans[-1] if self._spans else None
 
     def mean_s(self) -> float | None:
-        return sum(span.length_s for span in self._spans) / len(self._spans) if self._spans else None
+        return sum(span.length_s for span in self._spans) / sum(span.count for span in self._spans) if self._spans else None
 
 
 class GpuTracker:
     """Residency, swaps and executions as they are reported.
 
-    Several models may be resident at once; the loaded model is the one loaded or used last. The last 200 swaps and the last 500
-    executions are kept, so hourly counts saturate there.
+    Several models may be resident at once; the loaded model is the one loaded or used last. Swaps and executions of the last hour are kept.
     """
 
     def __init__(self, home_model: str, alerts: GpuAlertSettings) -> None:
@@ -110,9 +113,9 @@ class GpuTracker:
         self._alerts = alerts
         self._resident: dict[str, float] = {}
         self._current: _Swap | None = None
-        self._swaps = _History(SWAPS_KEPT)
-        self._failures = _History(SWAPS_KEPT)
-        self._executions = _History(EXECUTIONS_KEPT)
+        self._swaps = _History()
+        self._failures = _History()
+        self._executions = _History()
         self._readings = Readings.OFF
         self._reading = GpuReading()
         self._foreign_mib: float | None = None
@@ -259,13 +262,8 @@ class GpuTracker:
         return 100.0 * swap_s / (swap_s + execution_s) if swap_s + execution_s > 0 else 0.0
 
     def _busy_s(self, now: float) -> tuple[float, float]:
-        """Swap and execution time in the last hour, by overlap.
-
-        Where an hour holds more than is kept, the share is that of the time that both histories still cover: dropping only the
-        executions would make swaps look dearer than they are.
-        """
-        since = max(now - HOUR_S, self._swaps.complete_since, self._executions.complete_since)
-        return self._swaps.overlap_s(since, now), self._executions.overlap_s(since, now)
+        """Swap and execution time in the last hour, by overlap."""
+        return self._swaps.overlap_s(now - HOUR_S, now), self._executions.overlap_s(now - HOUR_S, now)
 
     def _current_swap(self, now: float) -> dict[str, object] | None:
         swap = self._current

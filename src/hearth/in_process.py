@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hearth.clock import new_request_id
 from hearth.dialects.ollama import completion_call, error_text, read_completion
@@ -26,6 +27,7 @@ class Asked:
     json_mode: bool
     task_type: str | None
     load_options: Callable[[str], LoadOptions]
+    chain_id: str | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -44,6 +46,7 @@ class Asked:
             task_type=self.task_type,
             prompt_tokens=self.prompt_tokens,
             max_tokens=self.max_tokens,
+            chain_id=self.chain_id,
         )
 
     def call_on(self, model: str) -> BackendCall:
@@ -52,8 +55,8 @@ class Asked:
         return completion_call(self.prompt, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx)
 
 
-async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[], str | None]) -> Completion:
-    """Wait for the answer of a submitted `Asked.call_on`.
+async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[], str | None], *, json_mode: bool = False) -> Completion:
+    """Wait for the answer of a submitted `Asked.call_on`. `json_mode`: read the text as JSON as well.
 
     Raises:
         HearthError: what became of it instead.
@@ -68,7 +71,15 @@ async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[]
         raise BadRequest(error_text(body))
     if head.status >= 400:
         raise BackendError(f"the model server answered {head.status}: {error_text(body)}")
-    return read_completion(body, round((now() - began_at) * 1000), model)
+    found = read_completion(body, round((now() - began_at) * 1000), model)
+    return replace(found, parsed=_parsed(found.output) if json_mode else None, cost_usd=reply.cost_usd)
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 class Futures:

@@ -24,6 +24,7 @@ class NewItem:
         inputs: callers' requests that it answers.
         told: hears the item's events in place of the house; None for the house.
         durable: it is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes.
+        chain_id, prompt_preview: as in `QueueItem`.
         accepted: its callers were promised it before, as a part of another item: only a stop refuses it.
     """
 
@@ -44,6 +45,8 @@ class NewItem:
     told: Callable[[Event], None] | None = None
     durable: bool = False
     accepted: bool = False
+    chain_id: str | None = None
+    prompt_preview: str = ""
 
 
 @value
@@ -147,4 +150,6 @@ def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> 
         max_tokens=new.max_tokens,
         expires_at=now + max_wait_s if max_wait_s > 0 and not new.durable else None,
         inputs=new.inputs,
+        chain_id=new.chain_id,
+        prompt_preview=new.prompt_preview,
     )

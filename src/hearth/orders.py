@@ -134,20 +134,19 @@ class Orders:
         if not self._state.is_there(name) and name not in self._state.orders.wanted:
             self._say("load", name, inputs.LoadOrdered(model=name))
 
-    async def unload(self, model: str) -> None:
-        """Have a model leave the memory that nobody uses.
+    async def unload(self, model: str) -> bool:
+        """Have a model leave the memory that nobody uses. Returns whether it is there, or on its way.
 
         Raises:
-            ModelNotFound, OrderRefused: it is not installed, not in memory, pinned, or somebody uses it.
+            ModelNotFound, OrderRefused: it is not installed, pinned, or somebody uses it.
         """
         name = await self._resolve(model)
         self._check_unused(name)
         resident, orders = self._state.residency.residents.get(name), self._state.orders
-        if resident is None and name not in (*orders.wanted, *orders.unwanted):
-            raise OrderRefused(f"{name} is not in memory")
         stays = resident is not None and resident.phase is not Phase.UNLOADING
         if (stays or name in orders.wanted) and name not in orders.unwanted:
             self._say("unload", name, inputs.UnloadOrdered(model=name))
+        return resident is not None or name in (*orders.wanted, *orders.unwanted)
 
     def _check_fits(self, model: str) -> None:
         if self._state.residency.never_fits(model):

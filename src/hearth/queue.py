@@ -7,7 +7,8 @@ before the next. Nobody else touches the scheduler, so there is no lock. Futures
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from dataclasses import replace
 
 from hearth import status
 from hearth.changes import Changes
@@ -33,7 +34,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.swapper import Swapper
-from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model
+from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model, preview_of
 from hearth.work import Work
 
 __all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
@@ -80,6 +81,8 @@ class LLMQueueWorker:
         self._register = Register()
         self._chronicle = Chronicle(events=events, tracker=self.tracker)
         self._name_of = name_of
+        self.cloud: Callable[[NewItem], Awaitable[Ticket | None]] | None = None
+        """Takes a call that Claude is to answer in place of the GPU; None for one that it is not, or without Claude."""
         self._executor = Executor(
             backend=backend,
             clock=clock,
@@ -145,7 +148,7 @@ class LLMQueueWorker:
         self.post(inputs.Arrived(item=item))
         return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=reply)
 
-    def enqueue_internal(
+    async def enqueue_internal(
         self,
         prompt: str,
         model: str | None = None,
@@ -154,14 +157,34 @@ class LLMQueueWorker:
         json_mode: bool = False,
         task_type: str | None = None,
         priority: Priority | None = None,
+        task_id: str | None = None,
+        user_id: str | None = None,
+        is_chain_continuation: bool = False,
     ) -> asyncio.Future[Completion]:
-        """Queue the house's own call; `priority` overrides what `priority_map` says of the task type. Cancel the future to cancel it."""
+        """Queue the house's own call. Returns at once; the future has the answer, and cancelling it cancels the call.
+
+        Args:
+            priority: overrides what `priority_map` says of the task type.
+            task_id: written into the log as the chain of the call: calls of one task carry one id.
+            user_id, is_chain_continuation: accepted for Donna's calls; neither changes anything, as the chain's own calls come one by one.
+
+        Raises:
+            BadRequest, ModelNotFound, QueueFull, Draining, ShuttingDown: it was not accepted.
+        """
+        del user_id, is_chain_continuation
         band = priority if priority is not None else self._config.priority_for_task_type(task_type)
-        options = self._load_options
-        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type, load_options=options)
+        asked = Asked(
+            prompt=prompt,
+            model=model,
+            max_tokens=max_tokens,
+            json_mode=json_mode,
+            task_type=task_type,
+            load_options=self._load_options,
+            chain_id=task_id,
+        )
         return self._enqueue(asked, Lane.INTERNAL, band, Lane.INTERNAL.value)
 
-    def enqueue_external(
+    async def enqueue_external(
         self,
         prompt: str,
         model: str | None = None,
@@ -170,10 +193,28 @@ class LLMQueueWorker:
         max_tokens: int | None = None,
         json_mode: bool = False,
         task_type: str | None = None,
+        task_id: str | None = None,
+        allow_cloud: bool = False,
     ) -> asyncio.Future[Completion]:
-        """Queue a call on behalf of another program, in its order of arrival. Cancel the future to cancel it."""
-        options = self._load_options
-        asked = Asked(prompt=prompt, model=model, max_tokens=max_tokens, json_mode=json_mode, task_type=task_type, load_options=options)
+        """Queue a call on behalf of another program, in its order of arrival; the rest is as for `enqueue_internal`.
+
+        Args:
+            allow_cloud: Claude may answer under the rules of `cloud`, within the budget.
+        """
+        asked = Asked(
+            prompt=prompt,
+            model=model,
+            max_tokens=max_tokens,
+            json_mode=json_mode,
+            task_type=task_type,
+            load_options=self._load_options,
+            chain_id=task_id,
+        )
+        if allow_cloud and self.cloud is not None:
+            name = None if model is None else self._name_of(model)
+            ticket = await self.cloud(asked.item(name or model, Lane.EXTERNAL, Priority.NORMAL, caller))
+            if ticket is not None:
+                return self._futures.watch(self._answer_of(ticket, asked, lambda: model), ticket.reply.abandon)
         return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
 
     def cancel(self, sequence: Sequence) -> bool:
@@ -228,7 +269,8 @@ class LLMQueueWorker:
     def get_status(self) -> dict[str, object]:
         """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.status`."""
         now = self._clock.monotonic()
-        shown = status.status(self.scheduler.state, self._register.item, self.tracker, self._forecaster.starts(now), now)
+        wall_s = self._clock.wall() - now
+        shown = status.status(self.scheduler.state, self._register.item, self.tracker, self._forecaster.starts(now), now, wall_s)
         return shown | self._extra_status()
 
     def get_item(self, sequence: int) -> dict[str, object] | None:
@@ -236,7 +278,8 @@ class LLMQueueWorker:
         work = self._register.live(Sequence(sequence))
         if work is None:
             return self._register.ended_item(Sequence(sequence))
-        return status.item(self.scheduler.state, work, self._clock.monotonic())
+        now = self._clock.monotonic()
+        return status.item(self.scheduler.state, work, now, self._clock.wall() - now)
 
     def changes(self) -> AsyncIterator[int]:
         """A growing number each time something has changed, the present one first; ends when the worker stops."""
@@ -334,11 +377,16 @@ class LLMQueueWorker:
         model = None if asked.model is None else self._name_of(asked.model)
         if asked.model is not None and model is None:
             raise ModelNotFound(f"model '{asked.model}' not found")
-        ticket = self.submit(asked.item(model, lane, priority, caller))
+        new = asked.item(model, lane, priority, caller)
+        shows = self._config.settings.server.prompt_previews
+        ticket = self.submit(replace(new, prompt_preview=preview_of(asked.prompt)) if shows else new)
         work = self._register.live(ticket.sequence)  # None where it could be refused at once
         model_of = lambda: None if work is None else work.model  # noqa: E731
-        waiting = asyncio.get_running_loop().create_task(complete(ticket.reply, self._clock.monotonic, model_of))
-        return self._futures.watch(waiting, lambda: self.cancel(ticket.sequence))
+        return self._futures.watch(self._answer_of(ticket, asked, model_of), lambda: self.cancel(ticket.sequence))
+
+    def _answer_of(self, ticket: Ticket, asked: Asked, model_of: Callable[[], str | None]) -> asyncio.Task[Completion]:
+        answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
+        return asyncio.get_running_loop().create_task(answer)
 
     def _check_depth(self, lane: Lane) -> None:
         limits = self._config.settings.queue

@@ -35,6 +35,8 @@ class Reply:
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._at_once: Taker | None = None
+        self.cost_usd = 0.0
+        """What the answer has cost in money, known when it is complete."""
 
     @property
     def started(self) -> bool:

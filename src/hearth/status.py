@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 
 from hearth.gpu_tracker import GpuTracker
 from hearth.scheduling import snapshot
@@ -22,22 +23,25 @@ NEXT_ITEMS = 20
 Items = Callable[[Sequence], QueueItem | None]
 
 
-def status(state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float) -> dict[str, object]:
+def status(
+    state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float
+) -> dict[str, object]:
     """What runs, what waits and what the GPU holds.
 
     Args:
         starts: expected seconds until the start of each waiting item.
+        wall_s: what to add to an instant for seconds since 1970.
 
     Returns:
         `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
         `next_items`), `mode`, `gpu`, `promotions` (by age, since the start), `draining`.
     """
-    running = [_item(view, items, now) for view in snapshot.running(state)]
+    running = [_item(view, items, now, wall_s) for view in snapshot.running(state)]
     return {
         "current_request": running[0] if running else None,
         "running": running,
-        "internal_queue": _queue(state, items, Lane.INTERNAL, starts, now),
-        "external_queue": _queue(state, items, Lane.EXTERNAL, starts, now),
+        "internal_queue": _queue(state, items, Lane.INTERNAL, starts, now, wall_s),
+        "external_queue": _queue(state, items, Lane.EXTERNAL, starts, now, wall_s),
         "mode": "active" if state.active else "quiet",
         "gpu": {**tracker.get_metrics(now), "residents": [_resident(view, now) for view in snapshot.residents(state)]},
         "promotions": state.aging.promotions,
@@ -45,12 +49,12 @@ def status(state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequ
     }
 
 
-def item(state: State, work: Work, now: float) -> dict[str, object]:
+def item(state: State, work: Work, now: float, wall_s: float) -> dict[str, object]:
     """One item that has not ended."""
     entry = state.entries.get(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
-    return _item(snapshot.view(entry), lambda _: work.item, now)
+    return _item(snapshot.view(entry), lambda _: work.item, now, wall_s)
 
 
 def ended(of: Ended) -> dict[str, object]:
@@ -86,11 +90,11 @@ def models(
     ]
 
 
-def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float) -> dict[str, object]:
+def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
     return {
         "pending": state.waiting.count(lane),
         "next_items": [
-            _item(view, items, now) | {"estimated_start_s": _rounded(starts.get(view.sequence))}
+            _item(view, items, now, wall_s) | {"estimated_start_s": _rounded(starts.get(view.sequence))}
             for view in snapshot.waiting(state, lane, NEXT_ITEMS)
         ],
     }
@@ -114,10 +118,16 @@ def _identity(of: QueueItem) -> dict[str, object]:
         "streaming": of.streaming,
         "prompt_tokens": of.prompt_tokens,
         "inputs": of.inputs,
+        "prompt_preview": of.prompt_preview,
     }
 
 
-def _item(view: EntryView, items: Items, now: float) -> dict[str, object]:
+def _stamp(wall_s: float) -> str:
+    """RFC 3339 in UTC."""
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _item(view: EntryView, items: Items, now: float, wall_s: float) -> dict[str, object]:
     found = items(view.sequence)
     known = {"sequence": view.sequence} if found is None else _identity(found)
     started_at = view.dispatched_at
@@ -129,6 +139,8 @@ def _item(view: EntryView, items: Items, now: float) -> dict[str, object]:
         "band": view.band.name.lower(),
         "attempts": view.attempts,
         "interrupt_count": view.interrupts,
+        "enqueued_at": _stamp(arrived_at + wall_s),
+        "started_at": None if started_at is None else _stamp(started_at + wall_s),
         "waited_s": round(until - arrived_at, 3),
         "running_s": None if started_at is None else round(now - started_at, 3),
         "first_byte": view.first_byte_at is not None,

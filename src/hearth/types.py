@@ -115,6 +115,8 @@ class QueueItem:
         replayable: a stream of it that was interrupted can be resumed by verified replay.
         expires_at: the instant after which a still waiting item is given up, None for never.
         inputs: callers' requests that it answers; more than one where embedding calls were joined.
+        chain_id: what ties several items to one piece of work; None for an item on its own.
+        prompt_preview: how the prompt begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
 
     sequence: Sequence
@@ -133,6 +135,8 @@ class QueueItem:
     max_tokens: int | None = None
     expires_at: float | None = None
     inputs: int = 1
+    chain_id: str | None = None
+    prompt_preview: str = ""
 
     @property
     def band(self) -> Band:
@@ -252,13 +256,20 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The result of an in-process or `/llm/completions` call."""
+    """The result of an in-process or `/llm/completions` call.
+
+    Attributes:
+        parsed: what `output` says as JSON, where JSON was asked for and it is some; else None.
+        cost_usd: what Claude was paid; 0 for an answer of the GPU.
+    """
 
     output: str
     model: str
     tokens_in: int
     tokens_out: int
     latency_ms: int
+    parsed: object = None
+    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +343,14 @@ class EndedCount:
     outcome: Outcome
     items: int
     interruptions: int
+
+
+PREVIEW_CHARS = 80
+
+
+def preview_of(prompt: str) -> str:
+    """The beginning of a prompt on one line."""
+    return " ".join(prompt[: 4 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
 
 
 @lru_cache(maxsize=256)

@@ -208,7 +208,7 @@ async def test_a_completion_goes_through_the_queue(gateway, app):
     asked = {"prompt": "Say hello", "model": "m", "max_tokens": 9, "json_mode": True, "allow_cloud": True}
     got = await ask(app, "POST", "/llm/completions", asked)
     assert got.status == 200
-    assert got.json == {"output": "Hello!", "model": "m", "tokens_in": 7, "tokens_out": 3, "latency_ms": 0}
+    assert got.json == {"output": "Hello!", "model": "m", "tokens_in": 7, "tokens_out": 3, "latency_ms": 0, "parsed": None, "cost_usd": 0.0}
     assert (got.headers["x-queue-position"], got.headers["x-estimated-wait-seconds"]) == ("0", "7.4")
     (new,) = gateway.worker.submitted
     assert (new.kind, new.streaming, new.model, new.max_tokens) == (WorkKind.GENERATE, False, "m", 9)

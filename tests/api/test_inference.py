@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hearth.clock import RequestIds, new_batch_request_id, new_job_id
-from hearth.config.settings import ModelSettings, SchedulingSettings, ServerSettings, StartedStreams
+from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings, ServerSettings, StartedStreams
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
 from hearth.queue import NewItem
@@ -226,7 +226,9 @@ async def test_a_model_that_the_key_does_not_allow_is_named(keyed, keyed_app):
     assert unload.status == 403
 
 
-async def test_an_external_caller_over_its_rate_gets_429_with_a_time_to_come_back(gateway, app):
+async def test_an_external_caller_over_its_rate_gets_429_with_a_time_to_come_back():
+    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10)))
+    app = gateway.app()
     for _ in range(10):
         assert (await ask(app, "POST", "/api/chat", CHAT)).status == 200
     got = await ask(app, "POST", "/v1/chat/completions", CHAT)

@@ -183,7 +183,7 @@ async def test_a_gateway_that_is_told_to_stop_says_so_in_the_stream(home, ask: S
 
 @pytest.mark.parametrize(("ask", "error"), WHOLE.items())
 async def test_a_gateway_that_is_told_to_stop_refuses_those_who_wait_with_a_503(home, ask: Whole, error):
-    running = asyncio.ensure_future(home.gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS))
+    running = asyncio.ensure_future(await home.gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS))
     await home.running(SLOW)
     waiting = asyncio.ensure_future(ask(home, SLOW, 1))
     await home.until(lambda status: status["external_queue"]["pending"] == 1)

@@ -6,18 +6,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
 
 import aiohttp
 import pytest
 
 import hearth
 from hearth.bootstrap import build_gateway
+from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, QueueSettings
 from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemInterrupted
 from hearth.gateway import Gateway
 from hearth.types import Completion, Lane, Priority
 from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, Events, house_settings, new_emulator
+from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
 
 TASKS = {"chat_router": Priority.CRITICAL, "summary": Priority.BACKGROUND}
@@ -48,9 +52,14 @@ async def something_runs(gateway: Gateway) -> None:
 
 async def test_an_internal_call_is_awaited_like_any_future(program):
     gateway, _ = program
-    answer = await gateway.worker.enqueue_internal(prompt="hi", model=LLAMA, max_tokens=4, task_type="chat_router")
+    future = await gateway.worker.enqueue_internal(
+        prompt="hi", model=LLAMA, max_tokens=4, task_type="chat_router", task_id="t-1", user_id="ann", is_chain_continuation=True
+    )
+    assert isinstance(future, asyncio.Future)
+    answer = await future
 
     assert isinstance(answer, Completion)
+    assert (answer.cost_usd, answer.parsed) == (0.0, None)
     assert (answer.model, answer.tokens_out) == (LLAMA, 4)
     assert answer.output
     assert answer.tokens_in > 0
@@ -59,14 +68,31 @@ async def test_an_internal_call_is_awaited_like_any_future(program):
 async def test_json_mode_gives_json(program):
     gateway, _ = program
 
-    assert isinstance(json.loads((await gateway.worker.enqueue_internal(prompt="hi", model=LLAMA, json_mode=True)).output), dict)
+    answer = await (await gateway.worker.enqueue_internal(prompt="hi", model=LLAMA, json_mode=True))
+    assert isinstance(answer.parsed, dict)
+    assert answer.parsed == json.loads(answer.output)
+
+
+async def test_status_items_tell_when_they_came_and_show_prompts_only_where_the_owner_wants_that(program):
+    gateway, _ = program
+    settings = gateway.config.settings
+    for previews, shown in ((False, ""), (True, "a secret of two lines")):
+        server = replace(settings.server, prompt_previews=previews)
+        gateway.reload(GatewayConfig(settings=replace(settings, server=server)))
+        running = await gateway.worker.enqueue_internal(prompt="a secret\n of two lines", model=SLOW, max_tokens=LONG_TOKENS)
+        await something_runs(gateway)
+        (item,) = gateway.worker.get_status()["running"]
+        assert item["prompt_preview"] == shown
+        assert datetime.fromisoformat(item["enqueued_at"]) <= datetime.fromisoformat(item["started_at"])
+        running.cancel()
+        await until(lambda: not gateway.worker.get_status()["running"])
 
 
 async def test_a_call_without_a_model_runs_on_what_is_resident_and_else_at_home(program):
     gateway, _ = program
-    at_home = await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1)
-    await gateway.worker.enqueue_internal(prompt="hi", model=CODER, max_tokens=1)
-    on_what_is_there = await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1)
+    at_home = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1))
+    await (await gateway.worker.enqueue_internal(prompt="hi", model=CODER, max_tokens=1))
+    on_what_is_there = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1))
 
     assert (at_home.model, on_what_is_there.model) == (LLAMA, CODER)
 
@@ -74,11 +100,11 @@ async def test_a_call_without_a_model_runs_on_what_is_resident_and_else_at_home(
 async def test_internal_work_goes_by_task_type_and_before_external_work(program):
     gateway, events = program
     worker = gateway.worker
-    running = worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=10, task_type="chat_router")
+    running = await worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=10, task_type="chat_router")
     others = [
-        worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"),
-        worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="summary"),
-        worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="chat_router"),
+        await worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"),
+        await worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="summary"),
+        await worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="chat_router"),
     ]
     await asyncio.gather(running, *others)
 
@@ -88,9 +114,9 @@ async def test_internal_work_goes_by_task_type_and_before_external_work(program)
 
 async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_its_answer(program):
     gateway, events = program
-    external = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=60, caller="friend")
+    external = await gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=60, caller="friend")
     await something_runs(gateway)
-    await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1)
+    await (await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1))
 
     assert not external.done()
     assert (await external).tokens_out == 60
@@ -99,29 +125,29 @@ async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_i
 
 async def test_cancelling_the_future_cancels_the_work(program):
     gateway, _ = program
-    waiting = gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=LONG_TOKENS, caller="friend")
+    waiting = await gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=LONG_TOKENS, caller="friend")
     await something_runs(gateway)
     waiting.cancel()
 
-    answer = await asyncio.wait_for(gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"), WITHIN_S)
+    answer = await asyncio.wait_for(await gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"), WITHIN_S)
     assert answer.tokens_out == 1
 
 
 async def test_an_unknown_model_and_a_full_queue_are_said_at_once(program):
     gateway, _ = program
     with pytest.raises(ModelNotFound):
-        gateway.worker.enqueue_internal(prompt="x", model="nope")
+        await gateway.worker.enqueue_internal(prompt="x", model="nope")
 
-    held = [gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS) for _ in range(3)]
+    held = [await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS) for _ in range(3)]
     with pytest.raises(QueueFull):
-        gateway.worker.enqueue_internal(prompt="x", model=SLOW)
+        await gateway.worker.enqueue_internal(prompt="x", model=SLOW)
     for one in held:
         one.cancel()
 
 
 async def test_leaving_the_block_ends_what_still_runs():
     async with embedded() as (gateway, _):
-        waiting = gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS)
+        waiting = await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS)
         await something_runs(gateway)
 
     with pytest.raises(ShuttingDown):
@@ -136,7 +162,7 @@ async def test_a_prompt_for_any_model_does_not_go_to_an_embedding_model_that_was
             pass
         config = hearth.GatewayConfig(settings=house_settings())
         async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url) as gateway:
-            answer = await gateway.worker.enqueue_internal(prompt="hi", max_tokens=4)
+            answer = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=4))
     finally:
         await emulator.stop()
     assert isinstance(answer, Completion)

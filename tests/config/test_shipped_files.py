@@ -18,6 +18,7 @@ from hearth.config.problems import KeyPath
 from hearth.config.schema import schema, schema_text
 from hearth.config.settings import Settings, Window
 from hearth.config.shapes import field_docs, field_types, item_type, mode_of, without_none
+from hearth.errors import ConfigError
 from hearth.types import Priority
 
 FOLDER = Path(__file__).parents[2] / "config"
@@ -122,6 +123,23 @@ def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model(
     config = load_gateway_config(FOLDER.parent / "examples" / "donna.yaml", {})
     assert (config.rpm_for_caller("anyone"), config.rph_for_caller("anyone")) == (10, 100)
     assert config.settings.gpu.home_model == "qwen2.5:32b-instruct-q6_K"
+
+
+def test_the_file_that_donna_itself_ships_loads_under_its_old_names_with_a_note_for_each() -> None:
+    text = (FOLDER.parent / "examples" / "donna.yaml").read_text()
+    text = text.replace("  schedule_drain_minutes: 2\n", "  schedule_drain_minutes: 2\n  timezone: Europe/Berlin\n")
+    text += "cloud:\n  max_per_request_usd: 0.50\n  daily_cloud_external_usd: 2.00\nollama_health_check: true\n"
+    text += "alerts:\n  queue_depth_warning: 10\n  rate_limit_alert_threshold: 3\n  debounce_minutes: 10\n"
+    config = parse_config(text, source="f", environ={})
+    assert config.settings.scheduling.time_zone == "Europe/Berlin"
+    assert config.settings.cloud.daily_external_usd == 2.0
+    assert [note.partition(":")[0] for note in config.notes] == [
+        "ollama_health_check",
+        "scheduling.timezone",
+        "cloud.daily_cloud_external_usd",
+    ]
+    with pytest.raises(ConfigError, match="timezone: unknown key"):
+        parse_config("scheduling: {timezone: Europe/Berlin, time_zone: Europe/Paris}", source="f", environ={})
 
 
 def test_every_line_that_is_commented_out_can_be_taken_in() -> None:

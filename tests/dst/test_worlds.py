@@ -65,7 +65,7 @@ def test_who_would_take_any_model_is_told_when_the_memory_is_lost_and_there_is_n
         world.go(world.over_http(world.new_ask(caller="ada", model="a", patience_s=None), Lane.EXTERNAL))
         await asyncio.sleep(20.0)
         await world.backend_dies()
-        world.ask_in_process(anything=True)
+        await world.ask_in_process(anything=True)
         world.asks[-1].patience_s = None
         await world.come_to_rest()
 

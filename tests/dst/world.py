@@ -207,15 +207,15 @@ class World:
 
     async def in_process(self) -> None:
         """A program that embeds the gateway asks, and may lose interest."""
-        self.ask_in_process(anything=self.rng.random() < 0.2)
+        await self.ask_in_process(anything=self.rng.random() < 0.2)
 
-    def ask_in_process(self, *, anything: bool) -> None:
+    async def ask_in_process(self, *, anything: bool) -> None:
         ask = self.new_ask(caller="internal", stream=False, path="/api/generate")
         ask.model = None if anything and self.life.gateway.worker.scheduler.state.residency.residents else ask.model
         priority = self.rng.choice((None, *Priority))
         life = self.life
         try:
-            future = life.gateway.worker.enqueue_internal(f"say {ask.canary}", ask.model, max_tokens=100, priority=priority)
+            future = await life.gateway.worker.enqueue_internal(f"say {ask.canary}", ask.model, max_tokens=100, priority=priority)
         except HearthError as refusal:
             ask.refused = refusal
             return
@@ -248,7 +248,7 @@ class World:
         self.ollama.go_down()
         self.go(self._back_later())
         if self.rng.random() < 0.5:  # what is believed to be in memory is gone when the server is back
-            self.ask_in_process(anything=True)
+            await self.ask_in_process(anything=True)
 
     async def neighbour(self) -> None:
         """Somebody else asks the model server for a model, or unloads one."""

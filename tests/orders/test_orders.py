@@ -33,7 +33,7 @@ async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken():
             assert refused.value.retryable
             assert refused.value.retry_after_s == 30.0
         with pytest.raises(Draining):
-            house.worker.enqueue_internal("?", "a")
+            await house.worker.enqueue_internal("?", "a")
         assert house.gateway.ready() == (False, "draining")
         assert [text_of(await body_of(ticket)) for ticket in taken] == [FULL_TEXT] * 3
         resumed_at = house.now

@@ -170,7 +170,7 @@ async def test_an_error_status_becomes_an_exception_in_process():
     async with House("a", resident=("a",)) as house:
         house.ollama.next_calls(CallFault.SERVER_ERROR)
         with pytest.raises(HearthError, match="500"):
-            await house.worker.enqueue_internal("hello", "a")
+            await (await house.worker.enqueue_internal("hello", "a"))
 
 
 @in_virtual_time

@@ -135,8 +135,8 @@ async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses():
 @in_virtual_time
 async def test_cancelling_the_future_of_an_in_process_call_cancels_the_item(at_s: float):
     async with House("a", resident=("a",)) as house:
-        first = house.worker.enqueue_external("hello", "a", caller="script")
-        second = house.worker.enqueue_internal("hello", "a")
+        first = await house.worker.enqueue_external("hello", "a", caller="script")
+        second = await house.worker.enqueue_internal("hello", "a")
         await sleep_until(at_s)
         second.cancel()
         first.cancel()
@@ -148,7 +148,7 @@ async def test_cancelling_the_future_of_an_in_process_call_cancels_the_item(at_s
 @in_virtual_time
 async def test_a_future_that_is_cancelled_at_once_is_never_executed():
     async with House("a", resident=("a",)) as house:
-        futures = [house.worker.enqueue_internal("hello", "a") for _ in range(5)]
+        futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(5)]
         for future in futures[1:]:
             future.cancel()
         await futures[0]
@@ -160,7 +160,7 @@ async def test_a_future_that_is_cancelled_at_once_is_never_executed():
 async def test_a_program_that_gives_up_waiting_frees_the_gpu():
     async with House("a", resident=("a",)) as house:
         with suppress(TimeoutError):
-            await asyncio.wait_for(house.worker.enqueue_internal("hello", "a"), 0.25)
+            await asyncio.wait_for(await house.worker.enqueue_internal("hello", "a"), 0.25)
         await settle()
         assert house.ollama.calls[0].ended_at == 0.25
 
@@ -261,8 +261,8 @@ async def test_nothing_is_loaded_or_started_for_items_that_are_cancelled_togethe
 @in_virtual_time
 async def test_the_futures_of_in_process_calls_fail_where_their_caller_is_cancelled(at_s: float):
     async with House("a", resident=("a",)) as house:
-        futures = [house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
-        kept = house.worker.enqueue_internal("hello", "a")
+        futures = [await house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
+        kept = await house.worker.enqueue_internal("hello", "a")
         await sleep_until(at_s)
         assert len((await cancel_caller(house.gateway, "script")).requests) == 2
         for future in futures:

@@ -141,8 +141,8 @@ def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_runnin
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_not_sent_or_given_up_at_once(seed: int):
     async def race(house: House, start: float) -> str:
-        house.worker.enqueue_internal("hello", "a").cancel()
-        kept = house.worker.enqueue_internal("hello", "a")
+        (await house.worker.enqueue_internal("hello", "a")).cancel()
+        kept = await house.worker.enqueue_internal("hello", "a")
         await kept
         assert house.now == start + 1.0
         *given_up, _ = (call for call in house.ollama.calls if call.opened_at == start)

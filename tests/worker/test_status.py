@@ -93,7 +93,7 @@ async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end
 @in_virtual_time
 async def test_no_prompt_shows_up_anywhere():
     async with House("a", resident=("a",)) as house:
-        future = house.worker.enqueue_internal("the secret word", "a")
+        future = await house.worker.enqueue_internal("the secret word", "a")
         await settle()
         shown = repr(house.status) + repr(house.worker.get_item(1))
         await future

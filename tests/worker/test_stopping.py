@@ -82,7 +82,7 @@ async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends():
 @in_virtual_time
 async def test_in_process_calls_end_with_the_house():
     async with House("a", resident=("a",)) as house:
-        futures = [house.worker.enqueue_internal("hello", "a") for _ in range(3)]
+        futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(3)]
         await sleep_until(0.5)
         await house.gateway.stop()
         results = await asyncio.gather(*futures, return_exceptions=True)

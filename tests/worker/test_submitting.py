@@ -102,7 +102,7 @@ async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_bac
             ask()
         assert refused.value.retry_after_s == 7.0
     with pytest.raises(ShuttingDown):
-        house.worker.enqueue_internal("hello", "a")
+        await house.worker.enqueue_internal("hello", "a")
 
 
 @in_virtual_time
@@ -116,14 +116,14 @@ async def test_what_is_submitted_before_the_start_runs_after_it():
 @in_virtual_time
 async def test_an_in_process_call_gives_the_text_and_the_counts():
     async with House("a", resident=("a",)) as house:
-        done = await house.worker.enqueue_internal("hello", "a", task_type="chat")
+        done = await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))
         assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (FULL_TEXT, "a:latest", 10, 3, 1000)
 
 
 @in_virtual_time
 async def test_an_in_process_call_for_no_model_runs_on_what_is_resident():
     async with House("a", "b", resident=("b",)) as house:
-        assert (await house.worker.enqueue_external("hello", caller="script")).model == "b:latest"
+        assert (await (await house.worker.enqueue_external("hello", caller="script"))).model == "b:latest"
 
 
 @in_virtual_time
@@ -143,7 +143,7 @@ async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_a
 async def test_an_in_process_call_for_an_unknown_model_is_refused_at_once():
     async with House("a", resident=("a",)) as house:
         with pytest.raises(ModelNotFound):
-            house.worker.enqueue_internal("hello", "nonsense")
+            await house.worker.enqueue_internal("hello", "nonsense")
         assert house.events.of(ItemQueued) == []
 
 

@@ -177,7 +177,7 @@ async def test_a_task_that_breaks_while_it_is_ended_does_not_hold_up_the_stop():
 @in_virtual_time
 async def test_no_task_is_lost_to_the_garbage_collector():
     async with House("a", "b", resident=("a",)) as house:
-        futures = [house.worker.enqueue_internal("hello", model) for model in ("b", "a", "b")]
+        futures = [await house.worker.enqueue_internal("hello", model) for model in ("b", "a", "b")]
         for _ in range(40):
             gc.collect(0)
             await asyncio.sleep(0.25)

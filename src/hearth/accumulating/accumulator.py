@@ -303,7 +303,8 @@ class Accumulator:
         member, batch = seat
         carrier = None if batch.sequence is None else self._worker.get_item(batch.sequence)
         state = "held" if carrier is None else carrier["state"]
-        return status.item(self._state, member.work, self._clock.monotonic()) | {"state": state, "carried_by": batch.sequence}
+        now = self._clock.monotonic()
+        return status.item(self._state, member.work, now, self._clock.wall() - now) | {"state": state, "carried_by": batch.sequence}
 
     def status(self) -> dict[str, object]:
         """How many inputs are held back, and how many calls of accumulated kinds are in the queue or at the model server."""

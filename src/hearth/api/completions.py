@@ -64,7 +64,12 @@ class Completions:
             load_options=partial(load_options, self._gateway.config.settings),
         )
         wanted = Wanted(
-            envelope=_envelope(work), model=work.model, call=work.call_on, task_type=work.task_type, allow_cloud=asked.allow_cloud
+            envelope=_envelope(work),
+            model=work.model,
+            call=work.call_on,
+            task_type=work.task_type,
+            allow_cloud=asked.allow_cloud,
+            prompt=asked.prompt,
         )
         return await submit(self._gateway, visit, identity, wanted)
 

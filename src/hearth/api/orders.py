@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.dialects.demands import is_model_name
-from hearth.errors import BadRequest, NotFound
+from hearth.errors import BadRequest, NotFound, OrderRefused
 from hearth.gateway import Gateway
 
 
@@ -85,7 +85,8 @@ class OrderPages:
 
     async def unload(self, about: ModelBody) -> dict[str, object]:
         """Have an unused model leave. Raises BadRequest, ModelNotFound, OrderRefused."""
-        await self._orders.unload(about.name())
+        if not await self._orders.unload(about.name()):
+            raise OrderRefused(f"{about.name()} is not in memory")
         return self._orders.shown()
 
 

@@ -108,7 +108,7 @@ class StatusStream:
         self.listeners = Listeners()
 
     async def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
-        """SSE frames: `event: status` with `get_status()` as JSON, first the present one; comments as heartbeats."""
+        """SSE frames for `EventSource.onmessage`: `get_status()` as JSON, first the present one; comments as heartbeats."""
         over = self.listeners.add(listener)
         changes = aiter(self._worker.changes())
         ended = asyncio.ensure_future(over.wait())
@@ -133,4 +133,4 @@ class StatusStream:
 
     def _status(self) -> bytes:
         text = json.dumps(self._worker.get_status(), separators=(",", ":"), ensure_ascii=False)
-        return b"event: status\ndata: " + text.encode() + b"\n\n"
+        return b"data: " + text.encode() + b"\n\n"

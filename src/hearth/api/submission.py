@@ -5,6 +5,7 @@ Must never read a body or write an answer. Called by `api.inference` and `api.co
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from hearth.admission.auth import Identity
@@ -15,7 +16,7 @@ from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
 from hearth.observability.tracing.spans import Origin
 from hearth.queue import NewItem, Ticket
-from hearth.types import BackendCall, Headers, WorkKind, value
+from hearth.types import BackendCall, Headers, WorkKind, preview_of, value
 
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 """Every body that goes on has been read as JSON."""
@@ -44,6 +45,22 @@ class Wanted:
     replayable: bool = False
     task_type: str | None = None
     allow_cloud: bool = True
+    prompt: str | None = None
+
+    def preview(self) -> str:
+        """How the prompt begins: the caller's own words of the last turn."""
+        return preview_of(self.prompt if self.prompt is not None else _prompt_in(self.envelope.body))
+
+
+def _prompt_in(body: bytes) -> str:
+    try:
+        document = json.loads(body)
+        turns = document.get("messages") or document.get("input") or document.get("prompt") or ""
+        said = turns[-1] if isinstance(turns, list) and turns else turns
+        said = said.get("content", "") if isinstance(said, dict) else said
+        return said if isinstance(said, str) else " ".join(str(part.get("text", "")) for part in said)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ""
 
 
 async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wanted) -> Ticket:
@@ -58,12 +75,13 @@ async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wan
     standing = standing_of(identity, visit.headers, gateway.config, task_type=wanted.task_type)
     admit(identity, wanted.model, standing, gateway.rate_limiter, gateway.clock.monotonic())
     gateway.orders.check_open()
+    previews = gateway.config.settings.server.prompt_previews
     cloud = gateway.cloud
     if cloud is not None and wanted.allow_cloud and cloud.open_to(identity):
-        ticket = await cloud.take(_item(visit, identity, standing, wanted, wanted.model))
+        ticket = await cloud.take(_item(visit, identity, standing, wanted, wanted.model, previews=previews))
         if ticket is not None:
             return _traced(gateway, visit, ticket)
-    new = _item(visit, identity, standing, wanted, await _installed_name(gateway, wanted))
+    new = _item(visit, identity, standing, wanted, await _installed_name(gateway, wanted), previews=previews)
     joined = gateway.embeddings.take(new) if new.kind is _EMBED and gateway.embeddings is not None else None
     return _traced(gateway, visit, joined or gateway.worker.submit(new))
 
@@ -90,7 +108,7 @@ def _traced(gateway: Gateway, visit: Visit, ticket: Ticket) -> Ticket:
     return ticket
 
 
-def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, model: str | None) -> NewItem:
+def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, model: str | None, *, previews: bool) -> NewItem:
     envelope = wanted.envelope
     return NewItem(
         lane=standing.lane,
@@ -106,6 +124,7 @@ def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, 
         max_tokens=envelope.max_tokens,
         request_id=visit.request_id,
         call=wanted.call,
+        prompt_preview=wanted.preview() if previews else "",
     )
 
 

@@ -134,6 +134,7 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
         changed=lambda: gateway.worker.post(TimerFired()),
     )
     gateway.cloud = cloud
+    gateway.worker.cloud = cloud.take_trusted
     gateway.accompany("cloud", cloud.run)
     gateway.show("cloud", cloud.status)
     gateway.on_reload(cloud.reloaded)

@@ -46,9 +46,10 @@ def config() -> None:
 def check(file: Path | None) -> None:
     """Say whether FILE (or the file that `serve` would use) is usable; list every problem if not."""
     found = _found(file)
-    settings = load_gateway_config(found.path).settings
+    config = load_gateway_config(found.path)
+    settings = config.settings
     click.echo(f"{found.why}: ok ({_counts(settings)})")
-    for warning in (*effectless(settings), *_home_model(settings)):
+    for warning in (*config.notes, *effectless(settings), *_home_model(settings)):
         click.echo(f"warning: {warning}", err=True)
 
 

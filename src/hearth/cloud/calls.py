@@ -20,7 +20,7 @@ from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.answering import Answer
 from hearth.dialects.claude.asking import ClaudeRequest
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, HearthError
-from hearth.money import Price
+from hearth.money import Price, usd
 from hearth.ports import CloudBackend, CloudExchange
 from hearth.reply import ReplyHead
 from hearth.types import CloudCall, Headers, Usage
@@ -179,6 +179,7 @@ class Conversations:
         work.status = answer.status
         work.reply.start(_head(answer, work, None if work.item.streaming else len(rest)))
         work.reply.push(rest)
+        work.reply.cost_usd = usd(call.bill_nano_usd)
         work.reply.finish()
 
 

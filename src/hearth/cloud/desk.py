@@ -109,6 +109,10 @@ class Cloud:
                 raise
             return None
 
+    async def take_trusted(self, new: NewItem) -> Ticket | None:
+        """The same for a program that embeds Hearth, which says itself whether Claude may answer."""
+        return await self.take(new) if self._settings().api_key else None
+
     async def _why(self, new: NewItem) -> Why | None:
         """Why Claude is to answer, if it is."""
         if new.kind is not WorkKind.GENERATE:
@@ -285,7 +289,7 @@ class Cloud:
     def _shown(self, call: Call) -> dict[str, object]:
         now, work = self._clock.monotonic(), call.work
         began_at = work.dispatched_at
-        return status.item(self._state, work, now) | {
+        return status.item(self._state, work, now, self._clock.wall() - now) | {
             "model": work.model,
             "state": "running",
             "served_by": SERVED_BY,

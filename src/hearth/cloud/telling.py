@@ -52,6 +52,7 @@ class Telling:
                 output_tokens=work.usage.output_tokens,
                 status=work.status,
                 cost_usd=cost_usd,
+                chain_id=work.item.chain_id,
                 **work.identity,
             )
         )

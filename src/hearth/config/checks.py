@@ -18,6 +18,31 @@ ANONYMOUS = "local"
 """The caller's name where there are no keys."""
 
 
+_OLD_NAMES: Mapping[KeyPath, KeyPath] = MappingProxyType(
+    {("scheduling", "timezone"): ("scheduling", "time_zone"), ("cloud", "daily_cloud_external_usd"): ("cloud", "daily_external_usd")}
+)
+_ALWAYS_ON = "ollama_health_check"
+
+
+def renamed(document: object) -> tuple[object, tuple[str, ...]]:
+    """The document with the names that Donna's gateway uses replaced by ours, and a note for each of them.
+
+    An old name beside the new one stays where it is: as an unknown key it is a problem, which is better than choosing between two values.
+    """
+    if not isinstance(document, dict):
+        return document, ()
+    notes, found = [], dict(document)
+    if isinstance(found.get(_ALWAYS_ON), bool):
+        notes.append(f"{_ALWAYS_ON}: has no effect, Hearth always checks its model server (backend.check_interval_s); remove it")
+        del found[_ALWAYS_ON]
+    for (section, old), (_, new) in _OLD_NAMES.items():
+        entries = found.get(section)
+        if isinstance(entries, dict) and old in entries and new not in entries:
+            found[section] = {new if name == old else name: value for name, value in entries.items()}
+            notes.append(f"{section}.{old}: read as {section}.{new}; rename it")
+    return found, tuple(notes)
+
+
 def cross_problems(document: object) -> tuple[Problem, ...]:
     """Everything that is wrong between fields of a document whose keys are hashed already."""
     keys = _items(_at(document, "auth", "keys"))

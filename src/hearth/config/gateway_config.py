@@ -22,11 +22,13 @@ class GatewayConfig:
     Attributes:
         source: the file it was read from; None for the built-in defaults and for text that came from elsewhere.
         digest: SHA-256 of that file's bytes in hex, empty where there is none.
+        notes: what its owner may want to write in another way.
     """
 
     settings: Settings = field(default_factory=Settings)
     source: Path | None = None
     digest: str = field(default="", compare=False, repr=False)
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def priority_for_task_type(self, task_type: str | None) -> Priority:
         """The internal band of a task type; NORMAL for one that `priority_map` does not list, and for none."""

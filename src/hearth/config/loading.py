@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pydantic
 
-from hearth.config.checks import cross_problems
+from hearth.config.checks import cross_problems, renamed
 from hearth.config.complaints import complaints
 from hearth.config.document import read_document
 from hearth.config.environment import from_environment
@@ -86,11 +86,12 @@ def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = 
     document = read_document(text.removeprefix(_BYTE_ORDER_MARK), source=source)
     value, environment_problems = from_environment(document.value, os.environ if environ is None else environ)
     problems = [*document.problems, *environment_problems]
+    value, notes = renamed(value)
     settings = _settings(value, problems)
     problems += _elsewhere(cross_problems(value), problems)
     if settings is None or problems:
         raise config_error(source, problems, document.lines)
-    return GatewayConfig(settings=settings)
+    return GatewayConfig(settings=settings, notes=notes)
 
 
 def _settings(value: object, problems: list[Problem]) -> Settings | None:

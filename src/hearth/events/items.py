@@ -98,6 +98,7 @@ class ItemEnded(ItemEvent):
         first_byte_s: dispatch to first byte; backend_s: dispatch to end; total_s: accepted to end.
         reason: empty for a completed item, else the error's `reason`.
         cost_usd: what a cloud model was paid, None where nothing was.
+        chain_id: what ties several items to one piece of work.
     """
 
     outcome: Outcome
@@ -113,6 +114,7 @@ class ItemEnded(ItemEvent):
     output_tokens: int | None
     status: int | None
     cost_usd: float | None = None
+    chain_id: str | None = None
 
 
 @value

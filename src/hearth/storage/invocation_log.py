@@ -79,7 +79,7 @@ class InvocationLog:
             self._epoch,
             event.sequence,
             storable(event.request_id),
-            None,
+            event.chain_id if event.chain_id is None else storable(event.chain_id),
             storable(event.caller),
             event.lane,
             event.task_type if event.task_type is None else storable(event.task_type),

@@ -82,6 +82,8 @@ class ServerSettings:
     """Pages that may use the model APIs from a browser (`app://obsidian.md`, `http://localhost:*`, `vscode-webview://*`). hot"""
     max_body_mib: float = 32.0
     """Largest request body in MiB. hot"""
+    prompt_previews: bool = False
+    """Show the first 80 characters of each prompt in the status and its stream, to everybody who may read them. hot"""
     write_buffer_mib: float = 4.0
     """Unread bytes held for a slow reader, in MiB, before the model server is made to wait. hot"""
     write_deadline_s: float = 10.0
