@@ -111,6 +111,9 @@ class Gateway:
         self._started_at: float | None = None
         self._stopping = False
         self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
+        self._hear_of_reloads()
+
+    def _hear_of_reloads(self) -> None:
         self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
         self.on_reload(self.worker.reload_config)
         self.on_reload(lambda _: self._watch.poke())

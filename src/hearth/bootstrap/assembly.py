@@ -65,9 +65,7 @@ async def build_gateway(
         url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
         learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
         control, claude, backend = _open_adapters(config, url, closing=closing)
-        claim = None if emulated else OllamaClaim(url)
-        if claim is not None:
-            closing.callback(claim.release)
+        notes = () if emulated else _claimed(url, closing)
         card = None if emulated else card_of_this_machine(config, closing=closing)
         gateway = Gateway(
             config=config,
@@ -80,7 +78,7 @@ async def build_gateway(
             on_stop=(closing.pop_all().aclose,),
             watching=FileWatch if watch else None,
             vet=_vet,
-            notes=() if claim is None or not claim.shared else (claim.shared,),
+            notes=notes,
         )
         join_alerts(gateway, alerter, None if log is None else database_path(config.settings.storage.path, os.environ).parent)
         join_latency(gateway)
@@ -90,6 +88,13 @@ async def build_gateway(
         if card is not None:
             join_gpu_watch(gateway, card, control)
         return gateway
+
+
+def _claimed(url: str, closing: AsyncExitStack) -> tuple[str, ...]:
+    """What to tell the owner where another Hearth of this machine has this Ollama already."""
+    claim = OllamaClaim(url)
+    closing.callback(claim.release)
+    return (claim.shared,) if claim.shared else ()
 
 
 def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
