@@ -6,9 +6,10 @@ import asyncio
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from hearth.clock import new_request_id
+from hearth.dialects.gojson import encode_large
 from hearth.dialects.ollama import completion_call, error_text, read_completion
 from hearth.dialects.prompt_size import tokens_of
 from hearth.errors import BackendError, BadRequest, ModelNotFound
@@ -16,12 +17,21 @@ from hearth.intake import NewItem
 from hearth.reply import Reply
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId
 
+_BEGINNING_CHARS = 1000
+"""More than a preview shows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the pinned options of a model."""
+    """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the pinned options of a model.
 
-    prompt: str
+    The prompt is kept as the JSON that goes on, which for a large one takes longer to write than a decision may.
+    """
+
+    prompt: InitVar[str]
+    prompt_json: bytes = field(init=False)
+    prompt_tokens: int = field(init=False)
+    beginning: str = field(init=False)
     model: str | None
     max_tokens: int | None
     json_mode: bool
@@ -29,10 +39,12 @@ class Asked:
     load_options: Callable[[str], LoadOptions]
     chain_id: str | None = None
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Estimated size of the prompt."""
-        return tokens_of(len(self.prompt))
+    def __post_init__(self, prompt: str) -> None:
+        if self.max_tokens == 0:
+            raise BadRequest("max_tokens: at least 1")
+        object.__setattr__(self, "prompt_json", encode_large(prompt))
+        object.__setattr__(self, "beginning", prompt[:_BEGINNING_CHARS])
+        object.__setattr__(self, "prompt_tokens", tokens_of(len(prompt)))
 
     def item(self, model: str | None, lane: Lane, priority: Priority, caller: str) -> NewItem:
         """The request as it is submitted; `model` by the name that the backend lists."""
@@ -52,7 +64,7 @@ class Asked:
     def call_on(self, model: str) -> BackendCall:
         """The backend call for the model that was chosen."""
         num_ctx = self.load_options(model).num_ctx
-        return completion_call(self.prompt, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx)
+        return completion_call(self.prompt_json, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx)
 
 
 async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[], str | None], *, json_mode: bool = False) -> Completion:

@@ -132,7 +132,7 @@ class LLMQueueWorker:
         """
         self.doors.check(accepted=new.accepted)
         if not new.accepted:
-            self._check_depth(new.lane)
+            self.check_depth(new.lane)
         state = self.scheduler.state
         if new.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is resident, and gpu.home_model is not set or not installed")
@@ -147,6 +147,17 @@ class LLMQueueWorker:
         self._chronicle.queued(work, position, item.arrived_at)
         self.post(inputs.Arrived(item=item))
         return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=reply)
+
+    def check_depth(self, lane: Lane) -> None:
+        """Raises QueueFull where `submit` would for this lane."""
+        limits = self._config.settings.queue
+        allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
+        waiting = self.scheduler.state.waiting.count(lane) + self._arriving.of(lane)
+        if waiting >= allowed:
+            raise QueueFull(
+                f"the queue is full: {waiting} {lane.value} requests are waiting",
+                retry_after_s=self._forecaster.first_start_s(lane, self._clock.monotonic()),
+            )
 
     async def enqueue_internal(
         self,
@@ -379,7 +390,7 @@ class LLMQueueWorker:
             raise ModelNotFound(f"model '{asked.model}' not found")
         new = asked.item(model, lane, priority, caller)
         shows = self._config.settings.server.prompt_previews
-        ticket = self.submit(replace(new, prompt_preview=preview_of(asked.prompt)) if shows else new)
+        ticket = self.submit(replace(new, prompt_preview=preview_of(asked.beginning)) if shows else new)
         work = self._register.live(ticket.sequence)  # None where it could be refused at once
         model_of = lambda: None if work is None else work.model  # noqa: E731
         return self._futures.watch(self._answer_of(ticket, asked, model_of), lambda: self.cancel(ticket.sequence))
@@ -387,13 +398,3 @@ class LLMQueueWorker:
     def _answer_of(self, ticket: Ticket, asked: Asked, model_of: Callable[[], str | None]) -> asyncio.Task[Completion]:
         answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
         return asyncio.get_running_loop().create_task(answer)
-
-    def _check_depth(self, lane: Lane) -> None:
-        limits = self._config.settings.queue
-        allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
-        waiting = self.scheduler.state.waiting.count(lane) + self._arriving.of(lane)
-        if waiting >= allowed:
-            raise QueueFull(
-                f"the queue is full: {waiting} {lane.value} requests are waiting",
-                retry_after_s=self._forecaster.first_start_s(lane, self._clock.monotonic()),
-            )

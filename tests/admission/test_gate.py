@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import Standing, admit, check_model, standing_of
+from hearth.admission.gate import BodyRoom, Standing, admit, check_model, standing_of
 from hearth.admission.headers import RequestHeaders
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
-from hearth.errors import BadRequest, Forbidden, RateLimited
+from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited
 from hearth.rate_limiter import RateLimiter
 from hearth.types import Lane, Priority
 
@@ -144,3 +144,20 @@ def test_a_request_for_a_forbidden_model_costs_nothing_of_the_limit():
     with pytest.raises(Forbidden):
         admit(identity(models=("a",)), "b", standing(Lane.EXTERNAL), limits, 100.0)
     admit(identity(models=("a",)), "a", standing(Lane.EXTERNAL), limits, 100.0)
+
+
+def test_one_caller_may_hold_as_much_as_it_leaves_free_and_the_house_has_the_last_quarter():
+    room = BodyRoom()
+    room.take(Lane.EXTERNAL, "greedy", 96, 256)
+    with pytest.raises(NoRoomForBodies):
+        room.take(Lane.EXTERNAL, "greedy", 1, 256)
+    room.take(Lane.EXTERNAL, "second", 48, 256)
+    with pytest.raises(NoRoomForBodies):
+        room.take(Lane.EXTERNAL, "second", 1, 256)
+    room.take(Lane.INTERNAL, "house", 112, 256)
+    with pytest.raises(NoRoomForBodies):
+        room.take(Lane.INTERNAL, "house", 1, 256)
+    room.give_back(Lane.EXTERNAL, "greedy", 96)
+    room.give_back(Lane.INTERNAL, "house", 112)
+    room.take(Lane.EXTERNAL, "greedy", 72, 256)
+    assert room.held_bytes == 48 + 72

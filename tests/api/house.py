@@ -91,9 +91,12 @@ class FakeWorker:
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
-    def submit(self, new: NewItem) -> Ticket:
+    def check_depth(self, lane: Lane) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def submit(self, new: NewItem) -> Ticket:
+        self.check_depth(new.lane)
         self.submitted.append(new)
         self.calls.append(new.call if isinstance(new.call, BackendCall) else new.call(new.model or RESIDENT))
         reply = Reply(limit_bytes=1 << 20)

@@ -188,6 +188,18 @@ async def test_an_unload_is_answered_at_once_and_reaches_no_queue(path, field, g
 
 
 @pytest.mark.parametrize(
+    ("path", "ask_for"), [("/api/chat", {"messages": [{"role": "user", "content": "hi"}]}), ("/api/generate", {"prompt": "hi"})]
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_no_tokens_are_an_empty_answer_at_once_and_none_that_never_ends(path, ask_for, stream, gateway, app):
+    got = await ask(app, "POST", path, {"model": "m", **ask_for, "stream": stream, "options": {"num_predict": 0}})
+    assert (got.status, got.json["done"], got.json["done_reason"]) == (200, True, "length")
+    assert got.headers["content-type"].startswith("application/x-ndjson" if stream else "application/json")
+    assert got.body.endswith(b"}\n" if stream else b"}")
+    assert gateway.worker.submitted == []
+
+
+@pytest.mark.parametrize(
     ("path", "text"),
     [
         ("/api/chat", lambda said: said["error"] == "model 'm' not found"),

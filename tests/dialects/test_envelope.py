@@ -17,6 +17,7 @@ from hearth.errors import BadRequest, CallerError, ModelNotFound
 from hearth.types import LoadOptions, RequestId, WorkKind
 from tests.dialects.captured import captured
 
+BELOW_ONE = "integer below minimum value. Expected a value >= 1, but got 0 instead."
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -157,12 +158,11 @@ def test_streaming_has_the_default_of_the_dialect_and_never_holds_for_loads_and_
         ("/api/chat", {"options": {"num_predict": 7}}, 7),
         ("/api/chat", {"options": {"num_predict": 7.9}}, 7),
         ("/api/chat", {"options": {"num_predict": -1}}, None),
-        ("/api/chat", {"options": {"num_predict": 0}}, None),
+        ("/api/chat", {"options": {"num_predict": 0}}, 0),
         ("/api/chat", {"options": {"num_predict": True}}, None),
         ("/api/chat", {"options": {"num_predict": "7"}}, None),
         ("/api/chat", {"max_tokens": 7}, None),
         ("/v1/chat/completions", {"max_tokens": 7}, 7),
-        ("/v1/chat/completions", {"max_tokens": 0}, None),
         ("/v1/chat/completions", {"max_completion_tokens": 7}, None),
         ("/v1/completions", {"prompt": "x", "max_tokens": 7}, 7),
         ("/v1/responses", {"max_output_tokens": 7}, 7),
@@ -308,6 +308,9 @@ def test_a_rewrite_changes_nothing_else_in_meaning_or_order(extra: dict[str, obj
         ("/v1/messages", {}, "model is required"),
         ("/v1/messages", {"model": "a", "messages": HELLO, "max_tokens": 0}, "max_tokens is required and must be positive"),
         ("/v1/messages", {"model": "a", "max_tokens": 5}, "messages is required"),
+        ("/v1/chat/completions", {"model": "a", "messages": HELLO, "max_tokens": 0}, f"Invalid 'max_tokens': {BELOW_ONE}"),
+        ("/v1/completions", {"model": "a", "prompt": "x", "max_tokens": 0}, f"Invalid 'max_tokens': {BELOW_ONE}"),
+        ("/v1/responses", {"model": "a", "input": "x", "max_output_tokens": 0}, f"Invalid 'max_output_tokens': {BELOW_ONE}"),
         ("/v1/messages", b"", "EOF"),
         ("/v1/messages", {"model": "bad name", "messages": HELLO, "max_tokens": 5}, "invalid model name"),
     ],

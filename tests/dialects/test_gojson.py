@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hearth.dialects import gojson
-from hearth.dialects.gojson import GoJsonError, JsonValue
+from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonValue, check_structure, decode, encode_large
+from hearth.errors import BadRequest
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -230,3 +231,36 @@ def test_a_body_that_is_no_object_does_not_fit_a_struct() -> None:
     with pytest.raises(GoJsonError) as raised:
         gojson.struct_of([1], "api.ChatRequest")
     assert raised.value.message == "json: cannot unmarshal array into Go value of type api.ChatRequest"
+
+
+AWKWARD = '\U0001f600\\"\\\\\n<é\u4e2d,{[:'
+"""What a cut in the wrong place would spoil."""
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+@pytest.mark.parametrize("shift", range(13))
+def test_a_large_text_is_read_and_written_in_pieces_as_if_it_were_whole(shift: int, escaped: bool) -> None:
+    value: JsonValue = {"model": "a", "prompt": "x" * shift + AWKWARD * (LARGE_BYTES // 12), "few": [1, 2.5, None, True, {}, [], ["a"]]}
+    body = json.dumps(value, ensure_ascii=escaped).encode()
+    assert len(body) > LARGE_BYTES
+    assert decode(body) == value
+    assert json.loads(encode_large(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [(b'\\q"}', "Invalid"), (b"\x01", "Invalid control"), (b"", "unexpected EOF"), (b'" 1', "delimiter")],
+)
+def test_a_large_text_that_is_broken_is_refused(broken: bytes, says: str) -> None:
+    with pytest.raises(GoJsonError, match=says):
+        decode(b'{"prompt":"' + b"a" * 2 * LARGE_BYTES + broken)
+
+
+def test_values_are_counted_outside_of_texts_only() -> None:
+    prose = b'{"prompt":"%b"}' % (rb"One, two: [three] and \"{four}\", \\\\" * 40_000)
+    assert len(prose) > 4 * LARGE_BYTES
+    assert check_structure(prose) == 2
+    assert check_structure(b'{"a":[1,2,{}],"b":","}') == 8
+    for many in (b'{"a":[' + b"0," * 300_000 + b"0]}", b"[" * 300_001, b'{"a":1,' * 150_000, b" " * 9 * 1024 * 1024):
+        with pytest.raises(BadRequest, match="the body has more than"):
+            check_structure(many)

@@ -8,7 +8,7 @@ import pytest
 
 from hearth.dialects.anthropic import count_tokens
 from hearth.dialects.envelope import read_envelope
-from hearth.dialects.ollama import completion_call, read_completion, unload_reply
+from hearth.dialects.ollama import completion_call, empty_reply, read_completion
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendProtocolError, BadRequest
 from hearth.types import LoadOptions, WorkKind
@@ -16,19 +16,19 @@ from tests.dialects.captured import captured
 
 
 def test_a_completion_call_asks_generate_for_one_whole_answer() -> None:
-    call = completion_call("say <hi>", "llama3.1:8b", None)
+    call = completion_call(b'"say <hi>"', "llama3.1:8b", None)
     assert (call.method, call.path) == ("POST", "/api/generate")
     assert call.headers == ((b"content-type", b"application/json"),)
     assert json.loads(call.body) == {"model": "llama3.1:8b", "prompt": "say <hi>", "stream": False}
 
 
 def test_a_completion_call_carries_its_limit_and_its_format() -> None:
-    call = completion_call("x", "a", 40, json_mode=True)
+    call = completion_call(b'"x"', "a", 40, json_mode=True)
     assert json.loads(call.body) == {"model": "a", "prompt": "x", "stream": False, "format": "json", "options": {"num_predict": 40}}
 
 
 def test_a_completion_call_is_a_body_that_the_gateway_itself_would_accept() -> None:
-    call = completion_call("hello", "a", 40)
+    call = completion_call(b'"hello"', "a", 40)
     envelope = read_envelope(INFERENCE_ROUTES[call.path], call.body, lambda _model: LoadOptions())
     assert (envelope.kind, envelope.streaming, envelope.max_tokens) == (WorkKind.GENERATE, False, 40)
     assert envelope.body is call.body
@@ -69,7 +69,7 @@ def test_whatever_is_not_a_whole_answer_is_a_protocol_error(body: bytes) -> None
 def test_an_unload_is_answered_byte_for_byte_as_ollama_does(name: str) -> None:
     answer = captured(name)
     created_at = json.loads(answer.body)["created_at"]
-    assert unload_reply(INFERENCE_ROUTES[answer.path], "tiny-a", created_at) == answer.body
+    assert empty_reply(INFERENCE_ROUTES[answer.path], "tiny-a", created_at, "unload") == answer.body
 
 
 def test_tokens_are_counted_over_system_tools_and_messages() -> None:

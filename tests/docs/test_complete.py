@@ -17,6 +17,7 @@ from docs_build.http_page import Address, groups
 from docs_build.settings_page import sections
 from hearth.config.settings import Settings, Window
 from hearth.config.shapes import field_types, item_type, without_none
+from hearth.dialects.routes import TRANSCRIPTIONS_PATH
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
 from tests.docs.pages import PAGES
 
@@ -57,7 +58,7 @@ def served(gateway: FakeGateway) -> Iterator[tuple[str, str]]:
     app: Any = gateway.app()
     book = app._addresses
     for path, address in [*book._exact.items(), *book._prefixed.items()]:
-        yield from ((method, path) for method in address.handlers)
+        yield from ((method, path) for method in address.handlers if path != TRANSCRIPTIONS_PATH)  # which is refused
     for route in app._control._app.routes:
         if isinstance(route, APIRoute):
             yield from ((method, route.path) for method in route.methods or ())

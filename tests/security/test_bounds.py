@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from backports import zstd
 
 from hearth.api.protocol import Deadlines
 from hearth.config.settings import ServerSettings
@@ -17,7 +18,7 @@ from hearth.errors import QueueFull
 from hearth.events import InternalFault
 from hearth.intake import Ticket
 from hearth.reply import ReplyHead
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, NDJSON, Caller, hello
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, Caller, hello, never
 from tests.api.test_app import CHAT
 from tests.clients.home import LLAMA
 from tests.security.house import Fort, described_routes, fort_settings, is_of_the_registry, one_loop, open_door, open_fort, request, tell
@@ -94,7 +95,7 @@ async def test_a_large_request_right_behind_another_one_is_read_to_its_end():
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_body_beyond_the_limit_is_413_and_reaches_no_queue(declared):
     async with open_door(server=ServerSettings(max_body_mib=0.5)) as (gateway, url):
-        for path in ("/api/chat", "/v1/messages", "/llm/jobs", "/llm/completions", "/api/show", "/api/pull", "/v1/messages/count_tokens"):
+        for path in ("/api/chat", "/v1/messages", "/llm/completions", "/api/show", "/api/pull", "/v1/messages/count_tokens"):
             caller = await Caller.to(url)
             raw = CHUNKED.replace(b"/api/chat", path.encode())
             if declared:
@@ -195,11 +196,126 @@ async def test_no_body_is_a_bomb_at_any_address_that_reads_json(bomb, fort):
 
 
 @one_loop
-@pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "deflate", "compress", "gzip, gzip", "identity, gzip", "x-gzip", "aes128gcm"])
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "compress", "gzip, gzip", "identity, gzip", "x-gzip", "aes128gcm"])
 async def test_a_compressed_body_is_415_everywhere(coding, fort):
     for method, path in (*JSON_PATHS, ("POST", "/v1/files"), ("POST", "/api/blobs/sha256:0")):
         seen = await tell(fort.url, request(method, path, CHAT, key=ADMIN_KEY, content_encoding=coding), head_only=True)
         assert seen.status == 415, path
+
+
+REFUSED_UNREAD = {
+    "a page that takes none": ("/healthz", "", 405),
+    "without a key": ("/api/chat", "", 401),
+    "a wrong method": ("/llm/health", ADMIN_KEY, 405),
+    "another media type": ("/api/chat", ADMIN_KEY, 415),
+    "no such page": ("/llm/nothing", ADMIN_KEY, 404),
+    "a full queue": ("/v1/messages", LOW_KEY, 503),
+    "too large": ("/llm/admin/pin", ADMIN_KEY, 413),
+    "what Ollama has and Hearth has not": ("/v1/audio/transcriptions", LOW_KEY, 501),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_UNREAD)
+async def test_what_is_refused_whatever_its_body_says_is_refused_before_the_body_comes(name):
+    path, key, status = REFUSED_UNREAD[name]
+    async with open_door() as (gateway, url):
+        gateway.worker.refusal = QueueFull()
+        media = "text/csv" if status == 415 else "application/json"
+        caller = await Caller.to(url)
+        await caller.send(request("POST", path, key=key, content_length=str(31 * MIB), content_type=media))
+        async with asyncio.timeout(WITHIN_S):
+            assert (await caller.head())[0] == status
+        caller.leave()
+
+
+async def test_over_its_rate_a_caller_hears_so_before_the_body_comes():
+    async with open_door() as (gateway, url):
+        now, limiter = gateway.clock.monotonic(), gateway.rate_limiter
+        while limiter.check("low", now):
+            pass
+        seen = await tell(url, request("POST", "/llm/completions", key=LOW_KEY, content_length=str(31 * MIB)), head_only=True)
+        assert (seen.status, "retry-after" in seen.headers) == (429, True)
+
+
+async def test_an_answer_arrives_though_its_request_is_still_coming():
+    async with open_door() as (gateway, url):
+        seen = await tell(url, request("POST", "/healthz", b" " * 8 * MIB))
+        assert seen.status == 405
+        assert gateway.worker.submitted == []
+
+
+SMALL_ROOM = ServerSettings(max_body_mib=1.0, max_bodies_mib=8.0)
+"""In which one external caller may hold 3 MiB."""
+
+
+def large_chat(key: str) -> bytes:
+    body = CHAT.replace(b'"m"', b'"allowed"').replace(b"hi", b"hi" * (MIB // 2 - 100))
+    return request("POST", "/api/chat", body, key=key)
+
+
+async def fill(url: str, raw: bytes, *, whole: bool) -> list[Caller]:
+    callers = [await Caller.to(url) for _ in range(3)]
+    for caller in callers:
+        await caller.send(raw if whole else raw[: MIB // 2])
+    return callers
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_bodies_have_one_room_in_which_nobody_takes_that_of_the_others(whole):
+    """Bodies that never end, or whose requests wait; the room is free again when their callers have left."""
+    async with open_door(server=SMALL_ROOM) as (gateway, url):
+        gateway.worker.serve = never
+        callers = await fill(url, large_chat(LOW_KEY), whole=whole)
+        while (seen := await tell(url, large_chat(LOW_KEY).replace(b"/api/chat", b"/api/show"))).status == 200:
+            pass
+        assert (seen.status, seen.headers["retry-after"]) == (503, "5")
+        assert b"server.max_bodies_mib" in seen.body
+        assert (await tell(url, large_chat(HOUSE_KEY).replace(b"/api/chat", b"/api/show"))).status == 200
+        for caller in callers:
+            caller.leave()
+        while (await tell(url, large_chat(LOW_KEY).replace(b"/api/chat", b"/api/show"))).status == 503:
+            pass
+
+
+MANY = b'{"":0},' * (24 * MIB // 7)
+
+
+@pytest.mark.parametrize("path", ["/llm/jobs", "/v1/messages/count_tokens", "/llm/completions", "/api/chat", "/v1/chat/completions"])
+async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed(path, tmp_path):
+    async with open_fort(fort_settings(tmp_path)) as fort:
+        body = b'{"model":"allowed","request":{"x":[%b0]}}' % MANY
+        seen = await tell(fort.url, request("POST", path, body, key=LOW_KEY))
+        assert seen.status == 400
+        assert b"the body has more than 300,000 JSON values and keys" in seen.body
+        assert fort.gateway.rate_limiter.get_usage("low", fort.gateway.clock.monotonic()).minute == 1
+
+
+async def test_a_long_text_full_of_commas_is_an_honest_prompt():
+    async with open_door() as (gateway, url):
+        body = CHAT.replace(b"hi", b"one, two: [three], " * 100_000).replace(b"{", b'{"stream":false,', 1)
+        assert (await tell(url, request("POST", "/api/chat", body, key=ADMIN_KEY))).status == 200
+        assert gateway.worker.calls[0].body == body
+
+
+OPENAI_CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/chat/completions", zstd.compress(OPENAI_CHAT), 200),
+        ("/v1/chat/completions", zstd.compress(bytes(21 * MIB)), 413),
+        ("/v1/chat/completions", zstd.compress(OPENAI_CHAT)[:-9], 400),
+        ("/v1/chat/completions", OPENAI_CHAT, 400),
+        ("/api/chat", zstd.compress(OPENAI_CHAT), 415),
+    ],
+)
+async def test_zstd_is_taken_where_ollama_takes_it(path, body, status):
+    async with open_door() as (gateway, url):
+        seen = await tell(url, request("POST", path, body, key=ADMIN_KEY, content_encoding="zstd"))
+        assert seen.status == status, seen.body
+        assert [call.body for call in gateway.worker.calls] == ([OPENAI_CHAT] if status == 200 else [])
+        assert all(name != b"content-encoding" for call in gateway.worker.calls for name, _ in call.headers)
 
 
 async def test_callers_who_never_finish_their_requests_are_all_sent_away_and_disturb_nobody():

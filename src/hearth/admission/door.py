@@ -16,7 +16,8 @@ a top-level navigation: following a link is harmless, where it asks nobody but H
 
 Media, on methods that carry a body: `application/json` always. A missing type, `text/plain`, or `application/x-www-form-urlencoded` (what
 `curl -d` sends), only where neither Origin nor Sec-Fetch-Site shows a browser, since a page can send those without asking; Node's `fetch`
-sends Sec-Fetch-Mode alone. Everything else and every Content-Encoding but `identity` is 415.
+sends Sec-Fetch-Mode alone. Everything else and every Content-Encoding but `identity` is 415; OpenAI's and
+Anthropic's routes take `zstd`, as Ollama does.
 """
 
 from __future__ import annotations
@@ -151,8 +152,8 @@ def _is_link(headers: RequestHeaders) -> bool:
     return headers.get(b"sec-fetch-mode") == b"navigate" and headers.values.get(b"sec-fetch-dest", b"document") == b"document"
 
 
-def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, form: bool = False) -> None:
-    """Raises UnsupportedMedia for a body that is not plain JSON.
+def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, form: bool = False, zstd: bool = False) -> None:
+    """Raises UnsupportedMedia for a body that is not plain JSON, or JSON in zstd where that is admitted.
 
     `application/octet-stream`, which a browser sends to another origin only after asking, passes where `binary` admits it and where there
     is no body: aiohttp names it for an empty POST. `multipart/form-data` passes where `form` admits it, from programs only.
@@ -161,8 +162,9 @@ def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, f
         return
     if headers.get(b"content-type") == b"application/json" and b"content-encoding" not in headers.values:
         return
-    if headers.text(b"content-encoding").lower() not in ("", "identity") or b"content-encoding" in headers.repeated:
-        raise UnsupportedMedia
+    coding = headers.text(b"content-encoding").lower()
+    if coding not in (("", "identity", "zstd") if zstd else ("", "identity")) or b"content-encoding" in headers.repeated:
+        raise UnsupportedMedia(f"This Content-Encoding is not taken here. Send the body {'in zstd, or ' if zstd else ''}without one.")
     media = headers.text(b"content-type").partition(";")[0].strip().lower()
     accepted = media == _JSON or (media == _OCTETS and (binary or headers.text(b"content-length") == "0"))
     from_programs = ("", _FORM, _TEXT, _MULTIPART) if form else ("", _FORM, _TEXT)

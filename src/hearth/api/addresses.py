@@ -15,9 +15,10 @@ from hearth.api.batches import BATCHES_PATH
 from hearth.api.dashboard.pages import DashboardPages
 from hearth.api.files import CONTENT_SUFFIX, FILES_PATH, FileTransfer
 from hearth.api.inference import Inference
-from hearth.api.passthrough import Passthrough
+from hearth.api.passthrough import Passthrough, refuse_unserved
 from hearth.api.visit import Handler
-from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, PlainRoute
+from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH, PlainRoute
+from hearth.types import Dialect
 
 _ADMIN_PREFIX = "/llm/admin/"
 _OWN_PREFIX = "/llm/"
@@ -40,7 +41,7 @@ class Address:
 
     Attributes:
         handlers: by method; empty means that the handler of `any_method` sorts methods out itself.
-        binary: takes `application/octet-stream`; form: takes `multipart/form-data`.
+        binary: takes `application/octet-stream`; form: takes `multipart/form-data`; zstd: takes JSON in that coding.
         page: what a browser gets instead, where it asks for a page.
         shared: pages of `server.allowed_origins` may use it.
         forwards: the model server is asked, which no link of another site may cause.
@@ -51,6 +52,7 @@ class Address:
     any_method: Handler | None = None
     binary: bool = False
     form: bool = False
+    zstd: bool = False
     page: Address | None = None
     shared: bool = False
     forwards: bool = False
@@ -67,10 +69,15 @@ class AddressBook:
         self, inference: Inference, passthrough: Passthrough, files: FileTransfer, own_pages: Handler, dashboard: DashboardPages
     ) -> None:
         post = {"POST": inference.handle}
-        self._exact = {path: Address(access=Access.CALLER, handlers=post, shared=True) for path in INFERENCE_ROUTES}
-        self._exact[COUNT_TOKENS_PATH] = Address(access=Access.CALLER, handlers={"POST": passthrough.count_tokens}, shared=True)
+        self._exact = {
+            path: Address(access=Access.CALLER, handlers=post, shared=True, zstd=route.dialect is not Dialect.OLLAMA)
+            for path, route in INFERENCE_ROUTES.items()
+        }
+        count = {"POST": passthrough.count_tokens}
+        self._exact[COUNT_TOKENS_PATH] = Address(access=Access.CALLER, handlers=count, shared=True, zstd=True)
         self._prefixed: dict[str, Address] = {}
         self._add(INFO_ROUTES, Access.CALLER, passthrough.handle)
+        self._exact[TRANSCRIPTIONS_PATH] = Address(access=Access.CALLER, handlers={"POST": refuse_unserved}, form=True)
         self._add(MANAGEMENT_ROUTES, Access.MODEL_MANAGER, passthrough.handle)
         self._public = Address(access=Access.PUBLIC, handlers={}, any_method=own_pages)
         self._own = Address(access=Access.CALLER, handlers={}, any_method=own_pages)

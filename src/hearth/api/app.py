@@ -29,7 +29,7 @@ from hearth.api.files import FileTransfer
 from hearth.api.inference import Inference
 from hearth.api.passthrough import Passthrough
 from hearth.api.refusals import FAULT_TEXT, PATH_SHOWN, Refusals
-from hearth.api.visit import Visit, visit_of
+from hearth.api.visit import Bodies, Visit, visit_of
 from hearth.clock import RequestIds
 from hearth.config.gateway_config import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
@@ -85,9 +85,10 @@ class HearthApp:
         self._doorkeeper = Doorkeeper(gateway.config, self._host)
         self._new_id = RequestIds().take
         self._refusals = Refusals(gateway.events, gateway.clock)
-        self._control = Control(gateway, self._refusals)
+        bodies = Bodies(gateway)
+        self._control = Control(gateway, self._refusals, bodies)
         self._addresses = AddressBook(
-            Inference(gateway), Passthrough(gateway), FileTransfer(gateway), self._control.handle, DashboardPages()
+            Inference(gateway, bodies), Passthrough(gateway, bodies), FileTransfer(gateway, bodies), self._control.handle, DashboardPages()
         )
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -142,7 +143,7 @@ class HearthApp:
         if handler is None:
             allow = ", ".join(sorted(address.handlers)).encode("ascii")
             return self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
-        check_media(visit.method, visit.headers, binary=address.binary, form=address.form)
+        check_media(visit.method, visit.headers, binary=address.binary, form=address.form, zstd=address.zstd)
         return handler(visit, identity)
 
     def _check_access(self, identity: Identity, address: Address) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from io import BytesIO
 from typing import Any, Protocol
 
 from hearth.errors import BodyTooLarge, CallerGone
@@ -97,32 +98,42 @@ def answer_to(scope: Scope, send: Send) -> Answer:
     return Answer(send, scope.get("extensions", {}).pop(AT_ONCE, None))
 
 
-async def read_body(receive: Receive, *, limit_bytes: int, declared: bytes | None) -> bytes:
+async def read_body(
+    receive: Receive, *, limit_bytes: int, declared: bytes | None, take: Callable[[int], object] = lambda _more_bytes: None
+) -> bytes:
     """The whole request body.
 
     Args:
         declared: the Content-Length field, which may refuse a body before it is read but is never believed to be true.
+        take: hears how many bytes are to be held, before they are read where they are declared, and may refuse them by an exception.
 
     Raises:
         BodyTooLarge: more than `limit_bytes`, declared or received.
         CallerGone: the caller left while sending.
     """
-    if declared is not None and declared.isdigit() and int(declared[:20]) > limit_bytes:
+    taken = 0 if declared is None or not declared.isdigit() else int(declared[:20])
+    if taken > limit_bytes:
         raise BodyTooLarge
-    parts: list[bytes] = []
+    take(taken)
+    body = BytesIO()  # whose value is no copy, as joined parts would be
     size = 0
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise CallerGone
-        part = message.get("body", b"")
+        part: bytes = message.get("body", b"")
+        more = message.get("more_body", False)
         size += len(part)
         if size > limit_bytes:
             raise BodyTooLarge
-        parts.append(part)
-        more = message.get("more_body", False)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        if size > taken:
+            take(size - taken)
+            taken = size
+        if not more and size == len(part):
+            return part
+        body.write(part)
+    return body.getvalue()
 
 
 class Departure:

@@ -14,12 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import wait_gone
+from hearth.api.asked import asked_in
 from hearth.api.submission import Wanted, submit
 from hearth.api.visit import Visit
 from hearth.config.settings import load_options
 from hearth.dialects.demands import is_model_name
 from hearth.dialects.envelope import Envelope
-from hearth.dialects.gojson import MAX_INT
+from hearth.dialects.gojson import LARGE_BYTES, MAX_INT
 from hearth.errors import BadRequest
 from hearth.gateway import Gateway
 from hearth.in_process import Asked, complete
@@ -41,6 +42,11 @@ class CompletionBody(BaseModel):
     task_type: Annotated[str | None, Field(min_length=1)] = None
 
 
+def read_completion_body(content: bytes) -> CompletionBody:
+    """Raises BadRequest."""
+    return asked_in(CompletionBody, content)
+
+
 class Completions:
     """Runs completions through the queue."""
 
@@ -55,14 +61,8 @@ class Completions:
         """
         if asked.model is not None and not is_model_name(asked.model):
             raise BadRequest("invalid model name")
-        work = Asked(
-            prompt=asked.prompt,
-            model=asked.model,
-            max_tokens=asked.max_tokens,
-            json_mode=asked.json_mode,
-            task_type=asked.task_type,
-            load_options=partial(load_options, self._gateway.config.settings),
-        )
+        large = len(asked.prompt) > LARGE_BYTES
+        work = await asyncio.to_thread(self._work, asked) if large else self._work(asked)
         wanted = Wanted(
             envelope=_envelope(work),
             model=work.model,
@@ -72,6 +72,16 @@ class Completions:
             prompt=asked.prompt,
         )
         return await submit(self._gateway, visit, identity, wanted)
+
+    def _work(self, asked: CompletionBody) -> Asked:
+        return Asked(
+            prompt=asked.prompt,
+            model=asked.model,
+            max_tokens=asked.max_tokens,
+            json_mode=asked.json_mode,
+            task_type=asked.task_type,
+            load_options=partial(load_options, self._gateway.config.settings),
+        )
 
     async def finish(self, visit: Visit, ticket: Ticket, asked: CompletionBody) -> Completion:
         """Wait for the answer; when the caller leaves, abandoning the reply ends the wait.

@@ -19,9 +19,20 @@ from starlette.routing import Match, Route
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import Message, Scope, Send, replayed
-from hearth.api.asked import IDENTITY, NOT_JSON, VISIT, Caller, CurrentVisit, identity_of, in_a_line, problem_of, visit_of
+from hearth.api.asked import (
+    IDENTITY,
+    NOT_JSON,
+    VISIT,
+    Caller,
+    CurrentVisit,
+    identity_of,
+    in_a_line,
+    problem_of,
+    send_response,
+    visit_of,
+)
 from hearth.api.batches import BatchPages, add_batch_pages
-from hearth.api.completions import CompletionBody, Completions
+from hearth.api.completions import CompletionBody, Completions, read_completion_body
 from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.files import FILES_PATH, AccountPages, FilePages, add_account_pages, add_file_pages
 from hearth.api.jobs import JOBS_PATH, JobPages, add_job_pages
@@ -32,7 +43,7 @@ from hearth.api.orders import OrderPages, add_order_pages
 from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
 from hearth.api.status_stream import StatusStream, listener_of
 from hearth.api.submission import told_of
-from hearth.api.visit import Visit
+from hearth.api.visit import Bodies, Body, Visit
 from hearth.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, HearthError, MethodNotAllowed, NotFound
@@ -41,6 +52,9 @@ from hearth.types import RequestId, Sequence
 from hearth.version import SERVICE, __version__
 
 _SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+COMPLETIONS_PATH = "/llm/completions"
+_SMALL_BODY_BYTES = 64 * 1024
+"""More than any page takes whose body the framework parses, on the event loop."""
 _EMULATOR_WARNING = "THE EMULATOR IS ANSWERING: no model runs, every text is made up"
 
 
@@ -194,9 +208,16 @@ class Pages:
         error = "the configuration file is not usable; nothing was changed"
         return JSONResponse({"reloaded": False, "error": error, **summary}, status_code=422)
 
+    async def take_completion(self, visit: Visit, caller: Identity, body: Body) -> None:
+        """`complete` for a body that no framework reads. Raises as `Completions.accept` does, and BadRequest for no `CompletionBody`."""
+        if caller.authenticated:  # else the body may say that it belongs to the house
+            body.check_ahead()
+        await send_response(visit, await self.complete(await body.parsed(read_completion_body, await body.read()), visit, caller))
+
     async def complete(self, asked: CompletionBody, visit: CurrentVisit, caller: Caller) -> Response:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         ticket = await self._completions.accept(visit, caller, asked)
+        asked = asked.model_copy(update={"prompt": ""})  # the work has it, in the form that goes on
         try:
             completion = await self._completions.finish(visit, ticket, asked)
         except HearthError as error:
@@ -215,14 +236,17 @@ class _Described(FastAPI):
 class Control:
     """The application of Hearth's own pages."""
 
-    def __init__(self, gateway: Gateway, refusals: Refusals) -> None:
+    def __init__(self, gateway: Gateway, refusals: Refusals, bodies: Bodies) -> None:
         self._gateway = gateway
         self._refusals = refusals
+        self._bodies = bodies
         self._stream = StatusStream(gateway.worker)
         self._feed = DashboardFeed(gateway)
         gateway.on_reload(self._on_reload)
         self._jobs = JobPages(gateway)
-        self._app = self._build(Pages(gateway, self._stream, self._feed))
+        pages = Pages(gateway, self._stream, self._feed)
+        self._app = self._build(pages)
+        self._taking_large_ones = {JOBS_PATH: self._jobs.take, COMPLETIONS_PATH: pages.take_completion}
 
     def _build(self, pages: Pages) -> FastAPI:
         app = _Described(
@@ -255,12 +279,17 @@ class Control:
         self._feed.listeners.end()
 
     async def handle(self, visit: Visit, identity: Identity) -> None:
-        """Answer a request for one of the pages. Raises BodyTooLarge, CallerGone."""
-        body = await visit.body(self._gateway.config.settings.server)
-        if visit.method == "POST" and visit.path == JOBS_PATH:  # thousands a second, and the framework is two thirds of the cost
-            await self._jobs.take(visit, identity, body)
-            return
-        await self._app(_scope_of(visit, identity), replayed(body, visit.receive), _naming(visit))
+        """Answer a request for one of the pages. Raises BodyTooLarge, NoRoomForBodies, CallerGone; a job's, a completion's own refusals."""
+        scope = _scope_of(visit, identity)
+        with self._bodies.of(visit, identity) as body:
+            take = self._taking_large_ones.get(visit.path) if visit.method == "POST" else None
+            if take is not None:
+                await take(visit, identity, body)
+                return
+            content = b""
+            if visit.method == "POST" and "POST" in self._methods_at(scope):
+                content = await body.read(limit_bytes=_SMALL_BODY_BYTES)
+            await self._app(scope, replayed(content, visit.receive), _naming(visit))
 
     async def _on_error(self, request: Request, error: Exception) -> Response:
         visit = visit_of(request)
@@ -302,7 +331,7 @@ def _add_pages(app: FastAPI, pages: Pages) -> None:
     app.add_api_route("/llm/health", pages.health)
     app.add_api_route("/llm/requests/cancel", pages.cancel_caller, methods=["POST"])
     app.add_api_route("/llm/requests/{request_id}/cancel", pages.cancel, methods=["POST"])
-    app.add_api_route("/llm/completions", pages.complete, methods=["POST"], response_model=None)
+    app.add_api_route(COMPLETIONS_PATH, pages.complete, methods=["POST"], response_model=None)
     app.add_api_route("/llm/admin/preempt", pages.preempt, methods=["POST"])
     app.add_api_route("/llm/admin/announce", pages.announce, methods=["POST"])
     app.add_api_route("/llm/admin/alert/test", pages.test_alerts, methods=["POST"])

@@ -20,7 +20,7 @@ from hearth.admission.gate import count, standing_of
 from hearth.api.asgi import unless_gone
 from hearth.api.asked import Caller
 from hearth.api.multipart import FileForm, boundary_of, life_s_of
-from hearth.api.visit import Visit
+from hearth.api.visit import Bodies, Visit
 from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, StoredFile
 from hearth.batches.desk import Batches
 from hearth.clock import new_file_id
@@ -170,8 +170,9 @@ def add_file_pages(app: FastAPI, pages: FilePages) -> None:
 class FileTransfer:
     """The handlers of what may be large."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, bodies: Bodies) -> None:
         self._gateway = gateway
+        self._bodies = bodies
 
     async def upload(self, visit: Visit, caller: Identity) -> None:
         """Take a file; answered once it is on the disk.
@@ -179,7 +180,8 @@ class FileTransfer:
         Raises:
             UnsupportedMedia, BadRequest: it is no form with a file and the purpose `batch`.
             BodyTooLarge: the file is longer than `batches.max_file_mib`.
-            RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. StorageUnavailable. CallerGone.
+            RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. NoRoomForBodies.
+                StorageUnavailable. CallerGone.
         """
         batches, form = batches_of(self._gateway), FileForm(boundary_of(visit.headers.text(b"content-type")))
         declared = visit.headers.get(b"content-length")
@@ -187,13 +189,15 @@ class FileTransfer:
             raise BodyTooLarge(_TOO_LONG)
         standing = standing_of(caller, visit.headers, self._gateway.config)
         count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
-        number = await batches.uploads.begin(caller.caller)
-        try:
-            await self._fill(number, visit, form, batches, limits_of(self._gateway.config.settings, standing.lane))
-            file = await batches.uploads.seal(number, self._named(form, caller))
-        except BaseException:
-            batches.give_up(number)
-            raise
+        with self._bodies.of(visit, caller) as body:
+            body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
+            number = await batches.uploads.begin(caller.caller)
+            try:
+                await self._fill(number, visit, form, batches, limits_of(self._gateway.config.settings, standing.lane))
+                file = await batches.uploads.seal(number, self._named(form, caller))
+            except BaseException:
+                batches.give_up(number)
+                raise
         await answer_json(visit, file_view(file))
 
     async def _fill(self, number: int, visit: Visit, form: FileForm, batches: Batches, limits: StoreLimits) -> None:

@@ -8,6 +8,7 @@ of each connection's own transport by `api.protocol`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 SEND_FROM_BYTES = 64 * 1024
@@ -24,6 +25,8 @@ class GatheringTransport(asyncio.Transport):
         self.is_closing = transport.is_closing  # type: ignore[method-assign]  # asked four times for each request
         self._gathered: list[bytes] = []
         self._size_bytes = 0
+        self.lingers: Callable[[], bool] = lambda: False
+        """Asked when it is to be closed: whether only sending ends now."""
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         """Send the data soon."""
@@ -54,9 +57,12 @@ class GatheringTransport(asyncio.Transport):
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Send what was written, then close; where it `lingers`, only say that nothing more will be sent."""
         self.flush()
-        self._transport.close()
+        if not self.lingers():
+            self._transport.close()
+        elif not self.is_closing():
+            self._transport.write_eof()
 
     def abort(self) -> None:
         """Close at once; what was not sent is lost."""

@@ -1,12 +1,11 @@
 """The shared path of every request that runs a model: read, parse, admit, submit, stream.
 
-Raw ASGI on purpose: a body model or a middleware would cost more than everything else here. Bodies above 1 MiB are parsed in a thread,
-so that nobody else waits for them. Must never touch the bytes of a body or of an answer. Called by `api.app`.
+Raw ASGI on purpose: a body model or a middleware would cost more than everything else here. Must never touch the bytes of a body or of an
+answer. Called by `api.app`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,11 +16,11 @@ from hearth.admission.gate import check_model
 from hearth.api.relay import Relay, Relayed, wire_time
 from hearth.api.stand_ins import StandIns
 from hearth.api.submission import Wanted, forwarded_headers, submit
-from hearth.api.visit import Visit
+from hearth.api.visit import Bodies, Body, Visit
 from hearth.clock import new_seed
 from hearth.config.settings import Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
-from hearth.dialects.ollama import unload_reply
+from hearth.dialects.ollama import empty_reply
 from hearth.dialects.quirks import on_model
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
@@ -29,15 +28,16 @@ from hearth.gateway import Gateway
 from hearth.types import BackendCall, WorkKind
 
 NameOf: TypeAlias = Callable[[str], str | None]
-_THREAD_FROM_BYTES = 1024 * 1024
+_NATIVE_STREAM = (b"content-type", b"application/x-ndjson")
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 
 
 class Inference:
     """Answers the inference routes of all three dialects."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, bodies: Bodies) -> None:
         self._gateway = gateway
+        self._bodies = bodies
         self._stand_ins = StandIns(gateway)
 
     async def handle(self, visit: Visit, identity: Identity) -> None:
@@ -46,18 +46,26 @@ class Inference:
         Raises:
             HearthError: it was refused before anything was submitted or sent.
         """
-        relay = await self._submitted(visit, identity)
-        if relay is not None:
-            await relay.run()
+        with self._bodies.of(visit, identity) as body:
+            relay = await self._submitted(visit, identity, body)
+            if relay is not None:
+                await relay.run()
 
-    async def _submitted(self, visit: Visit, identity: Identity) -> Relay | None:
+    async def _submitted(self, visit: Visit, identity: Identity, body: Body) -> Relay | None:
         """Take the request in; None where it is answered already. Apart from `handle`, so that nothing of this stays while it waits."""
         route = INFERENCE_ROUTES[visit.path]
         settings = self._gateway.config.settings
-        envelope, replayable = await self._read(route, await visit.body(settings.server), identity, settings)
-        if envelope.kind is WorkKind.UNLOAD:
+        if route.kind is not WorkKind.EMBED or self._gateway.embeddings is None:  # there it may join another call
+            body.check_ahead()
+        envelope, replayable = await self._read(route, body, identity, settings)
+        body.hold(len(envelope.body))
+        if envelope.kind is WorkKind.UNLOAD or (envelope.kind is WorkKind.GENERATE and envelope.max_tokens == 0):
             check_model(identity, envelope.model)
-            await self._unload(visit, route, envelope)
+            if envelope.kind is WorkKind.UNLOAD:  # as `ollama stop` wants it; whoever may use a model may also ask for another in its place
+                await self._gateway.orders.unload(envelope.model)
+            else:
+                await self._gateway.resolve(envelope.model)
+            await self._answer_empty(visit, route, envelope)
             return None
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
         ticket = await submit(
@@ -67,28 +75,24 @@ class Inference:
         relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
         return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed)
 
-    async def _read(self, route: Route, body: bytes, identity: Identity, settings: Settings) -> tuple[Envelope, bool]:
-        envelope, replayable = await _parse(route, body, settings, self._gateway.name_of)
+    async def _read(self, route: Route, body: Body, identity: Identity, settings: Settings) -> tuple[Envelope, bool]:
+        read = partial(_read, route, settings=settings, name_of=self._gateway.name_of)
+        content = await body.read()
+        envelope, replayable = await body.parsed(read, content)
         stand_in = await self._stand_ins.instead_of(identity, envelope)
         if stand_in is None:
             return envelope, replayable
-        moved, replayable = await _parse(route, on_model(body, stand_in), settings, self._gateway.name_of)
+        moved, replayable = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
         return replace(moved, rewritten=(*moved.rewritten, "model")), replayable
 
-    async def _unload(self, visit: Visit, route: Route, envelope: Envelope) -> None:
-        """Have the model go, as `ollama stop` wants it. Raises ModelNotFound, and OrderRefused where it is in use or pinned.
-
-        Whoever may use a model may also ask for another one in its place, so this gives nobody more than they had.
-        """
-        await self._gateway.orders.unload(envelope.model)
-        body = unload_reply(route, envelope.model, wire_time(self._gateway.clock))
-        await visit.answer.whole(200, (_NATIVE_JSON, (b"x-request-id", visit.request_id.encode("ascii"))), body)
-
-
-async def _parse(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> tuple[Envelope, bool]:
-    if len(body) > _THREAD_FROM_BYTES:
-        return await asyncio.to_thread(_read, route, body, settings, name_of)
-    return _read(route, body, settings, name_of)
+    async def _answer_empty(self, visit: Visit, route: Route, envelope: Envelope) -> None:
+        """What Ollama says after an unload; and where no token is wanted, for which it would generate until it repeats itself."""
+        reason = "unload" if envelope.kind is WorkKind.UNLOAD else "length"
+        body = empty_reply(route, envelope.model, wire_time(self._gateway.clock), reason)
+        kind = _NATIVE_JSON
+        if envelope.streaming:
+            kind, body = _NATIVE_STREAM, body + b"\n"
+        await visit.answer.whole(200, (kind, (b"x-request-id", visit.request_id.encode("ascii"))), body)
 
 
 def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> tuple[Envelope, bool]:

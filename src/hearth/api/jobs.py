@@ -7,21 +7,24 @@ and may cancel it, but never its result. Must never show a request or a webhook'
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
 from fastapi.responses import JSONResponse, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import Standing, admit, standing_of
-from hearth.api.asked import NOT_JSON, Caller, CurrentVisit, in_a_line, problem_of
+from hearth.api.asked import Caller, CurrentVisit, asked_in, send_response
 from hearth.api.idempotency import headers_of, key_of
-from hearth.api.visit import Visit
+from hearth.api.visit import Body, Visit
 from hearth.clock import RequestIds
 from hearth.config.settings import Settings
-from hearth.errors import BadRequest, NotFound
+from hearth.dialects.gojson import LARGE_BYTES
+from hearth.errors import NotFound
 from hearth.gateway import Gateway
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob
 from hearth.jobs.addresses import MAX_URL_CHARS, check_webhook
@@ -83,17 +86,23 @@ class JobPages:
             BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.gate` and `jobs.requests`.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.desk`.
         """
+        return await self._accepted(_job_of(asked, self._gateway.config.settings, large=False), visit, caller)
+
+    async def take(self, visit: Visit, caller: Identity, body: Body) -> None:
+        """`accept` without the framework: thousands a second come here. Raises as `accept`, BadRequest for what is no `JobBody`."""
+        self._jobs()
+        if caller.authenticated:  # else the body may say that it belongs to the house
+            body.check_ahead(queued=False)
+        job = await body.parsed(partial(_job_in, settings=self._gateway.config.settings), await body.read())
+        body.hold(len(job.request))
+        await send_response(visit, await self._accepted(job, visit, caller))
+
+    async def _accepted(self, job: _Job, visit: Visit, caller: Identity) -> JSONResponse:
         jobs = self._jobs()
-        accepted = await jobs.accept(await self._new(asked, visit, caller))
+        accepted = await jobs.accept(await self._new(job, visit, caller))
         shown = await self._shown(jobs, accepted)
         headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | headers_of(is_new=accepted.is_new)
         return JSONResponse(shown, status_code=202, headers=headers)
-
-    async def take(self, visit: Visit, caller: Identity, body: bytes) -> None:
-        """`accept` for a body that no framework has read. Raises as `accept` does, and BadRequest for what is no `JobBody`."""
-        response = await self.accept(_asked(body), visit, caller)
-        await visit.answer.head(response.status_code, (*response.raw_headers, (b"x-request-id", visit.request_id.encode("ascii"))))
-        await visit.answer.end(bytes(response.body))
 
     async def _shown(self, jobs: Jobs, accepted: Acceptance) -> dict[str, object]:
         """Without a look at the disk for a new job: it is taken, whatever happens to the disk now."""
@@ -101,15 +110,12 @@ class JobPages:
         state = JobState.QUEUED if record is None else record.state
         return {"id": accepted.job_id, "state": state.value, "new": accepted.is_new, "position": jobs.position(accepted.job_id)}
 
-    async def _new(self, asked: JobBody, visit: Visit, caller: Identity) -> NewJob:
-        settings = self._gateway.config.settings
-        path = endpoint_of(asked.request, asked.endpoint)
-        body = body_of(path, asked.request)
-        envelope = envelope_of(path, body, settings)
+    async def _new(self, job: _Job, visit: Visit, caller: Identity) -> NewJob:
+        settings, asked = self._gateway.config.settings, job.asked
         key = key_of(visit)
         webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
         standing = standing_of(caller, visit.headers, self._gateway.config, task_type=asked.task_type)
-        admit(caller, envelope.model, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admit(caller, job.model, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         return NewJob(
             job_id=self._new_id(),
             caller=caller.caller,
@@ -117,14 +123,14 @@ class JobPages:
             priority=_priority(asked, standing, caller, settings),
             task_type=standing.task_type,
             job_key=asked.job_key,
-            path=path,
-            model=await self._gateway.resolve(envelope.model),
-            request=body,
+            path=job.path,
+            model=await self._gateway.resolve(job.model),
+            request=job.request,
             not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
             off_peak=asked.window == "offpeak",
             webhook_url=webhook,
             idempotency_key=key,
-            digest=digest_of(asked.model_dump(mode="json")),
+            digest=job.digest,
         )
 
     async def job(self, job_id: str, caller: Caller) -> Response:
@@ -180,13 +186,31 @@ def add_job_pages(app: FastAPI, pages: JobPages) -> None:
     app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.cancel, methods=["DELETE"])
 
 
-def _asked(body: bytes) -> JobBody:
-    try:
-        return JobBody.model_validate(json.loads(body))
-    except ValidationError as error:
-        raise BadRequest(in_a_line([problem_of(each["loc"], each) for each in error.errors()])) from error
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(NOT_JSON) from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What a body asks for, without what only the caller's rights tell."""
+
+    asked: JobBody
+    path: str
+    model: str
+    request: bytes
+    digest: str
+
+
+def _job_in(content: bytes, settings: Settings) -> _Job:
+    return _job_of(asked_in(JobBody, content), settings, large=len(content) > LARGE_BYTES)
+
+
+def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> _Job:
+    """Raises BadRequest, ModelNotFound. Of a `large` request the digest is that of its bytes: sorting its keys would cost too much."""
+    path = endpoint_of(asked.request, asked.endpoint)
+    request = body_of(path, asked.request, large=large)
+    model = envelope_of(path, request, settings).model
+    if large:
+        digest = digest_of(asked.model_dump(mode="json", exclude={"request"}), sha256(request).hexdigest())
+    else:
+        digest = digest_of(asked.model_dump(mode="json"))
+    return _Job(asked=asked.model_copy(update={"request": {}}), path=path, model=model, request=request, digest=digest)
 
 
 def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Settings) -> Priority:

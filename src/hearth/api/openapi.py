@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, Endpoint, PlainRoute
+from hearth.dialects.routes import (
+    COUNT_TOKENS_PATH,
+    INFERENCE_ROUTES,
+    INFO_ROUTES,
+    MANAGEMENT_ROUTES,
+    Endpoint,
+    PlainRoute,
+)
 
 Node = dict[str, Any]
 

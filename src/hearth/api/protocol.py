@@ -15,7 +15,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,6 +37,9 @@ HEADER_LIMIT_BYTES = 64 * 1024
 HEAD_END = b"\r\n\r\n"
 _FRAMING_PER_BODY_BYTE = 8
 """What chunks of a single byte take beside it is 5; the rest of a chunked body, extensions and trailers, has the limit of a head."""
+_UNWANTED_BYTES = 64 * 1024 * 1024
+"""Read of a body after its answer; whoever sends more hears nothing any more."""
+_UNWANTED_BYTES_PER_S = 64 * 1024 * 1024
 Buffer: TypeAlias = "bytes | bytearray | memoryview[int] | array[int]"
 """What httptools reads."""
 _CHUNKED_PIECE_BYTES = 512
@@ -51,6 +54,18 @@ class Reading(Enum):
     NOTHING = auto()
 
 
+@dataclass(slots=True)
+class Pace:
+    """How fast what nobody wants is read, on all connections together: sent as fast as they can, it would be all that the loop does."""
+
+    _free_at: float = 0.0
+
+    def wait_s(self, size_bytes: int, now: float) -> float:
+        """Seconds until the next bytes may be read, after so many."""
+        self._free_at = max(now, self._free_at) + size_bytes / _UNWANTED_BYTES_PER_S
+        return self._free_at - now
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
     """How long a peer may keep a connection waiting, in seconds; `write_s` is asked for each time, since it can change."""
@@ -58,6 +73,7 @@ class Deadlines:
     write_s: Callable[[], float]
     header_s: float = 10.0
     body_s: float = 30.0
+    unwanted: Pace = field(default_factory=Pace)
 
 
 class _Parser(httptools.HttpRequestParser):
@@ -115,6 +131,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         "_declared_bytes",
         "_departure",
         "_header_bytes",
+        "_lingering",
         "_outgoing",
         "_phase",
         "_served",
@@ -143,6 +160,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._body_bytes = self._beside_bytes = 0
         self._declared_bytes = -1
         self._unread = bytearray()
+        self._lingering = False
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_for = Reading.NOTHING
         self._writing: asyncio.TimerHandle | None = None
@@ -153,6 +171,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
         """A connection that says nothing is as slow as one that says it slowly."""
         self._outgoing = GatheringTransport(transport, self.loop)
+        self._outgoing.lingers = self._lingers
         super().connection_made(self._outgoing)
         self.server = None  # an address for each connection, and nobody asks
         _slim(self.flow._is_writable_event)  # noqa: SLF001 - as below
@@ -167,6 +186,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._stop_writing_deadline()
         super().connection_lost(exc)
         self._departure.happened()
+        self._outgoing.lingers = bool  # for ever False: this connection would be kept by its own transport
 
     def data_received(self, data: bytes) -> None:
         """Parse up to the end of one request; what follows it waits unparsed until that one is answered.
@@ -248,15 +268,22 @@ class DeadlineProtocol(HttpToolsProtocol):
         self.scope["extensions"][AT_ONCE] = _AtOnce(self.cycle, self._outgoing)  # type: ignore[assignment]  # as in `on_message_begin`
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """A piece of the body; after the answer it is only read so that the answer arrives."""
         self._body_bytes += len(body)
         super().on_body(body)
+        if self.cycle.response_complete:
+            if self._body_bytes > _UNWANTED_BYTES:
+                self.transport.abort()
+            self.flow.pause_reading()
+            self.loop.call_later(self._deadlines.unwanted.wait_s(len(body), self.loop.time()), self.flow.resume_reading)
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         if not self._wishes_another:
             self._phase = Reading.NOTHING
             super().on_message_complete()
+            if self._lingering:
+                self.transport.close()
 
     def read_again(self) -> _Parser:
         """Read the head that has just ended again, without its wish for another protocol. Returns what reads the bytes after it.
@@ -283,9 +310,14 @@ class DeadlineProtocol(HttpToolsProtocol):
         if self._unread:
             self.loop.call_soon(self._read_on)  # one request of a connection in one turn of the loop
 
+    def _lingers(self) -> bool:
+        """A request that still comes is read on for a while: closing would reset the connection, and the answer would be lost with it."""
+        self._lingering = not self._lingering and self._phase is Reading.BODY and self.cycle.response_complete
+        return self._lingering
+
     def send_400_response(self, msg: str) -> None:
         """Say in JSON that this is not HTTP, if nothing was said yet; then close. A body that breaks off is the end of the connection."""
-        if self.cycle is None or self.cycle.response_complete:
+        if (self.cycle is None or self.cycle.response_complete) and not self._lingering:
             body = json.dumps({"error": msg.rstrip(".")}).encode()
             head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head % len(body) + body)
@@ -296,7 +328,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def _expect(self) -> None:
         """Set the deadline of the present phase. That for headers is for all of them together: more bytes do not move it."""
         waited_for = self._phase
-        if waited_for is self._deadline_for and waited_for is not Reading.BODY:
+        if waited_for is self._deadline_for and (waited_for is not Reading.BODY or self._lingering):
             return
         if self._deadline is not None:
             self._deadline.cancel()
@@ -308,7 +340,7 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def _read_late(self) -> None:
         self._deadline, self._deadline_for = None, Reading.NOTHING
-        if self._phase is Reading.BODY and self.flow.read_paused:
+        if self._phase is Reading.BODY and self.flow.read_paused and not self._lingering:
             self._expect()
         else:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""One HTTP request as the handlers see it, once it has passed the door.
+"""One HTTP request as the handlers see it, once it has passed the door, and its body, which is read only when everything else is settled.
 
 Must never hold a framework's object: `scope["path"]` is the only path there is, and no URL is ever rebuilt from headers. Built by
 `api.app`; read by every handler.
@@ -6,18 +6,40 @@ Must never hold a framework's object: `scope["path"]` is the only path there is,
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable
+from io import BytesIO
+from typing import Self, TypeVar
 
 from hearth.admission.auth import Identity
+from hearth.admission.gate import BodyRoom, check_rate, count_refused, lane_of
 from hearth.admission.headers import RequestHeaders
 from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
-from hearth.config.settings import ServerSettings
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, RequestId, value
+from hearth.dialects.gojson import LARGE_BYTES, check_structure
+from hearth.errors import BadRequest, BodyTooLarge, HearthError
+from hearth.gateway import Gateway
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, Lane, RequestId, value
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+T = TypeVar("T")
 
 _REQUEST_ID = re.compile(rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}\Z)[A-Za-z0-9_-]{{1,64}}".encode())
 """Not the id of a job: by that, the log tells what was counted when the job was taken from what is to be counted itself."""
 _NOTHING: Scope = {}
+_SMALL_BYTES = 16 * 1024
+"""However it is made up, such a body is parsed in a few milliseconds."""
+_FEW_VALUES = 20_000
+"""What the event loop can parse at once: some 20 ms."""
+_MAX_DECODED_MIB = 20
+"""Ollama's own limit of a body that came with `Content-Encoding: zstd`."""
+_WINDOW_LOG_MAX = 25
+"""A window of 32 MiB: no encoder needs more for so much, and the header of a body says how much memory is to be taken for it."""
 
 
 @value
@@ -38,11 +60,6 @@ class Visit:
     receive: Receive
     answer: Answer
     departure: Departure | None = None
-
-    async def body(self, server: ServerSettings) -> bytes:
-        """The whole body. Raises BodyTooLarge above `server.max_body_mib`, CallerGone."""
-        limit_bytes = int(server.max_body_mib * MIB)
-        return await read_body(self.receive, limit_bytes=limit_bytes, declared=self.headers.get(b"content-length"))
 
 
 Handler = Callable[[Visit, Identity], Awaitable[None]]
@@ -80,3 +97,120 @@ def _request_id(headers: RequestHeaders, new_id: Callable[[], str]) -> RequestId
     if own is not None and _REQUEST_ID.fullmatch(own):
         return RequestId(own.decode("ascii"))
     return RequestId(new_id())
+
+
+class Bodies:
+    """The bodies of all requests: how much may be held of them, and that large ones are parsed one at a time.
+
+    The house's own never wait behind those of others.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.room = BodyRoom()
+        self.turns = {lane: asyncio.Lock() for lane in Lane}
+
+    def of(self, visit: Visit, identity: Identity) -> Body:
+        """The body of a request, as a context that ends when nobody holds the body any more."""
+        return Body(self, visit, identity)
+
+
+class Body:
+    """The body of one request."""
+
+    __slots__ = ("_bodies", "_held_bytes", "_identity", "_lane", "_visit")
+
+    def __init__(self, bodies: Bodies, visit: Visit, identity: Identity) -> None:
+        self._bodies = bodies
+        self._visit = visit
+        self._identity = identity
+        self._lane = lane_of(identity, visit.headers.text(b"x-task-type"))
+        self._held_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bodies.room.give_back(self._lane, self._identity.caller, self._held_bytes)
+        self._held_bytes = 0
+
+    def check_ahead(self, *, queued: bool = True) -> None:
+        """What refuses a request whatever its body says.
+
+        Raises RateLimited, and for what is `queued` ShuttingDown, Draining, QueueFull.
+        """
+        gateway = self._bodies.gateway
+        check_rate(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
+        if queued:
+            gateway.orders.check_open()
+            if gateway.cloud is None or not gateway.cloud.open_to(self._identity):
+                gateway.worker.check_depth(self._lane)
+
+    async def read(self, *, limit_bytes: int = 0) -> bytes:
+        """The whole body, decoded; at most `limit_bytes`, 0 for `server.max_body_mib`.
+
+        Raises BodyTooLarge, NoRoomForBodies, BadRequest, CallerGone.
+        """
+        most_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
+        headers = self._visit.headers
+        declared = headers.get(b"content-length")
+        try:
+            body = await read_body(self._visit.receive, limit_bytes=limit_bytes or most_bytes, declared=declared, take=self._take)
+        except BodyTooLarge:
+            text = f"The request body is larger than {limit_bytes // 1024} KiB, more than anybody needs here." if limit_bytes else None
+            raise BodyTooLarge(text) from None
+        if headers.text(b"content-encoding").lower() == "zstd":
+            body = await self._decoded(body, min(most_bytes, _MAX_DECODED_MIB * MIB))
+        self.hold(len(body))
+        return body
+
+    async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
+        """What `read` makes of the body: at once where that is quick, else in a thread, and one body at a time.
+
+        Raises what `read` raises, BadRequest for JSON of too many pieces. A large body that is refused counts against the rate limit.
+        """
+        if len(body) <= _SMALL_BYTES or (len(body) <= LARGE_BYTES and check_structure(body) <= _FEW_VALUES):
+            return read(body)
+        gateway = self._bodies.gateway
+        try:
+            async with self._bodies.turns[self._lane]:
+                return await asyncio.to_thread(_checked, read, body)
+        except HearthError:
+            count_refused(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
+            raise
+
+    def hold(self, size_bytes: int) -> None:
+        """So many bytes are held from now on. Raises NoRoomForBodies."""
+        self._take(size_bytes - self._held_bytes)
+
+    def _take(self, more_bytes: int) -> None:
+        server = self._bodies.gateway.config.settings.server
+        limit_bytes = int(max(server.max_bodies_mib, 3 * server.max_body_mib) * MIB)  # a caller's share is three eighths
+        if more_bytes > 0:
+            self._bodies.room.take(self._lane, self._identity.caller, more_bytes, limit_bytes)
+        else:
+            self._bodies.room.give_back(self._lane, self._identity.caller, -more_bytes)
+        self._held_bytes += more_bytes
+
+    async def _decoded(self, body: bytes, limit_bytes: int) -> bytes:
+        """A piece at a time: a few bytes may stand for gigabytes."""
+        decompressor = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
+        decoded = BytesIO()
+        try:
+            while not decompressor.eof:
+                piece = await asyncio.to_thread(decompressor.decompress, body, MIB)
+                body = b""
+                self._take(len(piece))
+                decoded.write(piece)
+                if decoded.tell() > limit_bytes:
+                    raise BodyTooLarge(f"the body is longer than {limit_bytes // MIB} MiB when it is decoded")
+                if not piece and decompressor.needs_input:
+                    raise BadRequest("the zstd body ends too early")
+        except zstd.ZstdError as error:
+            raise BadRequest("the body is not usable zstd") from error
+        return decoded.getvalue()
+
+
+def _checked(read: Callable[[bytes], T], body: bytes) -> T:
+    check_structure(body)
+    return read(body)

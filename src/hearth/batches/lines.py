@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from hearth.admission.gate import may_use
 from hearth.batch_types import BatchLine, Problem
 from hearth.config.settings import Settings
+from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, check_structure, decode
 from hearth.dialects.routes import Endpoint
-from hearth.errors import HearthError, ModelNotFound
+from hearth.errors import BadRequest, HearthError, ModelNotFound
 from hearth.jobs.requests import body_of, envelope_of
 
 ENDPOINTS = (
@@ -87,6 +89,10 @@ def check_line(raw: RawLine, terms: Terms) -> BatchLine | Problem:
     """The request in a line, its model as it is written there; or the first thing that is wrong with it."""
     if raw.text is None:
         return Problem(code="line_too_long", message="This line is longer than server.max_body_mib allows.", line=raw.line)
+    try:
+        check_structure(raw.text)
+    except BadRequest as error:
+        return Problem(code="invalid_request", message=error.message, line=raw.line)
     value = _parsed(raw.text)
     if value is None:
         return Problem(code="invalid_json_line", message="This line is not parseable as a JSON object.", line=raw.line)
@@ -95,13 +101,14 @@ def check_line(raw: RawLine, terms: Terms) -> BatchLine | Problem:
 
 def request_in(text: bytes, endpoint: str) -> bytes:
     """The body of the request in a line that was checked, as its route takes it."""
-    return body_of(endpoint, json.loads(text)["body"])
+    value = _parsed(text) or {}
+    return body_of(endpoint, cast("dict[str, object]", value["body"]), large=len(text) > LARGE_BYTES)
 
 
 def _parsed(text: bytes) -> dict[str, object] | None:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value: object = decode(text) if len(text) > LARGE_BYTES else json.loads(text)
+    except (ValueError, RecursionError, GoJsonError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -128,7 +135,7 @@ def _checked_body(value: Mapping[str, object], raw: RawLine, terms: Terms) -> Ba
     body = value["body"]
     assert isinstance(body, dict)
     try:
-        model = envelope_of(terms.endpoint, body_of(terms.endpoint, body), terms.settings).model
+        model = envelope_of(terms.endpoint, body_of(terms.endpoint, body, large=raw.length > LARGE_BYTES), terms.settings).model
     except ModelNotFound as error:
         return Problem(code="model_not_found", message=error.message, line=raw.line, param="body.model")
     except HearthError as error:

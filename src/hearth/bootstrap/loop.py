@@ -18,10 +18,13 @@ else:
     from uvloop import new_event_loop as new_fast_loop
 
 T = TypeVar("T")
+SWITCH_S = 0.0005
+"""A thread that computes has the interpreter for so long. With Python's 5 ms, each of the loop's calls waits that long while one does."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on a loop of its own, as `asyncio.run` does."""
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)
 

@@ -146,6 +146,7 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (CloudPriceSettings, "cache_write_usd"): _TOKEN_PRICE,
         (ServerSettings, "port"): Range(at_least=1, at_most=65535),
         (ServerSettings, "max_body_mib"): _MEBIBYTES,
+        (ServerSettings, "max_bodies_mib"): _MEBIBYTES,
         (ServerSettings, "write_buffer_mib"): _MEBIBYTES,
         (ServerSettings, "write_deadline_s"): _TIMEOUT,
         (ServerSettings, "shutdown_grace_s"): _DURATION,

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from hearth.dialects.demands import check_request
 from hearth.dialects.durations import keep_alive_ns
 from hearth.dialects.gojson import (
+    LARGE_BYTES,
     Document,
     GoJsonError,
     JsonObject,
     bool_field,
     decode_document,
     encode,
+    encode_large,
     integer_field,
     lookup,
     mismatch,
@@ -44,7 +46,7 @@ class Envelope:
         model: as the caller wrote it.
         streaming: the answer comes in pieces; never for embeddings and load or unload forms.
         prompt_tokens: estimate, see `prompt_size`.
-        max_tokens: the caller's own limit of the output, None without one.
+        max_tokens: the caller's own limit of the output, None without one; 0 (native only) asks for an empty answer.
         body: the caller's own bytes object, or the changed body.
         rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`; empty for an untouched body.
         background: what a chat client asks for on its own account, None for everything else.
@@ -83,7 +85,7 @@ def read_envelope(route: Route, body: bytes, load_options: Callable[[str], LoadO
     elif route.dialect is Dialect.ANTHROPIC and strip_attribution and document.exact:
         kept = without_attribution(fields)
         if kept is not fields:
-            fields, final, rewritten = kept, encode(kept), ("system",)
+            fields, final, rewritten = kept, _written(kept, body), ("system",)
     return Envelope(
         dialect=route.dialect,
         kind=kind,
@@ -129,9 +131,11 @@ def _max_tokens(route: Route, fields: JsonObject, options: JsonObject) -> int | 
         return None
     if route.dialect is Dialect.OLLAMA:
         limit = options.get("num_predict")
-        return int(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 1 else None
+        return int(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0 else None
     name = "max_output_tokens" if route.path is Endpoint.OPENAI_RESPONSES else "max_tokens"
     given = integer_field(fields, name, route.go_struct)
+    if given == 0:
+        raise BadRequest(f"Invalid '{name}': integer below minimum value. Expected a value >= 1, but got 0 instead.")
     return given if given is not None and given > 0 else None
 
 
@@ -160,7 +164,11 @@ def _rewrite(
         changed.append("duplicate keys")
     if not changed:
         return body, ()
-    return encode(_with_options(kept, wanted)), tuple(changed)
+    return _written(_with_options(kept, wanted), body), tuple(changed)
+
+
+def _written(fields: JsonObject, body: bytes) -> bytes:
+    return encode_large(fields) if len(body) > LARGE_BYTES else encode(fields)
 
 
 def _without_load_options(options: JsonObject, num_ctx: int | None) -> JsonObject:

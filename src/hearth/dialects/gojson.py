@@ -7,27 +7,35 @@ NaN is refused. Must never know a route or a field. Called by the other dialect 
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import NoReturn, TypeAlias
 
 from hearth.dialects.goscan import MAX_DEPTH, GoJsonError, refuse_malformed
-from hearth.types import value
+from hearth.errors import BadRequest
+from hearth.types import MIB, value
 
 __all__ = [
+    "LARGE_BYTES",
     "MAX_DEPTH",
     "MAX_INT",
+    "MAX_VALUES",
     "Document",
     "GoJsonError",
     "JsonObject",
     "JsonValue",
     "array_field",
     "bool_field",
+    "check_structure",
     "decode",
     "decode_document",
     "encode",
+    "encode_large",
     "integer_field",
     "lookup",
     "lookup_all",
@@ -45,12 +53,23 @@ JsonObject: TypeAlias = "dict[str, JsonValue]"
 MAX_INT = 2**63 - 1
 """The largest number that Go's `int` holds."""
 
+MAX_VALUES = 300_000
+"""Most values and keys in one request body: twice what a prompt of 128,000 token numbers has, and a second of work for the parser."""
+
+_MAX_OUTSIDE_MIB = 8
+"""Most bytes outside of strings: white space and digits cost time, too."""
+
+LARGE_BYTES = 256 * 1024
+"""A larger text is read and written in pieces of this size: one call into C keeps the interpreter's lock, and every thread waits."""
+
 _EXPLAINED_BYTES = 64 * 1024
 """How much of a broken body is scanned for Go's text; the rest of a larger one gets a plainer text."""
 
 _SPACE = " \t\r\n"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE_CHARS = len("\\u0000") - 1
+_FIRST_PIECE_CHARS = 512
 _ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
@@ -74,21 +93,44 @@ def decode(body: bytes) -> JsonValue:
 def decode_document(body: bytes) -> Document:
     """As `decode`, and whether any object repeated a key (Go merges repeated objects, so the bytes and the value may differ)."""
     text, exact = _text(body), True
+    usual, merging = (_USUAL, _MERGING) if len(body) <= LARGE_BYTES else (_USUAL_LARGE, _MERGING_LARGE)
     start = len(text) - len(text.lstrip(_SPACE))
     try:
         try:
-            value: JsonValue = _USUAL.raw_decode(text, start)[0]
+            value: JsonValue = usual.raw_decode(text, start)[0]
         except _KeyRepeatedError:
-            value, exact = _MERGING.raw_decode(text, start)[0], False
+            value, exact = merging.raw_decode(text, start)[0], False
     except RecursionError:
         raise GoJsonError("exceeded max depth") from None
     except ValueError as error:
         _refuse(body, error)
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _refuse_deep(value)
-    if _SURROGATE_ESCAPE.search(body):
+    if any(_SURROGATE_ESCAPE.search(body, start, start + LARGE_BYTES + _ESCAPE_CHARS) for start in range(0, len(body), LARGE_BYTES)):
         value = _without_surrogates(value)
     return Document(value=value, exact=exact)
+
+
+def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
+    """How many values and keys the JSON in `body` has at most, found in its bytes: a value costs a parser a hundred times its length.
+
+    Raises BadRequest for more than `max_values`. What is in strings does not count, so text may be as long as it likes.
+    """
+    values, outside_bytes, inside, escape = 0, 0, 0, b""
+    for start in range(0, len(body), LARGE_BYTES):
+        piece = escape + body[start : start + LARGE_BYTES]
+        escape = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
+        piece = piece[: len(piece) - len(escape)]
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[inside::2])
+        values += len(outside) - len(outside.translate(None, b",:[{"))
+        outside_bytes += len(outside)
+        inside ^= (len(parts) - 1) % 2
+        if values > max_values:
+            raise BadRequest(f"the body has more than {max_values:,} JSON values and keys")
+        if outside_bytes > _MAX_OUTSIDE_MIB * MIB:
+            raise BadRequest(f"the body has more than {_MAX_OUTSIDE_MIB} MiB of JSON outside of strings")
+    return values
 
 
 class _PlainObject(dict[str, JsonValue]):
@@ -124,7 +166,9 @@ def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
 
 def _text(body: bytes) -> str:
     try:
-        return body.decode()
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        starts = range(0, len(body), LARGE_BYTES)
+        return "".join([decoder.decode(body[start : start + LARGE_BYTES], final=start == starts[-1]) for start in starts])
     except UnicodeDecodeError:
         return _SURROGATE.sub("\ufffd", body.decode(errors="surrogateescape"))
 
@@ -140,8 +184,55 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
+class _LargeDecoder(json.JSONDecoder):
+    """The same in Python, with long strings in pieces: slower, but other threads get the interpreter's lock every few milliseconds."""
+
+    def __init__(self, pairs_hook: Callable[[list[tuple[str, JsonValue]]], JsonObject]) -> None:
+        super().__init__(object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant)
+        self.parse_string = _string_in_pieces
+        self.scan_once = py_make_scanner(self)
+
+
+def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, int]:  # noqa: FBT001, FBT002 - as the scanner calls it
+    """As `json.decoder.scanstring`, a piece of the text at a time, the first ones short; none ends inside an escape."""
+    pieces: list[str] = []
+    chars = _FIRST_PIECE_CHARS
+    while start + chars < len(text):
+        piece = _whole_escapes(text[start : start + chars])
+        try:
+            found, end = scanstring(f'{piece}"', 0, strict)
+        except json.JSONDecodeError as error:
+            raise json.JSONDecodeError(error.msg, text, start + error.pos) from None
+        _append(pieces, found)
+        if end <= len(piece):
+            return "".join(pieces), start + end
+        start, chars = start + len(piece), min(8 * chars, LARGE_BYTES)
+    found, end = scanstring(text, start, strict)
+    _append(pieces, found)
+    return "".join(pieces), end
+
+
+def _whole_escapes(piece: str) -> str:
+    """The piece up to an escape that may go on behind it."""
+    last = piece.rfind("\\", -_ESCAPE_CHARS)
+    if last < 0:
+        return piece
+    up_to = piece[: last + 1]
+    return up_to[: len(up_to) - (len(up_to) - len(up_to.rstrip("\\"))) % 2]
+
+
+def _append(pieces: list[str], found: str) -> None:
+    """Put two surrogates that were cut apart together."""
+    if pieces and "\ud800" <= pieces[-1][-1:] <= "\udbff" and "\udc00" <= found[:1] <= "\udfff":
+        pair = (pieces[-1][-1] + found[0]).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        pieces[-1], found = pieces[-1][:-1] + pair, found[1:]
+    pieces.append(found)
+
+
 _USUAL = json.JSONDecoder(object_pairs_hook=_built, parse_float=_finite, parse_constant=_no_constant)
 _MERGING = json.JSONDecoder(object_pairs_hook=_merged, parse_float=_finite, parse_constant=_no_constant)
+_USUAL_LARGE = _LargeDecoder(_built)
+_MERGING_LARGE = _LargeDecoder(_merged)
 
 
 def _refuse(body: bytes, error: ValueError) -> NoReturn:
@@ -172,7 +263,7 @@ def _children(node: JsonValue) -> list[JsonValue]:
 
 def _without_surrogates(value: JsonValue) -> JsonValue:
     if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
+        return "".join([_SURROGATE.sub("\ufffd", piece) for piece in _slices(value)])
     if isinstance(value, list):
         return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):
@@ -187,6 +278,37 @@ def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return _ESCAPED.sub(_escape, text).encode()
+
+
+def encode_large(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
+    """As `encode`, but for a request: in pieces, so that other threads get the interpreter's lock, and with nothing escaped for HTML."""
+    return b"".join(_encoded(value))
+
+
+def _encoded(value: JsonValue | Mapping[str, JsonValue]) -> Iterator[bytes]:
+    if isinstance(value, str):
+        yield b'"'
+        for piece in _slices(value):
+            yield json.dumps(_SURROGATE.sub("\ufffd", piece), ensure_ascii=False)[1:-1].encode()
+        yield b'"'
+    elif isinstance(value, Mapping):
+        for number, (key, content) in enumerate(value.items()):
+            yield b"," if number else b"{"
+            yield from _encoded(key)
+            yield b":"
+            yield from _encoded(content)
+        yield b"}" if value else b"{}"
+    elif isinstance(value, list):
+        for number, content in enumerate(value):
+            yield b"," if number else b"["
+            yield from _encoded(content)
+        yield b"]" if value else b"[]"
+    else:
+        yield encode(value)
+
+
+def _slices(text: str) -> Iterator[str]:
+    return (text[start : start + LARGE_BYTES] for start in range(0, len(text), LARGE_BYTES))
 
 
 def _escape(found: re.Match[str]) -> str:

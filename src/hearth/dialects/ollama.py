@@ -16,16 +16,19 @@ _QUOTED_CHARS = 200
 _RUNNER_DIED = ("an error was encountered while running the model", "model runner has unexpectedly stopped")
 
 
-def completion_call(prompt: str, model: str, max_tokens: int | None, *, json_mode: bool = False, num_ctx: int | None = None) -> BackendCall:
-    """The `/api/generate` call for one whole answer; `json_mode` has Ollama force well-formed JSON."""
-    request: JsonObject = {"model": model, "prompt": prompt, "stream": False}
+def completion_call(
+    prompt_json: bytes, model: str, max_tokens: int | None, *, json_mode: bool = False, num_ctx: int | None = None
+) -> BackendCall:
+    """The `/api/generate` call for one whole answer to a prompt that is JSON already; `json_mode` has Ollama force well-formed JSON."""
+    request: JsonObject = {"model": model, "stream": False}
     if json_mode:
         request["format"] = "json"
     limits = {"num_predict": max_tokens, "num_ctx": num_ctx}
     options: JsonObject = {name: value for name, value in limits.items() if value is not None}
     if options:
         request["options"] = options
-    return BackendCall(method="POST", path=Endpoint.GENERATE, headers=((b"content-type", b"application/json"),), body=encode(request))
+    body = b'{"prompt":%b,%b' % (prompt_json, encode(request)[1:])
+    return BackendCall(method="POST", path=Endpoint.GENERATE, headers=((b"content-type", b"application/json"),), body=body)
 
 
 def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
@@ -68,7 +71,7 @@ def runner_died(error: str) -> bool:
     return error.startswith(_RUNNER_DIED)
 
 
-def unload_reply(route: Route, model: str, created_at: str) -> bytes:
-    """What Ollama answers to the unload form of `route` (chat or generate); `created_at` is RFC 3339 in UTC."""
+def empty_reply(route: Route, model: str, created_at: str, done_reason: str) -> bytes:
+    """What Ollama answers on `route` (chat or generate) where nothing is to be generated; `created_at` is RFC 3339 in UTC."""
     content: JsonObject = {"message": {"role": "assistant", "content": ""}} if route.path is Endpoint.CHAT else {"response": ""}
-    return encode({"model": model, "created_at": created_at, **content, "done": True, "done_reason": "unload"})
+    return encode({"model": model, "created_at": created_at, **content, "done": True, "done_reason": done_reason})

@@ -88,6 +88,7 @@ INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType(
 INFO_ROUTES: tuple[PlainRoute, ...] = (
     PlainRoute(path="/", methods=("GET", "HEAD")),
     PlainRoute(path="/api/version", methods=("GET", "HEAD")),
+    PlainRoute(path="/api/status", methods=("GET",)),
     PlainRoute(path="/api/tags", methods=("GET", "HEAD")),
     PlainRoute(path="/api/ps", methods=("GET",)),
     PlainRoute(path="/api/show", methods=("POST",)),
@@ -105,6 +106,9 @@ MANAGEMENT_ROUTES: tuple[PlainRoute, ...] = (
     PlainRoute(path="/api/blobs/{digest}", methods=("HEAD", "POST")),
 )
 """Change what is installed: admin keys only, passed through without queueing."""
+
+TRANSCRIPTIONS_PATH = "/v1/audio/transcriptions"
+"""POST; refused on purpose: its body is a form, in which the queue looks for no model."""
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 """POST; Ollama has no such route, Hearth answers it itself (see `anthropic.count_tokens`)."""

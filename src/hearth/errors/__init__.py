@@ -12,6 +12,7 @@
     │   ├── NotFound 404
     │   │   └── ModelNotFound 404
     │   ├── MethodNotAllowed 405
+    │   ├── NotServed 501        Ollama has it, Hearth does not
     │   ├── UpgradeRefused 426
     │   ├── KeyInUse 409
     │   ├── OrderRefused 409     what the owner orders would contradict what is so
@@ -31,6 +32,7 @@
     │   └── StorageUnavailable 503
     ├── CapacityError            nobody's fault: come back later
     │   ├── QueueFull 503
+    │   ├── NoRoomForBodies 503
     │   ├── TooManyConnections 503
     │   ├── ShuttingDown 503
     │   ├── Draining 503
@@ -83,6 +85,7 @@ from hearth.errors.callers import (
     MethodNotAllowed,
     ModelNotFound,
     NotFound,
+    NotServed,
     OrderRefused,
     RateLimited,
     TooExpensive,
@@ -93,7 +96,16 @@ from hearth.errors.callers import (
     UpgradeRefused,
     WrongKey,
 )
-from hearth.errors.capacity import CapacityError, Draining, Interrupted, QueueFull, ShuttingDown, TooManyConnections, WaitExpired
+from hearth.errors.capacity import (
+    CapacityError,
+    Draining,
+    Interrupted,
+    NoRoomForBodies,
+    QueueFull,
+    ShuttingDown,
+    TooManyConnections,
+    WaitExpired,
+)
 from hearth.errors.house import (
     AddressUnavailable,
     ConfigError,
@@ -135,7 +147,9 @@ __all__ = [
     "MethodNotAllowed",
     "ModelNotFound",
     "NeverFits",
+    "NoRoomForBodies",
     "NotFound",
+    "NotServed",
     "OrderRefused",
     "QueueFull",
     "RateLimited",

@@ -60,6 +60,13 @@ class MethodNotAllowed(CallerError):
     reason = "method_not_allowed"
 
 
+class NotServed(CallerError):
+    """Hearth does not serve this address of Ollama. Ask Ollama itself."""
+
+    status = 501
+    reason = "not_served"
+
+
 class KeyInUse(CallerError):
     """A request with this Idempotency-Key is still being taken in. Ask again in a moment."""
 

@@ -19,6 +19,12 @@ class QueueFull(CapacityError):
     reason = "queue_full"
 
 
+class NoRoomForBodies(CapacityError):
+    """The bodies of other requests take all the room that `server.max_bodies_mib` gives. Try again when some have ended."""
+
+    reason = "no_room_for_bodies"
+
+
 class TooManyConnections(CapacityError):
     """Too many connections are open. Close some, or try again later."""
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from hearth.config.settings import Settings, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
+from hearth.dialects.gojson import encode_large
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest
 from hearth.intake import NewItem
@@ -37,13 +39,13 @@ def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
     raise BadRequest("request: it has neither messages, prompt nor input; write the body of an inference route")
 
 
-def body_of(path: str, request: Mapping[str, object]) -> bytes:
-    """The request as the whole body of its route. Raises BadRequest for what JSON cannot say."""
+def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> bytes:
+    """The request as the whole body of its route, a `large` one in pieces. Raises BadRequest for what JSON cannot say."""
     whole = {name: value for name, value in request.items() if name != "stream_options"}
     if INFERENCE_ROUTES[path].kind is WorkKind.GENERATE:
         whole["stream"] = False
     try:
-        return json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return encode_large(whole) if large else json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
     except ValueError as error:
         raise BadRequest("request: it holds a number that JSON does not have") from error
 
@@ -55,8 +57,8 @@ def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None
         BadRequest, ModelNotFound: in the words of Ollama; and for a body that only loads or unloads a model.
     """
     envelope = read_envelope(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
-    if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD):
-        raise BadRequest("request: it asks for nothing; give a prompt or messages")
+    if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD) or envelope.max_tokens == 0:
+        raise BadRequest("request: it asks for nothing; give a prompt or messages, and no num_predict of 0")
     return envelope
 
 

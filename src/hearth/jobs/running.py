@@ -5,10 +5,12 @@ Knows nothing of the store. Called by `feeder`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hearth.config.settings import JobSettings, Settings
+from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown
 from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob, WaitingJob
@@ -75,9 +77,13 @@ async def run_once(run: Run, started: StartedJob, settings: Settings, submit: Su
 async def _in_queue(run: Run, started: StartedJob, settings: Settings, submit: Submit, resolve: Resolve) -> Ticket:
     """Put the job into the GPU's queue. Raises HearthError as `submit` and `resolve`, CallerGone where it was cancelled meanwhile."""
     model = await resolve(run.job.model)
+    if len(started.request) > LARGE_BYTES:
+        new = await asyncio.to_thread(item_of, run.job, started, model, settings)
+    else:
+        new = item_of(run.job, started, model, settings)
     if run.cancelled:  # there was no item yet that could have been cancelled
         raise CallerGone
-    return submit(item_of(run.job, started, model, settings))
+    return submit(new)
 
 
 def backoff_s(attempts: int) -> float:

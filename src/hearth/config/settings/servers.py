@@ -82,6 +82,8 @@ class ServerSettings:
     """Pages that may use the model APIs from a browser (`app://obsidian.md`, `http://localhost:*`, `vscode-webview://*`). hot"""
     max_body_mib: float = 32.0
     """Largest request body in MiB. hot"""
+    max_bodies_mib: float = 256.0
+    """All request bodies together that are held at one time, in MiB; never less than three times `max_body_mib`. hot"""
     prompt_previews: bool = False
     """Show the first 80 characters of each prompt in the status and its stream, to everybody who may read them. hot"""
     write_buffer_mib: float = 4.0
