@@ -182,3 +182,12 @@ def _reason(finished: Finished) -> str | None:
 def _usage(finished: Finished) -> JsonObject:
     prompt, output = finished.measured.prompt_tokens, finished.measured.eval_tokens
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+
+async def transcriptions(server: Server, call: Call, sink: Sink) -> None:
+    """`POST /v1/audio/transcriptions`: no emulated model hears anything."""
+    del server, sink
+    if not call.body.startswith(b"--"):
+        text = "failed to parse multipart form: request Content-Type isn't multipart/form-data"
+        raise OllamaError(400, text, at_bind=True)
+    raise OllamaError(400, "this model does not support audio")

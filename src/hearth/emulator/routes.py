@@ -8,7 +8,7 @@ from hearth.types import Dialect
 
 
 def build_routes() -> RouteTable:
-    """Every path that Ollama v0.33.0-rc2 serves, cloud and audio routes excepted."""
+    """Every path that Ollama v0.33.0-rc2 serves, cloud routes excepted."""
     table = RouteTable()
     _add_native(table)
     _add_management(table)
@@ -45,5 +45,6 @@ def _add_v1(table: RouteTable) -> None:
     table.add("POST", "/v1/embeddings", embeddings.openai, Dialect.OPENAI)
     table.add("POST", "/v1/responses", responses.responses, Dialect.OPENAI)
     table.add("POST", "/v1/messages", anthropic.messages, Dialect.ANTHROPIC)
+    table.add("POST", "/v1/audio/transcriptions", openai.transcriptions, Dialect.OPENAI)
     table.add("GET", "/v1/models", listings.v1_models, Dialect.OPENAI)
     table.add("GET", "/v1/models/*", listings.v1_model, Dialect.OPENAI)

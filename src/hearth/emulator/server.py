@@ -6,6 +6,7 @@ Owns the routes' dispatch, the requests log and the life of the engine. Started 
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,16 @@ from hearth.emulator.routing import Matched, Refused, cross_origin, host_allowed
 from hearth.emulator.sinks import WireSink, write_headers_like_go
 from hearth.errors import BadRequest
 from hearth.service_model import ModelProfile, ServiceModel
-from hearth.types import Dialect
+from hearth.types import MIB, Dialect
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _LOGGED_REQUESTS = 10_000
 _MAX_BODY_BYTES = 2**40
+_MAX_DECODED_BYTES = 20 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +121,7 @@ class Emulator:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_response_prepare.append(write_headers_like_go)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.05)
+        runner = web.AppRunner(app, auto_decompress=False, access_log=None, handler_cancellation=True, shutdown_timeout=0.05)
         await runner.setup()
         self._runner = runner
         site = web.TCPSite(runner, host, port)
@@ -141,7 +148,7 @@ class Emulator:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         received_at = self._clock.monotonic()
-        body = await request.read()
+        body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(method=request.method, path=request.path_qs, body=body))
         sink = WireSink(request)
         refused = self._foreign(request, sink)
@@ -186,3 +193,13 @@ class Emulator:
             await sink.whole(body, JSON_UTF8, status=error.status)
         else:
             await sink.whole(body + b"\n", JSON, status=error.status)
+
+
+def _decoded(request: web.Request, body: bytes) -> bytes:
+    """Ollama takes zstd on `/v1`, and reads every other coding as if it were none."""
+    if request.headers.get(hdrs.CONTENT_ENCODING, "").lower() != "zstd" or not request.path.startswith("/v1/"):
+        return body
+    try:
+        return zstd.ZstdDecompressor().decompress(body, max_length=_MAX_DECODED_BYTES)
+    except zstd.ZstdError:
+        return b""
