@@ -17,10 +17,12 @@ from types import MappingProxyType
 from benchmarks import house
 from benchmarks.driver import chat_request
 from benchmarks.findings import Finding
-from benchmarks.keys import INTERNAL
+from benchmarks.keys import EXTERNAL, INTERNAL
 from benchmarks.process import Child, rss_mib
 
 CONNECTIONS = 250
+MIB = 1024 * 1024
+BODY_BYTES = 31 * MIB
 LASTS_S = 5.0
 PROBE_EVERY_S = 0.02
 STALL_TARGET_MS = 100.0
@@ -36,7 +38,73 @@ async def pipelined(port: int, reader: asyncio.StreamReader, writer: asyncio.Str
         pass
 
 
-ATTACKS: Mapping[str, Attack] = MappingProxyType({"pipelined requests": pipelined})
+async def bodies_before_the_door(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+    """31 MiB to a page that takes none, without a key."""
+    await _send(writer, _head("/healthz", BODY_BYTES), BODY_BYTES)
+    while await reader.read(65_536):
+        pass
+
+
+async def unfinished_bodies(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+    """All but the end of 31 MiB, with the key of an external caller."""
+    await _send(writer, _head("/api/chat", BODY_BYTES, EXTERNAL), BODY_BYTES - MIB)
+    while await reader.read(65_536):
+        pass
+
+
+def small_objects(path: str) -> Attack:
+    """24 MiB of objects of 7 bytes."""
+
+    async def sent(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+        piece = b'{"":0},' * (MIB // 7)
+        beginning, end = b'{"model":"m","prompt":"x","request":{"messages":[', b"{}]}}"
+        writer.write(_head(path, len(beginning) + 24 * len(piece) + len(end), EXTERNAL) + beginning)
+        for _ in range(24):
+            writer.write(piece)
+            await writer.drain()
+        writer.write(end)
+        while await reader.read(65_536):
+            pass
+
+    return sent
+
+
+def dense_json(path: str) -> Attack:
+    """As many objects as are parsed, over and over."""
+
+    async def sent(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+        body = b'{"model":"m","prompt":"x","request":{"messages":[%b{}]}}' % (b'{"":0},' * 95_000)
+        writer.write(_head(path, len(body), EXTERNAL) + body)
+        while await reader.read(65_536):
+            pass
+
+    return sent
+
+
+def _head(path: str, body_bytes: int, key: str = "") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", f"Content-Length: {body_bytes}"]
+    if key:
+        lines.append(f"Authorization: Bearer {key}")
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode()
+
+
+async def _send(writer: asyncio.StreamWriter, head: bytes, body_bytes: int) -> None:
+    writer.write(head)
+    for _ in range(body_bytes // MIB):
+        writer.write(bytes(MIB))
+        await writer.drain()
+
+
+JSON_PATHS = ("/llm/jobs", "/v1/messages/count_tokens", "/llm/completions", "/api/chat")
+ATTACKS: Mapping[str, Attack] = MappingProxyType(
+    {
+        "pipelined requests": pipelined,
+        "bodies to a page without a body": bodies_before_the_door,
+        "unfinished bodies": unfinished_bodies,
+        **{f"small objects to {path}": small_objects(path) for path in JSON_PATHS},
+        **{f"as many objects as are taken to {path}": dense_json(path) for path in JSON_PATHS},
+    }
+)
 
 
 def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - one of each says enough
