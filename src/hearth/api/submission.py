@@ -21,6 +21,7 @@ from hearth.types import BackendCall, Headers, WorkKind, preview_of, value
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 """Every body that goes on has been read as JSON."""
 
+_PREVIEWED_BYTES = 256 * 1024
 _EMBED = WorkKind.EMBED
 """Looked up once: in Python 3.11 that takes as long as calling a function."""
 _FORWARDED = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
@@ -48,8 +49,10 @@ class Wanted:
     prompt: str | None = None
 
     def preview(self) -> str:
-        """How the prompt begins: the caller's own words of the last turn."""
-        return preview_of(self.prompt if self.prompt is not None else _prompt_in(self.envelope.body))
+        """How the prompt begins: the caller's own words of the last turn; nothing of a body that is long to read once more."""
+        if self.prompt is not None:
+            return preview_of(self.prompt)
+        return preview_of(_prompt_in(self.envelope.body)) if len(self.envelope.body) <= _PREVIEWED_BYTES else ""
 
 
 def _prompt_in(body: bytes) -> str:
