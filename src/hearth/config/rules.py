@@ -6,6 +6,7 @@ of text raise ValueError with a text for the owner, as pydantic expects, and nev
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
@@ -300,6 +301,8 @@ def signing_secret(text: str) -> str:
     """What messages are signed with: long enough that nobody guesses it, or the empty string."""
     if text and len(text) < MIN_SECRET_CHARS:
         raise ValueError(f"must have at least {MIN_SECRET_CHARS} characters (`openssl rand -hex 32` makes a good one)")
+    if text.startswith("whsec_") and not _is_webhook_key(text.removeprefix("whsec_")):
+        raise ValueError("begins with whsec_, so base64 of 24 to 64 bytes must follow (`openssl rand -base64 32` makes it)")
     return text
 
 
@@ -308,6 +311,13 @@ def file_path(text: str) -> str:
     if text and not text.startswith(("/", "~/")):
         raise ValueError("must be an absolute path, or begin with ~/")
     return text
+
+
+def _is_webhook_key(text: str) -> bool:
+    try:
+        return 24 <= len(base64.b64decode(text, validate=True)) <= 64
+    except ValueError:  # also for letters that are not ASCII
+        return False
 
 
 def _is_address(text: str) -> bool:

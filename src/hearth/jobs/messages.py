@@ -50,12 +50,7 @@ def signature(secret: str, message_id: str, stamp: str, body: bytes) -> str:
 
 
 def _key_of(secret: str) -> bytes:
-    if secret.startswith(_PREFIX):
-        try:
-            return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-        except ValueError:  # also for letters that are not ASCII
-            pass
-    return secret.encode()
+    return base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret.encode()
 
 
 def pause_s(attempts: int) -> float:
