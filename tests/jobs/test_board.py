@@ -134,3 +134,13 @@ def test_a_job_is_taken_once_however_often_it_was_added():
     board = board_of(waiting(1), waiting(1))
     assert order(board) == [1]
     assert board.remove("job_1") is None
+
+
+def test_a_batch_follows_the_model_that_was_served_last_to_whomever():
+    board = board_of(waiting(1, "a"), waiting(2, "b"), waiting(3, "a"), waiting(4, "b"))
+    first = board.take(NOW, off_peak=False, running=(), served="b")
+    assert first is not None
+    assert first.number == 2
+    second = board.take(NOW, off_peak=False, running=[first], served="a")  # its own model is served next
+    assert second is not None
+    assert second.number == 4

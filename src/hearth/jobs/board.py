@@ -59,15 +59,20 @@ class Board:
             self._lines.discard(job)
         return job
 
-    def take(self, wall_s: float, *, off_peak: bool, running: Iterable[WaitingJob], paused: bool = False) -> WaitingJob | None:
+    def take(
+        self, wall_s: float, *, off_peak: bool, running: Iterable[WaitingJob], paused: bool = False, served: str | None = None
+    ) -> WaitingJob | None:
         """The job to start now, taken out; None where none may.
 
         Args:
             off_peak: it is outside active hours.
             running: the jobs that are in the GPU's queue or running.
             paused: external ones may not start.
+            served: the model that the GPU served last, for whomever. While jobs are on their way theirs is served next.
         """
         busy = tuple(running)
+        if served and not busy and served != self._batch_model:
+            self._batch_model, self._batch_jobs = served, 0
         self._call_up(wall_s)
         chosen = None if any(job.suspect for job in busy) else self._choose(off_peak, paused, busy)
         if chosen is not None:

@@ -194,7 +194,8 @@ class Feeder:
         while not self.stopping and self._has_room() and len(self.board) > 0 and self._house.ready():
             wall_s = self._house.clock.wall()
             off_peak = not self._house.config().is_active_hours(wall_s)
-            job = self.board.take(wall_s, off_peak=off_peak, running=self.under_way(), paused=self._house.paused())
+            served = self._house.worker.tracker.loaded_model
+            job = self.board.take(wall_s, off_peak=off_peak, running=self.under_way(), paused=self._house.paused(), served=served)
             if job is None:
                 return
             run = Run(job=job)
