@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hearth.errors import StorageRefused
-from hearth.storage.place import database_path
+from hearth.storage.place import database_path, tighten_own_directory
 from hearth.storage.reserve import Reserve
 from tests.storage.house import Fuse, StoppedClock, open_database
 
@@ -36,6 +36,16 @@ def test_a_new_database_is_private_to_its_user(tmp_path):
         ["hearth.db", "hearth.db-shm", "hearth.db-wal", "hearth.db.lock", "hearth.db.reserve"]
     )
     database.close()
+
+
+@pytest.mark.parametrize(("configured", "mode"), [("", 0o700), ("chosen", 0o755)])
+def test_only_the_default_directory_is_closed_to_other_users(tmp_path, configured, mode):
+    directory = tmp_path / "state" / "hearth"
+    path = database_path(f"{directory}/hearth.db" if configured else "", {"XDG_STATE_HOME": str(tmp_path / "state")})
+    directory.mkdir(parents=True)
+    directory.chmod(0o755)
+    tighten_own_directory(configured, path)
+    assert mode_of(directory) == mode
 
 
 def test_the_writing_connection_syncs_every_commit_and_maps_no_memory(tmp_path):

@@ -9,7 +9,7 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.observability.fanout import EventFanout
 from hearth.storage.connections import Connect, connect_writer
-from hearth.storage.place import database_path
+from hearth.storage.place import database_path, tighten_own_directory
 from hearth.storage.reporting import StorageReporter
 from hearth.storage.retention import DAY_S
 from hearth.storage.store import Store
@@ -33,6 +33,7 @@ async def open_store(
     settings = config.settings.storage
     reporter = StorageReporter(clock=clock, events=events)
     path = database_path(settings.path, os.environ)
+    tighten_own_directory(settings.path, path)
     store = await Store.open(path, settings, clock=clock, listener=reporter.hear, connect=connect, clock_jump_s=_clock_jump_s(config))
     closing.push_async_callback(_close_store, store, reporter)
     events.subscribe(store.swaps)

@@ -47,6 +47,21 @@ def prepare_directory(path: Path) -> None:
         raise StorageRefused(f"{directory} cannot be written. {ADVICE}")
 
 
+def tighten_own_directory(configured: str, path: Path) -> None:
+    """Close the default directory to other users, where an earlier umask left it open. One that the owner chose stays as it is.
+
+    Raises:
+        StorageRefused: it belongs to somebody else.
+    """
+    directory = path.parent
+    if configured or not directory.is_dir() or directory.stat().st_mode & 0o077 == 0:
+        return
+    try:
+        directory.chmod(0o700)
+    except OSError as error:
+        raise StorageRefused(f"{directory} is open to other users and cannot be closed: {error.strerror}. {ADVICE}") from error
+
+
 def sync_directory(directory: Path) -> None:
     """Make names that were added to or changed in a directory durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
