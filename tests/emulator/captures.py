@@ -15,7 +15,7 @@ _MASKS = (
     (rb'"(created_at|completed_at|created|size|(?:total|load|prompt_eval|eval)_duration)":\d+', rb'"\1":0'),
     (rb"(chatcmpl-|cmpl-|msg_|resp_|req_)[0-9a-f]+", rb"\1*"),
     (rb"[0-9a-f]{64}", rb"DIGEST"),
-    (rb'"(content|response|text|delta|token)":"(?:[^"\\]|\\.)*"', rb'"\1":"*"'),
+    (rb'"(content|response|text|delta|token|rendered_template)":"(?:[^"\\]|\\.)*"', rb'"\1":"*"'),
     (rb'"embedding":"[^"]*"', rb'"embedding":"BASE64"'),
     (rb'"(bytes|context)":\[[\d,]*\]', rb'"\1":[]'),
     (rb"-?\d\.\d+(e-?\d+)?", rb"0.5"),

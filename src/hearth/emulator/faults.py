@@ -67,6 +67,15 @@ class Faults:
         probability = self._number(QuirkName.SLOT_LEAK, 0.0)
         return probability > 0 and self._rng.random() < probability
 
+    def drift_after(self, request: str, *, greedy: bool) -> int | None:
+        """After how many words a request whose prompt is cached says something else than it says where it is not; None for never.
+
+        The same each time: an engine is deterministic for a given history of its cache.
+        """
+        probability = self._number(QuirkName.CACHE_DRIFT, 0.0) / (3 if greedy else 1)
+        chance = random.Random(request)
+        return chance.randrange(20) if chance.random() < probability else None
+
     def load_never_ends(self, *names: str) -> bool:
         """This load, of the model with these names, hangs."""
         wanted = self._settings.get(QuirkName.ENDLESS_LOAD)

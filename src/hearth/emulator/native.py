@@ -101,6 +101,7 @@ def _read_ask(fields: JsonObject, struct: str, *, messages: list[Message], tools
         keep_alive_s=keep_alive_s(lookup(fields, "keep_alive")),
         shift=shift is not False,
         truncate=truncate is not False,
+        render_only=bool(bool_field(fields, "_debug_render_only", struct)),
     )
 
 
@@ -124,6 +125,7 @@ def _message(value: JsonValue) -> Message:
         role=string_field(fields, "role", "Message"),
         content=string_field(fields, "content", "Message"),
         tool_calls=encode(calls).decode() if calls else "",
+        thinking=string_field(fields, "thinking", "Message"),
     )
 
 
@@ -142,6 +144,8 @@ async def _answer(server: Server, installed: Installed, request: _Request, sink:
     async with open_session(server, installed, request.ask) as session:
         if request.empty:
             await send_json(sink, lines.empty("load"))
+        elif request.ask.render_only:
+            await send_json(sink, lines.rendered(session.rendered()))
         elif request.stream:
             sink.prepare(NDJSON)
             await _stream(lines, installed, session, sink)
@@ -173,6 +177,10 @@ class _Lines:
 
     def empty(self, reason: str) -> JsonObject:
         return self._head() | self._said("", "", None) | {"done": True, "done_reason": reason}
+
+    def rendered(self, prompt: str) -> JsonObject:
+        said: JsonObject = {"message": {"role": "", "content": ""}} if self._request.chat else {"response": ""}
+        return self._head() | said | {"done": False, "_debug_info": {"rendered_template": prompt}}
 
     def piece(self, piece: Piece) -> JsonObject:
         thinking, text = (piece.text, "") if piece.thinking else ("", piece.text)

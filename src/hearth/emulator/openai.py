@@ -67,11 +67,21 @@ async def _answer(server: Server, request: _Request, sink: Sink, *, task: str) -
     check_capabilities(installed, request.shown, task=task, ask=request.ask)
     events = _Events(server, request)
     async with open_session(server, installed, request.ask) as session:
-        if request.stream:
+        if request.ask.render_only:
+            await _send_rendered(events, session, sink, stream=request.stream)
+        elif request.stream:
             sink.prepare(EVENTS)
             await _stream(events, session, sink)
         else:
             await send_v1(sink, events.whole(await session.speak()))
+
+
+async def _send_rendered(events: _Events, session: Session, sink: Sink, *, stream: bool) -> None:
+    """Nothing is said; a chat that does not stream shows its prompt."""
+    if not stream:
+        await send_v1(sink, events.rendered(session.rendered()))
+        return
+    await sink.whole(_event(events.piece(Piece(text=""))), EVENTS)
 
 
 async def _stream(events: _Events, session: Session, sink: Sink) -> None:
@@ -123,6 +133,15 @@ class _Events:
         reason = _reason(finished)
         last = self._chat_chunk({}, reason) if self._request.chat else self._text_chunk("", reason)
         return [last, self._usage_chunk(finished)] if self._request.include_usage else [last]
+
+    def rendered(self, prompt: str) -> JsonObject:
+        head = self._head("chat.completion" if self._request.chat else "text_completion")
+        usage: JsonObject = {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
+        if not self._request.chat:
+            return head | self._made_by() | {"choices": [self._text_choice("", None)]} | usage
+        choice: JsonObject = {"index": 0, "message": {"role": "", "content": ""}, "finish_reason": None}
+        shown: JsonObject = {"_debug_info": {"rendered_template": prompt}}
+        return head | self._made_by() | {"choices": [choice]} | usage | shown
 
     def whole(self, finished: Finished) -> JsonObject:
         head = self._head("chat.completion" if self._request.chat else "text_completion")

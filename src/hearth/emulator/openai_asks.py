@@ -12,6 +12,7 @@ from hearth.dialects.gojson import (
     JsonObject,
     JsonValue,
     array_field,
+    bool_field,
     encode,
     integer_field,
     lookup,
@@ -38,13 +39,15 @@ def chat_ask(fields: JsonObject) -> Ask:
         options=sampling(fields, _STRUCT, limit_key="max_tokens"),
         schema=_schema(object_field(fields, "response_format", _STRUCT, "openai.ResponseFormat")),
         think=_effort(fields),
+        render_only=bool(bool_field(fields, "_debug_render_only", _STRUCT)),
     )
 
 
 def completion_ask(fields: JsonObject) -> Ask:
     struct = "CompletionRequest"
     prompt = string_field(fields, "prompt", struct) + string_field(fields, "suffix", struct)
-    return Ask(messages=[Message(role="user", content=prompt)], options=sampling(fields, struct, limit_key="max_tokens"))
+    options, render_only = sampling(fields, struct, limit_key="max_tokens"), bool(bool_field(fields, "_debug_render_only", struct))
+    return Ask(messages=[Message(role="user", content=prompt)], options=options, render_only=render_only)
 
 
 def sampling(fields: Mapping[str, JsonValue], struct: str, *, limit_key: str) -> JsonObject:
@@ -94,6 +97,7 @@ def _message(value: JsonValue) -> Message:
         role=string_field(fields, "role", "Message"),
         content=text_of(lookup(fields, "content")),
         tool_calls=encode(calls).decode() if calls else "",
+        thinking=string_field(fields, "reasoning", "Message"),
     )
 
 

@@ -21,6 +21,11 @@ _TOO_LONG_TEXT = (
 )
 
 
+ASSISTANT = "<assistant>"
+"""Where the model's own words begin."""
+THOUGHT = "<think>{}</think>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One turn of a conversation, whatever the dialect."""
@@ -28,6 +33,7 @@ class Message:
     role: str
     content: str
     tool_calls: str = ""
+    thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,12 @@ class Room:
 def render(messages: Sequence[Message], *, tools: Sequence[JsonObject] = ()) -> str:
     """The conversation as the model reads it, ready for the assistant's turn."""
     offered = f"<tools>{encode([*tools]).decode()}\n" if tools else ""
-    return offered + "".join(f"<{one.role}>{one.content}{one.tool_calls}\n" for one in messages) + "<assistant>"
+    return offered + "".join(map(_turn, messages)) + ASSISTANT
+
+
+def _turn(one: Message) -> str:
+    thought = THOUGHT.format(one.thinking) if one.thinking else ""
+    return f"<{one.role}>{thought}{one.content}{one.tool_calls}\n"
 
 
 def fit_messages(model: EmulatedModel, messages: Sequence[Message], room: Room, *, tools: Sequence[JsonObject] = ()) -> Prompt:

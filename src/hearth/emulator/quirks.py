@@ -31,6 +31,7 @@ class QuirkName(StrEnum):
     CPU_OFFLOAD = "cpu-offload"
     IGNORES_DISCONNECT = "ignores-disconnect"
     STUCK_UNLOAD = "stuck-unload"
+    CACHE_DRIFT = "cache-drift"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +202,12 @@ KINDS: Final[Mapping[QuirkName, Kind]] = MappingProxyType(
             value="seconds (for ever where nothing is said)",
             default="inf",
             read=_seconds,
+        ),
+        QuirkName.CACHE_DRIFT: Kind(
+            says="a seeded request that finds its prompt cached may say something else",
+            value="a probability above 0 and up to 1, a third of it at temperature 0",
+            default="0.43",
+            read=_probability,
         ),
     }
 )

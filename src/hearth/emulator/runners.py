@@ -6,11 +6,14 @@ State only; the engine is the sole writer. Terms follow ollama/ollama `server/sc
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 
 from hearth.dialects.gojson import JsonValue
 from hearth.emulator.durations import FOREVER_S
 from hearth.emulator.models import EmulatedModel
+
+CACHED_PROMPTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class Runner:
         evicting: another model waits for this one to go.
         executions: requests that have held a slot and ended.
         orphans: prompts that are still read though their callers have left, each holding a slot.
+        cached: the prompts that it read last: what begins with one of them finds a warm prompt cache.
     """
 
     model: EmulatedModel
@@ -71,11 +75,18 @@ class Runner:
     evicting: bool = False
     executions: int = 0
     orphans: int = 0
+    cached: deque[str] = field(default_factory=lambda: deque(maxlen=CACHED_PROMPTS))
 
     @property
     def eviction_rank(self) -> tuple[float, str]:
         """Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used."""
         return (self.keep_alive_s, self.model.weights)
+
+    def reads(self, prompt: str) -> bool:
+        """Whether the cache is warm for this prompt, which is in it from now on."""
+        warm = any(prompt.startswith(known) for known in self.cached)
+        self.cached.append(prompt)
+        return warm
 
     def serves(self, key: LoadKey) -> bool:
         return self.key == key and not self.died.is_set()

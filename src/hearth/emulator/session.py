@@ -15,11 +15,11 @@ from hearth.emulator.errors import OllamaError
 from hearth.emulator.exchange import Server
 from hearth.emulator.generation import Execution, Measured, Say
 from hearth.emulator.models import Installed
-from hearth.emulator.options import Options, read_options
+from hearth.emulator.options import GREEDY_SEED, Options, read_options
 from hearth.emulator.prompts import Message, Prompt, Room, fit_messages, fit_text
 from hearth.emulator.runners import Runner
 from hearth.emulator.samples import sample
-from hearth.emulator.text import ReplyPlan, ToolCall, Wish, draws, plan_reply
+from hearth.emulator.text import ReplyPlan, ToolCall, Wish, begun, draws, plan_reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Ask:
 
     Attributes:
         prompt: a finished prompt (raw generate); None renders `messages`.
+        render_only: show the prompt and say nothing (`_debug_render_only`).
         options: in Ollama's names.
         schema: `"json"`, a JSON schema or None.
         think: True, False, an effort, or None for the model's default.
@@ -43,6 +44,7 @@ class Ask:
     keep_alive_s: float | None = None
     truncate: bool = True
     shift: bool = True
+    render_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,10 @@ class Session:
         self._runner = runner
         self.handed_over_at = server.engine.clock.monotonic()
 
+    def rendered(self) -> str:
+        """The prompt as the model would read it."""
+        return self._prompt().text
+
     async def speak(self, say: Say | None = None, *, v1: bool = False) -> Finished:
         """Say the reply, piece by piece to `say` if there is one.
 
@@ -82,7 +88,7 @@ class Session:
         """
         _check_format(self._ask.schema)
         prompt = self._prompt()
-        plan = plan_reply(self._installed.model, prompt.text, self._wish(prompt))
+        plan = plan_reply(self._installed.model, prompt.text, self._wish(prompt, warm=self._runner.reads(begun(prompt.text)[0])))
         faults = self._server.engine.faults
         if faults.forgets_the_end():
             plan = replace(plan, reason=None)
@@ -97,7 +103,7 @@ class Session:
             return fit_text(model, ask.prompt, room)
         return fit_messages(model, ask.messages, room, tools=ask.tools)
 
-    def _wish(self, prompt: Prompt) -> Wish:
+    def _wish(self, prompt: Prompt, *, warm: bool) -> Wish:
         ask, options = self._ask, self._options
         seed = self._server.rng.getrandbits(31) if options.seed is None else options.seed
         limit_tokens = options.limit_tokens
@@ -109,8 +115,9 @@ class Session:
             limit_tokens=limit_tokens,
             stop=options.stop,
             schema=ask.schema,
-            thinks=self._installed.model.can("thinking") and ask.think not in (False, "none"),
+            thinks=ask.prompt is None and self._installed.model.can("thinking") and ask.think not in (False, "none"),
             tool=chosen_tool(ask.messages, ask.tools),
+            drift=self._server.engine.faults.drift_after(f"{seed} {prompt.text}", greedy=seed == GREEDY_SEED) if warm else None,
         )
 
 

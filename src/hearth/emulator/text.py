@@ -1,17 +1,22 @@
-"""What an emulated model says: a deterministic function of model, prompt and seed.
+"""What an emulated model says: each word is a function of the model, the text so far and the seed, as with a real one.
 
+So a reply that is asked for again from its middle goes on as it would have, and whoever knows the words that can follow sees where a
+letter is missing.
 Pure; no randomness of its own (draws come from a hash). Called by `session` and the handlers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, count, islice
+from itertools import accumulate, count
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.emulator.models import EmulatedModel
+from hearth.emulator.options import GREEDY_SEED
+from hearth.emulator.prompts import ASSISTANT, THOUGHT
 from hearth.emulator.samples import sample
 from hearth.emulator.tokens import pieces_of
 
@@ -22,6 +27,10 @@ _WORDS = (
     "water long little very after words called just where most know house light garden river morning kitchen window answer question "
     "small warm quiet paper table letter story music winter summer road home lamp door note plan part place point"
 )
+_SAID = re.compile(r" ?[A-Za-z]+|\.| ")
+_THOUGHT = re.compile(re.escape(THOUGHT).replace(r"\{\}", ".*?"), re.DOTALL)
+_CHOICES = 4
+"""Words that can follow a text; which of them does, the seed decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,7 @@ class Wish:
         schema: `"json"`, a JSON schema, or None for free text.
         thinks: begin with some reasoning.
         tool: answer with this call instead of text.
+        drift: the piece from which a warm prompt cache makes it say something else; None for never.
     """
 
     seed: int
@@ -49,6 +59,7 @@ class Wish:
     schema: JsonValue = None
     thinks: bool = False
     tool: ToolCall | None = None
+    drift: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,46 +89,118 @@ def draws(key: str) -> Iterator[int]:
 
 
 def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> ReplyPlan:
-    """Decide the whole reply; a stop string ends it before the string, as in Ollama."""
-    source = draws(f"{model.profile.name}\x00{wish.seed}\x00{prompt}")
+    """Decide the whole reply, or the rest of one that `prompt` holds the beginning of; a stop string ends it before the string."""
     if wish.tool is not None:
         spent = len(pieces_of(encode({"name": wish.tool.name, "arguments": wish.tool.arguments}).decode()))
         return ReplyPlan(pieces=(), reason="stop", eval_tokens=spent, tool=wish.tool)
-    pieces = _thoughts(source) if wish.thinks else []
-    pieces += [Piece(text=text) for text in _said(model, wish, source)]
-    return _bounded(pieces, wish)
-
-
-def _thoughts(source: Iterator[int]) -> list[Piece]:
-    words = _sentences(source, 8 + next(source) % 16)
-    return [Piece(text=word, thinking=True) for word in words]
-
-
-def _said(model: EmulatedModel, wish: Wish, source: Iterator[int]) -> list[str]:
+    base, said = begun(prompt)
+    source = draws(f"{model.profile.name}\x00{wish.seed}\x00{base}")
     if wish.schema is not None:
-        return list(pieces_of(encode(sample(wish.schema, source)).decode()))
-    natural_tokens = 40 + next(source) % 161
-    if not model.ends:
-        natural_tokens = wish.limit_tokens or 10 * 4096
-    wanted = natural_tokens if wish.limit_tokens is None else min(natural_tokens, wish.limit_tokens + 1)
-    if model.vocabulary:
-        return [model.vocabulary[number % len(model.vocabulary)] for number in islice(source, wanted)]
-    return _sentences(source, wanted)
+        return _bounded([Piece(text=text) for text in pieces_of(encode(sample(wish.schema, source)).decode())], wish)
+    thoughts = _thoughts(model, base, source) if wish.thinks else []
+    before = base + (THOUGHT.format("".join(thoughts)) if thoughts else "")
+    spoken = _THOUGHT.sub("", said)
+    speaker = Speaker(model, before + said[: len(said) - len(spoken)], spoken, wish)
+    natural_tokens = _natural_tokens(model, wish, next(source)) - speaker.told
+    texts = speaker.say(natural_tokens if wish.limit_tokens is None else min(natural_tokens, wish.limit_tokens + 1))
+    return _bounded([*(Piece(text=text, thinking=True) for text in thoughts), *(Piece(text=text) for text in texts)], wish)
 
 
-def _sentences(source: Iterator[int], tokens: int) -> list[str]:
-    words = _WORDS.split()
-    said: list[str] = []
-    begins = True
-    while len(said) < tokens:
-        word = words[next(source) % len(words)]
-        said.append(("" if not said else " ") + (word.capitalize() if begins else word))
-        begins = next(source) % 9 == 0
-        if begins:
-            said.append(".")
-    if said and not begins:
-        said.append(".")
-    return said
+def begun(prompt: str) -> tuple[str, str]:
+    """A rendered prompt up to the assistant's turn, and what of that turn it holds already."""
+    base, marker, said = prompt.rpartition(ASSISTANT)
+    return (base + marker, said) if marker else (prompt, "")
+
+
+def _thoughts(model: EmulatedModel, base: str, source: Iterator[int]) -> list[str]:
+    return Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(8 + next(source) % 16)
+
+
+def _natural_tokens(model: EmulatedModel, wish: Wish, draw: int) -> int:
+    if model.ends:
+        return 40 + draw % 161
+    return (wish.limit_tokens or 10 * 4096) + 2**20
+
+
+class Speaker:
+    """Says word after word, each of them a function of all the text before it.
+
+    Args:
+        before: what the model has read, up to its own words; told: these, as far as they go. They may end within a word.
+    """
+
+    def __init__(self, model: EmulatedModel, before: str, told: str, wish: Wish) -> None:
+        self._model, self._words = model, model.vocabulary or tuple(_WORDS.split())
+        self._wish = wish
+        self._text = told
+        pieces = _words_in(model, told)
+        self.told = len(pieces)
+        """Words that were said before."""
+        self._part = pieces[-1] if pieces and told.endswith(pieces[-1]) else ""
+        self._heard = blake2b(f"{model.profile.name}\x00{before}{told.removesuffix(self._part)}".encode())
+
+    def say(self, tokens: int) -> list[str]:
+        """The next pieces of the text; a sentence that is open then is closed."""
+        rest, end = self._rest_of_a_word(), self.told + tokens
+        said: list[str] = []
+        while self.told < end:
+            said.append(self._hear(self._choice()))
+        if self._text and tokens >= 0 and not self._model.vocabulary and not self._text.endswith("."):
+            said.append(self._hear("."))
+        return rest + said
+
+    def possible(self) -> list[str]:
+        """The pieces that can follow the text until now, the likeliest first."""
+        if self._model.vocabulary:
+            return [self._words[(self._number() + 31 * each) % len(self._words)] for each in range(_CHOICES)]
+        if self._text and not self._text.endswith(".") and self._number(b"ends") % 9 == 0:
+            return ["."]
+        words = [self._words[(self._number() + 31 * each) % len(self._words)] for each in range(_CHOICES)]
+        return [(" " if self._text else "") + (word if self._text[-1:] not in ("", ".") else word.capitalize()) for word in words]
+
+    def _choice(self) -> str:
+        possible = self.possible()
+        drifted = self._wish.drift is not None and self.told >= self._wish.drift
+        choice = 0 if self._wish.seed == GREEDY_SEED else self._number(str(self._wish.seed).encode())
+        return possible[(choice + drifted) % len(possible)]
+
+    def _rest_of_a_word(self) -> list[str]:
+        """What was told may end within a word: whoever is asked to go on from there finishes that word first."""
+        part, self._part = self._part, ""
+        if not part:
+            return []
+        self._text = self._text.removesuffix(part)
+        wanted = [word for word in (self._choice(), *self.possible()) if word.startswith(part)]
+        whole = wanted[0] if wanted else part
+        self.told -= 1
+        self._hear(whole)
+        return [whole[len(part) :]] if whole != part else []
+
+    def _hear(self, piece: str) -> str:
+        self._text += piece
+        self._heard.update(piece.encode())
+        self.told += 1
+        return piece
+
+    def _number(self, of: bytes = b"") -> int:
+        hashed = self._heard.copy()
+        hashed.update(b"\x00" + of)
+        return int.from_bytes(hashed.digest()[:4])
+
+
+def _words_in(model: EmulatedModel, text: str) -> list[str]:
+    """The text as it was said, the last piece perhaps not whole."""
+    return _SAID.findall(text) if not model.vocabulary else _cut(model.vocabulary, text)
+
+
+def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
+    pieces: list[str] = []
+    while text:
+        found = [word for word in vocabulary if text.startswith(word) or word.startswith(text)]
+        piece = max(found, key=len)[: len(text)] if found else text
+        pieces.append(piece)
+        text = text[len(piece) :]
+    return pieces
 
 
 def _bounded(pieces: list[Piece], wish: Wish) -> ReplyPlan:
