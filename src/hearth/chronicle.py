@@ -28,7 +28,7 @@ from hearth.events import (
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink
 from hearth.scheduling.actions import Load
-from hearth.types import Band, Outcome
+from hearth.types import Band, Outcome, Way
 from hearth.work import Work
 
 
@@ -69,10 +69,21 @@ class Chronicle:
         self._tell(work, ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **work.identity))
 
     def resumed(self, work: Work, at: float) -> None:
-        """A replay has caught up with what its caller had."""
+        """An interrupted stream goes on where it stopped."""
         since = work.dispatched_at if work.dispatched_at is not None else at
-        verified = work.verified_chars or 0
-        self._tell(work, ItemResumed(at=at, attempt=work.attempt, verified_chars=verified, catch_up_s=at - since, **work.identity))
+        self._tell(
+            work,
+            ItemResumed(
+                at=at,
+                attempt=work.attempt,
+                how=work.resumed or Way.REPLAY,
+                again_tokens=work.again_tokens,
+                verified_chars=work.verified_chars,
+                catch_up_s=at - since,
+                diverged=work.diverged,
+                **work.identity,
+            ),
+        )
 
     def diverged(self, work: Work, at: float) -> None:
         """A replay gave another answer."""

@@ -146,7 +146,7 @@ class Dispatching:
         work = self._register.live(sequence)
         if work is None:
             return
-        if forwarded and work.verified_chars is not None:
+        if forwarded and work.resumed is not None:
             self.chronicle.resumed(work, now)
         else:
             self.chronicle.first_byte(work, now)

@@ -8,27 +8,66 @@ slow reader does not keep the model busy until the reply is full.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
+from collections.abc import Sequence as Several
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import TypeAlias
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings, load_options
+from hearth.dialects.continuing import Continuation, lead_in, load_options_in, rendered_in, template_probe
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
 from hearth.forwarding import Forwarding, Limit, Pace
 from hearth.ports import Exchange, GenerationBackend, Opening
-from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped
-from hearth.types import BackendCall, LoadOptions, Sequence, WorkKind
+from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
+from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind, value
 from hearth.work import Work, call_on
 
 _Sent: TypeAlias = "tuple[BackendCall, Opening]"
+_PassOn: TypeAlias = "Callable[[Work, Exchange, Route, Pace], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
+RENDER_LAST_S = 0.03
+"""How long an interruption may wait to see how the prompt is rendered now, so that it is known whether it is the same later."""
+RENDER_S = 2.0
+"""How long a model server may take to show how a model's prompts are rendered."""
 PROBE_S = 10.0
 """A model that does nothing else makes one token within this, or none at all."""
+MOST_RENDERED_BYTES = 64 * 1024 * 1024
+REPLAYS = 10
+MOST_DIVERGED = 2
+"""A model of which more than so many of the last replays said something else is not replayed."""
+
+
+@value
+class _Times:
+    """How long the backend may take to the first byte of a stream, and to a whole answer."""
+
+    quiet_s: float
+    whole_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Knowledge:
+    """What was found out about a model as it is loaded.
+
+    Attributes:
+        asked: whether its server shows how prompts are rendered; lead: what its template writes before an answer, None where it does not.
+        diverged: of its last replays, whether they said something else than the caller has.
+    """
+
+    asked: bool = False
+    lead: str | None = None
+    diverged: deque[bool] = field(default_factory=lambda: deque(maxlen=REPLAYS))
+
+    @property
+    def replays(self) -> bool:
+        return sum(self.diverged) <= MOST_DIVERGED
 
 
 class Executor:
@@ -61,6 +100,7 @@ class Executor:
         self._forwarding = Forwarding(clock=clock, settings=settings, post=post)
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._works: dict[Sequence, Work] = {}
+        self._known: dict[str, _Knowledge] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -73,8 +113,9 @@ class Executor:
             limit_s: the most seconds that the whole answer can be expected to take.
         """
         sequence, attempt = work.item.sequence, work.attempt
-        # Before a replay it is seen whether there can be one, and whether a model answers at all that a stream was cut off on.
-        sent = None if work.reply.started or self._is_suspect(work) else self._send(work)
+        # It is seen first how a stream can go on, and whether a model answers at all that a stream was cut off on.
+        asks_first = work.reply.started or self._is_unknown(work) or self._is_suspect(work)
+        sent = None if asks_first else self._send(work)
         task = asyncio.get_running_loop().create_task(self._attempt(work, sent, prompt_s, limit_s), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
         task.add_done_callback(partial(self._forget, work, attempt, sent))
@@ -105,8 +146,13 @@ class Executor:
     def preempt(self, sequence: Sequence) -> None:
         """Stop the attempt, unless its caller has been given bytes and could not be resumed: then it goes on."""
         work = self._works.get(sequence)
-        if work is not None and (work.outcome is not None or not work.forwarded or work.resumable):
+        if work is None:
+            return
+        if work.outcome is not None or not work.forwarded or self._can_resume(work):
+            work.pausing = True
             self.abort(sequence)
+        elif work.resumable:
+            self._post(Unresumable(sequence=sequence, attempt=work.attempt))
 
     def abort(self, sequence: Sequence) -> None:
         """Stop the attempt. One that has ended has already reported how, or is just doing so."""
@@ -130,7 +176,8 @@ class Executor:
             await self._run(work, sent, prompt_s, limit_s)
             report: Input = Finished(sequence=sequence, attempt=attempt, usage=work.usage)
         except asyncio.CancelledError:
-            report = Stopped(sequence=sequence, attempt=attempt)
+            kept_tokens = await self._paused(work) if work.pausing and work.forwarded else 0
+            report = Stopped(sequence=sequence, attempt=attempt, kept_tokens=kept_tokens)
         except HearthError as error:
             work.error = error.again()
             report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(error))
@@ -144,21 +191,30 @@ class Executor:
             self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
         ollama = self._settings().ollama
         whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
-        quiet_s = ollama.first_byte_timeout_s + 2 * prompt_s
-        self._check_ground(work)
-        call = call_on(work.call, work.model or "") if sent is None else sent[0]
+        times = _Times(quiet_s=ollama.first_byte_timeout_s + 2 * prompt_s, whole_s=whole_s)
+        call, opening = (call_on(work.call, work.model or ""), None) if sent is None else sent
         if self._is_suspect(work):
             self._suspects.discard(work.model or "")
             if not await self._makes_a_token(work, call):
                 raise FirstByteTimeout
+        if self._is_unknown(work):
+            await self._find_out(work)
+        if work.reply.started:
+            await self._resume(work, times)
+            return
+        work.fingerprint = self._fingerprint_of(work.model or "") if work.item.streaming else ""
+        await self._exchange(work, call, opening, times, self._forwarding.stream)
+
+    async def _exchange(self, work: Work, call: BackendCall, opening: Opening | None, times: _Times, pass_on: _PassOn) -> None:
+        """One call to the backend and its answer, within their limits."""
         exchange: Exchange | None = None
         whole = False
         try:
-            with Limit(asyncio.get_running_loop().time() + (quiet_s if work.item.streaming else whole_s)) as limit:
-                exchange = await (self._backend.open(call) if sent is None else sent[1])
+            with Limit(asyncio.get_running_loop().time() + (times.quiet_s if work.item.streaming else times.whole_s)) as limit:
+                exchange = await (self._backend.open(call) if opening is None else opening)
                 if work.item.streaming and exchange.status < HTTPStatus.BAD_REQUEST:
                     limit.lift()  # a stream that moves is not stuck, however long it gets: `Pace` looks after it
-                await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit)
+                await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit, pass_on)
                 whole = True
         except TimeoutError as error:
             if exchange is None and (work.item.streaming or not await self._makes_a_token(work, call)):
@@ -186,29 +242,167 @@ class Executor:
         options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()  # another context is another load
         return await self._probe(model, options, min(PROBE_S, settings.ollama.first_byte_timeout_s))
 
-    async def _forward(self, work: Work, exchange: Exchange, route: Route, limit: Limit) -> None:
+    async def _forward(self, work: Work, exchange: Exchange, route: Route, limit: Limit, pass_on: _PassOn) -> None:
         work.status = exchange.status
         if not work.item.streaming or exchange.status >= HTTPStatus.BAD_REQUEST:
             await self._forwarding.whole(work, exchange, route)
             return
         pace = Pace(limit, self._settings().ollama.idle_timeout_s)
         try:
-            if work.reply.started:
-                await self._forwarding.replay(work, exchange, route, pace)
-            else:
-                await self._forwarding.stream(work, exchange, route, pace)
+            await pass_on(work, exchange, route, pace)
         finally:
             pace.stop()
 
-    def _check_ground(self, work: Work) -> None:
-        """A seeded run repeats itself on the same model, loaded in the same way, and on nothing else."""
-        if not work.item.streaming:  # a whole answer is simply made again
+    # Going on with what was interrupted.
+
+    async def _resume(self, work: Work, times: _Times) -> None:
+        """Go on with a stream in the first way that can be gone. Nothing of a way that turns out to be none has been passed on."""
+        failed = StreamDiverged("the model was changed while the answer was interrupted")
+        for way in self._ways(work, same_load=work.fingerprint == self._fingerprint_of(work.model or "")):
+            try:
+                await (self._replay if way is Way.REPLAY else self._continue)(work, times)
+            except StreamDiverged as error:
+                if work.forwarded:
+                    raise
+                failed = error
+                work.diverged = work.diverged or way is Way.REPLAY
+            else:
+                return
+        raise failed
+
+    async def _replay(self, work: Work, times: _Times) -> None:
+        """Source of the record: a real engine repeats a text only for an equal history of its prompt cache."""
+        record = self._knowledge(work).diverged
+        try:
+            await self._exchange(work, call_on(work.call, work.model or ""), None, times, self._forwarding.replay)
+        except StreamDiverged:
+            record.append(True)
+            raise
+        record.append(False)
+
+    async def _continue(self, work: Work, times: _Times) -> None:
+        rest = self._continuation(work)
+        if rest.nothing_said:  # then any answer goes on from there
+            await self._exchange(work, call_on(work.call, work.model or ""), None, times, self._forwarding.replay)
             return
-        fingerprint = self._fingerprint_of(work.model or "")
-        if not work.reply.started:
-            work.fingerprint = fingerprint
-        elif work.fingerprint != fingerprint:
-            raise StreamDiverged("the model was changed while the answer was interrupted")
+        try:
+            async with asyncio.timeout(times.quiet_s):
+                prefix = await self._prefix(work, rest)
+        except TimeoutError as error:
+            raise FirstByteTimeout from error
+        if work.rendering not in (None, hash(prefix)):
+            raise StreamDiverged("the model's template has changed while the answer was interrupted")
+        try:
+            await self._ask_rest(work, rest, rest.ask(prefix, from_before=True), times)
+        except StreamDiverged:
+            if not rest.asked_from_before:
+                raise
+            rest = self._continuation(work)
+            await self._ask_rest(work, rest, rest.ask(prefix, from_before=False), times)
+
+    async def _ask_rest(self, work: Work, rest: Continuation, call: BackendCall, times: _Times) -> None:
+        async def pass_on(work: Work, exchange: Exchange, _route: Route, pace: Pace) -> None:
+            await self._forwarding.rest(work, exchange, rest, pace)
+
+        try:
+            await self._exchange(work, call, None, times, pass_on)
+        except BackendError as error:
+            if work.forwarded or work.status is None or not 400 <= work.status < 500:
+                raise
+            work.status = None
+            raise StreamDiverged("the model server does not take the text so far as a prompt") from error
+
+    def _continuation(self, work: Work) -> Continuation:
+        call = call_on(work.call, work.model or "")
+        if work.sent is None:
+            raise StreamDiverged
+        return Continuation(INFERENCE_ROUTES[call.path.partition("?")[0]], call, work.sent)
+
+    async def _prefix(self, work: Work, rest: Continuation) -> str:
+        """What stands before the text when the model reads it.
+
+        Raises:
+            StreamDiverged: the model server does not show it.
+        """
+        plain = await self._rendered(rest.rendering(answered=False))
+        answered = await self._rendered(rest.rendering(answered=True)) if rest.has_thought else None
+        lead = self._knowledge(work).lead
+        if plain is None or lead is None:
+            raise StreamDiverged("the model server does not show how the prompt is rendered")
+        return rest.prefix(lead, plain, answered)
+
+    async def _rendered(self, call: BackendCall) -> str | None:
+        """The rendering that the model server shows, None where it shows none. Raises HearthError where it cannot be asked."""
+        exchange = await self._backend.open(call)
+        try:
+            parts, size = list[bytes](), 0
+            while (chunks := await exchange.take()) and size <= MOST_RENDERED_BYTES:
+                parts.extend(chunks)
+                size += sum(map(len, chunks))
+        finally:
+            exchange.close()
+        return rendered_in(b"".join(parts)) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else None
+
+    async def _paused(self, work: Work) -> int:
+        """An attempt was stopped to go on later: see how its prompt is rendered as long as its model is there.
+
+        Returns how many tokens of its answer the next attempt only has to read.
+        """
+        work.pausing = False
+        work.spend(self._clock.monotonic())
+        if Way.CONTINUE not in self._ways(work):
+            return 0
+        try:
+            rest = self._continuation(work)
+        except StreamDiverged:
+            return 0
+        with suppress(HearthError, TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(RENDER_LAST_S):
+                work.rendering = hash(await self._prefix(work, rest))
+        return rest.tokens
+
+    def _can_resume(self, work: Work) -> bool:
+        ways = self._ways(work) if work.resumable else ()
+        if Way.REPLAY in ways or not ways:
+            return bool(ways)
+        try:
+            self._continuation(work)
+        except StreamDiverged:
+            return False
+        return True
+
+    def _ways(self, work: Work, *, same_load: bool = True) -> Several[Way]:
+        """How its stream can go on, best first."""
+        known = self._knowledge(work)
+        model = self._fingerprint_of(work.model or "").partition(" ")[0]
+        if work.fingerprint.partition(" ")[0] != model:
+            return ()
+        can = {Way.REPLAY: same_load and known.replays, Way.CONTINUE: known.lead is not None}
+        return [way for way in work.item.ways if can[way]]
+
+    def _knowledge(self, work: Work) -> _Knowledge:
+        return self._known.setdefault(work.fingerprint, _Knowledge())
+
+    def _is_unknown(self, work: Work) -> bool:
+        """Nobody has asked yet whether this model's answers can be continued."""
+        if Way.CONTINUE not in work.item.ways:
+            return False
+        known = self._known.get(self._fingerprint_of(work.model or ""))
+        return known is None or not known.asked
+
+    async def _find_out(self, work: Work) -> None:
+        """Ask how the model's prompts are rendered: once for a model as it is loaded, before its first stream."""
+        model, load = work.model or "", load_options_in(call_on(work.call, work.model or "").body)
+        try:
+            async with asyncio.timeout(RENDER_S):
+                plain = await self._rendered(template_probe(model, load, answered=False))
+                answered = None if plain is None else await self._rendered(template_probe(model, load, answered=True))
+        except TimeoutError:
+            plain = answered = None
+        except HearthError:
+            return
+        known = self._known.setdefault(self._fingerprint_of(model), _Knowledge())
+        known.asked, known.lead = True, None if plain is None else lead_in(plain, answered or "")
 
     async def aclose(self) -> None:
         """Stop everything and wait until it has stopped."""

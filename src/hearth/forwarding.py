@@ -14,6 +14,7 @@ from typing import Self
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings
+from hearth.dialects.continuing import Continuation
 from hearth.dialects.framing import Ending, StreamTail, read_whole
 from hearth.dialects.ollama import error_text, runner_died
 from hearth.dialects.replay import Replay, Sent
@@ -21,8 +22,8 @@ from hearth.dialects.routes import Route
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtocolError, CallerGone, StreamDiverged
 from hearth.ports import Exchange
 from hearth.reply import ReplyHead
-from hearth.scheduling.inputs import FirstByte, Input, Outgrown
-from hearth.types import MIB
+from hearth.scheduling.inputs import FirstByte, Input, Unresumable
+from hearth.types import MIB, Way
 from hearth.work import Work
 
 HELD_UP_S = 0.1
@@ -79,7 +80,7 @@ class Forwarding:
             BackendGone: truncated.
             CallerGone: the caller has stopped reading.
         """
-        if work.item.replayable:
+        if work.item.ways:
             work.sent = Sent(limit_bytes=int(self._settings().scheduling.replay_limit_mib * MIB))
         tail = StreamTail(route)
 
@@ -112,6 +113,7 @@ class Forwarding:
         if work.sent is None:
             raise StreamDiverged
         tail, replay, seen = StreamTail(route), Replay(route, work.sent), False
+        work.resumed, work.again_tokens = Way.REPLAY, work.sent.frames(route)
         while chunks := await exchange.take():
             pace.progressed = True
             if not seen:
@@ -119,25 +121,47 @@ class Forwarding:
                 self._first_byte(work, forwarded=False)
             for chunk in chunks:
                 tail.feed(chunk)
-                self._continue(work, replay, replay.feed(chunk))
+                passed = replay.feed(chunk)
+                work.verified_chars = replay.verified_chars
+                self._continue(work, passed)
             await self._reader_catches_up(work, pace)
         ending = tail.ending()
         if ending.complete:
-            self._continue(work, replay, replay.finish())
+            self._continue(work, replay.finish())
         self._finish(work, ending)
 
-    def _continue(self, work: Work, replay: Replay, chunk: bytes) -> None:
+    async def rest(self, work: Work, exchange: Exchange, rest: Continuation, pace: Pace) -> None:
+        """Pass on what the model says after the text that its caller has.
+
+        Raises:
+            StreamDiverged: it does not go on from there; nothing was passed on.
+            BackendError: the model server has ended it with an error.
+            BackendGone, CallerGone: as for `stream`.
+        """
+        work.resumed, work.again_tokens = Way.CONTINUE, rest.tokens
+        seen = False
+        while chunks := await exchange.take():
+            pace.progressed = True
+            if not seen:
+                seen = True
+                self._first_byte(work, forwarded=False)
+            for chunk in chunks:
+                self._continue(work, rest.feed(chunk))
+            await self._reader_catches_up(work, pace)
+        self._continue(work, rest.finish(work.spent, self._clock.wall()))
+        self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))
+
+    def _continue(self, work: Work, chunk: bytes) -> None:
         if not chunk:
             return
         if not work.forwarded:
-            work.verified_chars = replay.verified_chars
             self._first_byte(work, forwarded=True)
         self._pass_on(work, (chunk,))
 
     def _pass_on(self, work: Work, chunks: tuple[bytes, ...]) -> None:
         work.reply.push_all(chunks)
         if work.sent is not None and work.sent.feed(b"".join(chunks)):
-            self._post(Outgrown(sequence=work.item.sequence, attempt=work.attempt))
+            self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt))
 
     def _finish(self, work: Work, ending: Ending) -> None:
         work.sent = None

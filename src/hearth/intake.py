@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hearth.errors import Draining, ShuttingDown
 from hearth.events import Event
 from hearth.reply import Reply
-from hearth.types import Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, WorkKind, value
+from hearth.types import Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, Way, WorkKind, value
 from hearth.work import Call
 
 DRAIN_RETRY_S = 30.0
@@ -38,7 +38,7 @@ class NewItem:
     kind: WorkKind = WorkKind.GENERATE
     dialect: Dialect = Dialect.OLLAMA
     streaming: bool = False
-    replayable: bool = False
+    ways: tuple[Way, ...] = ()
     prompt_tokens: int = 0
     max_tokens: int | None = None
     inputs: int = 1
@@ -145,7 +145,7 @@ def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> 
         kind=new.kind,
         dialect=new.dialect,
         streaming=new.streaming,
-        replayable=new.replayable,
+        ways=new.ways,
         prompt_tokens=new.prompt_tokens,
         max_tokens=new.max_tokens,
         expires_at=now + max_wait_s if max_wait_s > 0 and not new.durable else None,

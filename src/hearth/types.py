@@ -94,6 +94,15 @@ class WorkKind(StrEnum):
     """Answered by the gateway: residency is its own business."""
 
 
+class Way(StrEnum):
+    """How a stream that was interrupted goes on."""
+
+    CONTINUE = "continued"
+    """The rest of its text is asked for."""
+    REPLAY = "replayed"
+    """The whole is run again and compared with what was sent."""
+
+
 class Outcome(StrEnum):
     """The one terminal state of an item."""
 
@@ -112,7 +121,7 @@ class QueueItem:
         streaming: True when bytes reach the caller before the generation ends.
         prompt_tokens: estimated size of the prompt.
         max_tokens: the caller's own output limit, None where it gave none.
-        replayable: a stream of it that was interrupted can be resumed by verified replay.
+        ways: how a stream of it that was interrupted can go on, best first; empty for not at all.
         expires_at: the instant after which a still waiting item is given up, None for never.
         inputs: callers' requests that it answers; more than one where embedding calls were joined.
         chain_id: what ties several items to one piece of work; None for an item on its own.
@@ -130,7 +139,7 @@ class QueueItem:
     kind: WorkKind = WorkKind.GENERATE
     dialect: Dialect = Dialect.OLLAMA
     streaming: bool = False
-    replayable: bool = False
+    ways: tuple[Way, ...] = ()
     prompt_tokens: int = 0
     max_tokens: int | None = None
     expires_at: float | None = None

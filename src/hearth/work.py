@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypedDict
 
+from hearth.dialects.continuing import NO_TIME, Spent
 from hearth.dialects.replay import Sent
 from hearth.errors import HearthError
 from hearth.events import Event
 from hearth.reply import Reply
-from hearth.types import NO_USAGE, BackendCall, Lane, Outcome, QueueItem, RequestId, Sequence, Usage
+from hearth.types import NO_USAGE, BackendCall, Lane, Outcome, QueueItem, RequestId, Sequence, Usage, Way
 
 Call: TypeAlias = BackendCall | Callable[[str], BackendCall]
 """A backend call, or what makes it on the model that was chosen."""
@@ -52,7 +53,12 @@ class Work:
         dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
         forwarded: the caller has been given bytes of the current attempt.
         sent: what the caller has been given of a stream that may be interrupted, over all attempts; None for others.
-        verified_chars: characters that a replay has reproduced before it went on; None without one.
+        spent: seconds that interrupted attempts took of which the caller has text.
+        resumed: how the current attempt goes on with what was sent; None where it does not.
+        again_tokens, verified_chars: what of the text so far it had to read or to write again, and what it was compared with.
+        pausing: its attempt is to stop and to go on later.
+        diverged: the current attempt has replayed something else before it went on in another way.
+        rendering: a hash of the prompt as the model server rendered it when the stream was interrupted; None where that is not known.
         fingerprint: what the first attempt ran on; a replay on anything else would prove nothing.
         swap_s: seconds of its wait spent bringing in its model.
         status: HTTP status of the backend's answer.
@@ -74,7 +80,13 @@ class Work:
     forwarded: bool = False
     sent: Sent | None = None
     fingerprint: str = ""
-    verified_chars: int | None = None
+    spent: Spent = NO_TIME
+    resumed: Way | None = None
+    again_tokens: int = 0
+    verified_chars: int = 0
+    diverged: bool = False
+    pausing: bool = False
+    rendering: int | None = None
     status: int | None = None
     usage: Usage = NO_USAGE
     error: HearthError | None = None
@@ -95,7 +107,7 @@ class Work:
 
     @property
     def resumable(self) -> bool:
-        """Its stream can go on after an interruption."""
+        """What its caller has been given is still known."""
         return self.sent is not None and self.sent.replayable
 
     def begin_attempt(self, attempt: int, model: str, now: float) -> None:
@@ -105,7 +117,7 @@ class Work:
         self.dispatched_at = now
         self.first_byte_at = None
         self.forwarded = False
-        self.verified_chars = None
+        self._resume_anew()
         self.status = None
         self.error = None
         self.usage = NO_USAGE
@@ -115,7 +127,22 @@ class Work:
         self.dispatched_at = None
         self.first_byte_at = None
         self.forwarded = False
-        self.verified_chars = None
+        self._resume_anew()
+
+    def _resume_anew(self) -> None:
+        self.resumed, self.again_tokens, self.verified_chars, self.diverged = None, 0, 0, False
+
+    def spend(self, now: float) -> None:
+        """The current attempt is interrupted: what it took counts for the answer, of which the caller has a part."""
+        if self.dispatched_at is None or not self.forwarded:
+            return
+        first_at = now if self.first_byte_at is None else self.first_byte_at
+        before = self.spent
+        self.spent = Spent(
+            total_s=before.total_s + now - self.dispatched_at,
+            prompt_s=before.prompt_s + first_at - self.dispatched_at,
+            decode_s=before.decode_s + now - first_at,
+        )
 
     def end(self, outcome: Outcome) -> bool:
         """Set the terminal state; False when it had one already."""

@@ -14,7 +14,7 @@ from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
 from hearth.queue import NewItem
 from hearth.reply import Reply, ReplyHead
-from hearth.types import Dialect, Lane, WorkKind
+from hearth.types import Dialect, Lane, Way, WorkKind
 from tests.api.house import ADMIN_KEY, LOW_KEY, NDJSON, FakeGateway, ask, begins_and_breaks
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
@@ -67,7 +67,7 @@ async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed(pa
     bodies = [json.loads(call.body) for call in gateway.worker.calls]
     seeds = {(body[place] if place else body)["seed"] for body in bodies}
     assert len(seeds) == 2
-    assert all(new.replayable for new in gateway.worker.submitted)
+    assert all(new.ways == (Way.CONTINUE, Way.REPLAY) for new in gateway.worker.submitted)
 
 
 async def test_a_seed_of_the_callers_own_is_left_alone(gateway, app):
@@ -75,14 +75,14 @@ async def test_a_seed_of_the_callers_own_is_left_alone(gateway, app):
     got = await ask(app, "POST", "/api/chat", body, content_type="application/json")
     assert gateway.worker.calls[0].body == body
     assert "x-hearth-rewrote" not in got.headers
-    assert gateway.worker.submitted[0].replayable
+    assert gateway.worker.submitted[0].ways == (Way.REPLAY, Way.CONTINUE)
 
 
 async def test_streams_that_are_to_finish_are_given_no_seed():
     gateway = FakeGateway(scheduling=SchedulingSettings(started_streams=StartedStreams.FINISH))
     got = await ask(gateway.app(), "POST", "/api/chat", CHAT)
     assert "x-hearth-rewrote" not in got.headers
-    assert not gateway.worker.submitted[0].replayable
+    assert gateway.worker.submitted[0].ways == ()
 
 
 async def test_chunks_that_pile_up_for_a_slow_caller_are_not_joined(gateway, app):

@@ -16,7 +16,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
-from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.types import Lane, Outcome, RequestId, Sequence, Way
 from tests.observability import samples
 
 HOME, CODER = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b"
@@ -40,8 +40,9 @@ def interrupted(who: str = "editor-1", *, at: float = 0.0, ran_s: float = 1.0) -
     return ItemInterrupted(at=at, attempt=1, interrupt_count=1, ran_s=ran_s, **_item(who, Lane.EXTERNAL, CODER))
 
 
-def resumed(who: str = "editor-1", *, at: float = 0.0, verified_chars: int = 120, catch_up_s: float = 0.4) -> ItemResumed:
-    return ItemResumed(at=at, attempt=2, verified_chars=verified_chars, catch_up_s=catch_up_s, **_item(who, Lane.EXTERNAL, CODER))
+def resumed(who: str = "editor-1", *, at: float = 0.0, again_tokens: int = 120, catch_up_s: float = 0.4) -> ItemResumed:
+    item = _item(who, Lane.EXTERNAL, CODER)
+    return ItemResumed(at=at, attempt=2, how=Way.CONTINUE, again_tokens=again_tokens, verified_chars=0, catch_up_s=catch_up_s, **item)
 
 
 def protected(who: str = "editor-1", *, at: float = 0.0) -> ItemProtected:

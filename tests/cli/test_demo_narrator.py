@@ -57,9 +57,7 @@ def test_a_second_try_is_told_and_an_immediate_start_is_not():
 
 
 def test_a_resumed_stream_goes_on_where_it_stopped():
-    assert told(resumed(verified_chars=120, catch_up_s=0.4)) == [
-        "0.0 s editor goes on where it stopped: 120 characters repeated and compared in 0.4 s"
-    ]
+    assert told(resumed(again_tokens=120, catch_up_s=0.4)) == ["0.0 s editor goes on where it stopped: 120 tokens read again in 0.4 s"]
 
 
 def test_a_swap_is_told_with_both_models_and_its_time_here_and_on_a_real_card():

@@ -20,6 +20,7 @@ ROUTES = [
     "/v1/responses",
 ]
 TEXT_ONLY = frozenset({"/api/generate", "/v1/completions"})
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 Part = tuple[str, str]
 """`thinking` or `content` with its text; `call` with `[name, arguments]` as JSON."""
 
@@ -190,7 +191,7 @@ def _anthropic(answer: Answer, run: Run) -> Iterator[bytes]:
             yield _event({"type": "content_block_delta", "index": index, "delta": delta})
         yield _event({"type": "content_block_stop", "index": index})
     usage: JsonObject = {"input_tokens": run.prompt_tokens, "output_tokens": 6}
-    yield _event({"type": "message_delta", "delta": {"stop_reason": answer.reason}, "usage": usage})
+    yield _event({"type": "message_delta", "delta": {"stop_reason": STOP_REASONS[answer.reason]}, "usage": usage})
     yield _event({"type": "message_stop"})
 
 
@@ -246,13 +247,20 @@ def _response_item(write: _ResponseWriter, index: int, kind: str, text: str) -> 
     else:
         said = text
         part: JsonObject = {"annotations": [], "logprobs": [], "text": text, "type": "output_text"}
-        item = {"content": [part], "id": f"msg_{write.run.digits()}", "role": "assistant", "type": "message"}
+        item = {"content": [part], "id": f"msg_{write.run.digits()}", "role": "assistant", "status": "completed", "type": "message"}
         begun = {**item, "content": []}
-        delta, done = "output_text", {"text": text}
+        begun["status"] = "in_progress"
+        delta, done = "output_text", {"logprobs": [], "text": text}
     place: dict[str, Any] = {"item_id": item["id"], "output_index": index}
     frames = [write.event("output_item.added", item=begun, output_index=index)]
-    frames += [write.event(f"{delta}.delta", delta=piece, logprobs=[], **place) for piece in write.run.cut(said)]
+    more: dict[str, Any] = {}
+    if delta == "output_text":
+        place["content_index"], more = 0, {"logprobs": []}
+        frames.append(write.event("content_part.added", part={**part, "text": ""}, **place))
+    frames += [write.event(f"{delta}.delta", delta=piece, **more, **place) for piece in write.run.cut(said)]
     frames.append(write.event(f"{delta}.done", **done, **place))
+    if delta == "output_text":
+        frames.append(write.event("content_part.done", part=part, **place))
     frames.append(write.event("output_item.done", item=item, output_index=index))
     return frames, item
 

@@ -20,7 +20,7 @@ from hearth.intake import Ticket
 from hearth.job_types import NewJob
 from hearth.jobs.requests import body_of
 from hearth.queue import LLMQueueWorker
-from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, canonical_model
+from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, Way, canonical_model
 from tests.support.ollama_wire import Service, is_embedding, vector_of
 
 _CANARY = re.compile(rb"canary(\d+)x")
@@ -51,6 +51,7 @@ class Ask:
     changeable: bool = False
     patience_s: float | None = None
     runs: int = 0
+    continued: bool = False
     ticket: Ticket | None = None
     sequence: int = 0
     request_id: str = ""
@@ -98,23 +99,37 @@ class Ask:
     def text_of_run(self, run: int) -> str:
         return "".join(self.words_of_run(run)) if not self.embeds else self.text
 
-    def next_service(self) -> Service:
-        """How the model server serves the next run."""
+    def next_service(self, call: BackendCall) -> Service:
+        """How the model server serves the next run, or says the rest of one from the text so far."""
+        asked = json.loads(call.body or b"{}")
+        if asked.get("raw"):
+            return self._rest(asked["prompt"].rpartition("<assistant>")[2])
         self.runs += 1
         words = self.words_of_run(self.runs)
         tokens = self.prompt_tokens if self.embeds else 10
         return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=words, prompt_tokens=tokens)
 
+    def _rest(self, known: str) -> Service:
+        said = [self.words_of_run(run) for run in range(self.runs, 0, -1) if self.text_of_run(run).startswith(known)]
+        assert said, f"request {self.number} is to go on from {known!r}, which nobody has said"
+        self.continued = True
+        words, spoken = said[0], 0
+        while words and len(words[0]) <= len(known) - spoken:
+            spoken += len(words[0])
+            words = words[1:]
+        rest = (words[0][len(known) - spoken :], *words[1:]) if words else ()
+        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=rest, prompt_tokens=30)
+
     def wanted(self, settings: Settings) -> Wanted:
         """As the route reads it."""
         route = INFERENCE_ROUTES[self.path]
         envelope = read_envelope(route, json.dumps(self.body()).encode(), lambda _: LoadOptions())
-        body, replayable = envelope.body, False
+        body, ways = envelope.body, tuple[Way, ...]()
         if self.stream:
             known = seeded(route, body, self.number)
-            body, replayable = known.body, known.repeatable
+            body, ways = known.body, known.ways(only_replay=self.number % 2 == 0, continue_diverged=True)
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
-        return Wanted(envelope=envelope, model=self.model, call=call, replayable=replayable)
+        return Wanted(envelope=envelope, model=self.model, call=call, ways=ways)
 
     def body(self) -> dict[str, object]:
         if self.embeds:

@@ -38,8 +38,8 @@ SHELL = (
     Mutant(
         what="a replay is not compared",
         module="forwarding",
-        old="self._continue(work, replay, replay.feed(chunk))",
-        new="self._continue(work, replay, chunk)",
+        old="self._continue(work, passed)",
+        new="self._continue(work, chunk)",
     ),
     Mutant(
         what="what was sent is not remembered",

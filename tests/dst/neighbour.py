@@ -63,6 +63,14 @@ class SharedOllama(FakeOllama):
             return self._beside(record, model)
         return super()._occupy(record, model)
 
+    def _read(self, model: str, at: float) -> None:
+        """Ollama loads a model also for a question, where the gateway cannot know yet that it is gone."""
+        if self.gpu.place(model) is None and model in self.believed():
+            if self._make_room(model, spare=lambda _: False):
+                self.appear(model)
+            return
+        super()._read(model, at)
+
     def _beside(self, record: CallRecord, model: str) -> Callable[[], None]:
         """Ollama has the call wait until there is room; here it takes none, and its model is gone when it ends."""
         self.gpu._occupants[model] = Occupant(place=Place.LOADED, context_tokens=self.gpu.models[model].context_tokens)

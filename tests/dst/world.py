@@ -102,7 +102,7 @@ class World:
         return frozenset(self.life.gateway.worker.scheduler.state.residency.residents) if self.lives else frozenset()
 
     def _service(self, call: BackendCall) -> Service:
-        one, *others = [self.asks[number].next_service() for number in askers_of(call.body)]
+        one, *others = [self.asks[number].next_service(call) for number in askers_of(call.body)]
         if not others:
             return one
         longest_s = max(one.service_s, *(other.service_s for other in others))

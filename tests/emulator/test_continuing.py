@@ -37,7 +37,7 @@ def test_a_reply_from_which_a_letter_is_missing_goes_on_as_another_one() -> None
 async def test_a_warm_cache_says_something_else_where_the_quirk_is_on_and_a_cold_one_the_same(
     start_emulator: StartEmulator, session
 ) -> None:
-    emulator, url = await start_emulator([model("a")], quirks=frozenset({parse_quirk("cache-drift=1")}))
+    _, url = await start_emulator([model("a")], quirks=frozenset({parse_quirk("cache-drift=1")}))
     caller = Caller(session, url)
     ask = {"model": "a", "prompt": "hello", "stream": False, "options": {"seed": 3, "num_predict": 30}}
     cold, warm, still_warm = [(await caller.post("/api/generate", **ask))["response"] for _ in range(3)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from hearth import events
 from hearth.events import BackendWentDown, Event, ItemEnded, ItemEvent, ItemInterrupted, JobEvent, RequestRejected
-from hearth.types import Lane, Outcome, RequestId, Sequence
+from hearth.types import Lane, Outcome, RequestId, Sequence, Way
 
 
 def all_kinds() -> list[type[Event]]:
@@ -31,7 +31,7 @@ def _value(hint: object, text: str) -> object:
         return (text, text)
     if type(None) in options:
         return _value(options[0], text)
-    known = {str: text, int: 3, float: 1.25, bool: True, Lane: Lane.EXTERNAL, Outcome: Outcome.COMPLETED}
+    known = {str: text, int: 3, float: 1.25, bool: True, Lane: Lane.EXTERNAL, Outcome: Outcome.COMPLETED, Way: Way.REPLAY}
     return known[typing.cast("type", hint)]
 
 

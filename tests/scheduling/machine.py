@@ -103,10 +103,8 @@ class House(RuleBasedStateMachine):
     @rule(model=MODEL, lane=st.sampled_from(Lane), priority=st.sampled_from(Priority), wait=st.sampled_from((None, None, None, 15.0)))
     def arrive(self, model: str | None, lane: Lane, priority: Priority, wait: float | None) -> None:
         self.accepted += 1
-        limit, replayable, tokens = (60 if self.accepted % 3 else None), self.accepted % 2 == 0, 100 * (self.accepted % 5)
-        self.house.arrive(
-            model, lane=lane, priority=priority, max_wait_s=wait, max_tokens=limit, replayable=replayable, prompt_tokens=tokens
-        )
+        limit, resumable, tokens = (60 if self.accepted % 3 else None), self.accepted % 2 == 0, 100 * (self.accepted % 5)
+        self.house.arrive(model, lane=lane, priority=priority, max_wait_s=wait, max_tokens=limit, resumable=resumable, prompt_tokens=tokens)
 
     @rule(models=st.lists(MODEL, min_size=2, max_size=5), internal=st.booleans())
     def several_arrive(self, models: list[str | None], internal: bool) -> None:
@@ -141,7 +139,7 @@ class House(RuleBasedStateMachine):
     @rule(pick=PICK)
     def a_stream_outgrows_what_is_kept(self, pick: int) -> None:
         sequence = self._open()[pick % len(self.house.running)]
-        self.house.tell(inputs.Outgrown(sequence=Sequence(sequence), attempt=self.house.running[sequence]))
+        self.house.tell(inputs.Unresumable(sequence=Sequence(sequence), attempt=self.house.running[sequence]))
 
     @precondition(lambda self: self.house.running)
     @rule(pick=PICK)

@@ -29,7 +29,7 @@ from hearth.scheduling.inputs import Input
 from hearth.scheduling.invariants import DecisionChecker
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.waiting import Entry
-from hearth.types import Band, Lane, Priority, QueueItem, RequestId, Sequence, Usage
+from hearth.types import Band, Lane, Priority, QueueItem, RequestId, Sequence, Usage, Way
 
 MODELS = ("a", "b", "c")
 SIZES_GB = {"a": 10.0, "b": 10.0, "c": 18.0, "d": 99.0}
@@ -127,7 +127,7 @@ class Schedule:
             task_type="small" if rng.random() < 0.2 else None,
             prompt_tokens=rng.choice(PROMPTS),
             max_tokens=rng.choice((10, 400)),
-            replayable=rng.random() < 0.5,
+            ways=(Way.REPLAY,) if rng.random() < 0.5 else (),
         )
         refused = self.never_fits(item)
         self.tell(inputs.Arrived(item=item))

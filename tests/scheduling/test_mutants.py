@@ -17,10 +17,8 @@ MUTANTS = (
         new="key > self.head.key",
     ),
     Mutant(what="a seen stream is stopped", module="preemption", old="and (not entry.forwarded or resumable(state, entry))", new=""),
-    Mutant(
-        what="every stream counts as resumable", module="preemption", old="return replaying and entry.item.replayable and", new="return"
-    ),
-    Mutant(what="an outgrown stream is stopped", module="preemption", old=" and not entry.outgrown", new=""),
+    Mutant(what="every stream counts as resumable", module="preemption", old="not finishing and bool(entry.item.ways) and", new=""),
+    Mutant(what="an outgrown stream is stopped", module="preemption", old=" and not entry.unresumable", new=""),
     Mutant(what="a stream is cut without waiting", module="preemption", old="return now >= until", new="return True"),
     Mutant(what="a cut item is put back", module="facts", old="entry.cancelled or entry.cut:", new="entry.cancelled:"),
     Mutant(what="protection comes one late", module="preemption", old="entry.lost_loads >=", new="entry.lost_loads >"),

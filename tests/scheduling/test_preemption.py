@@ -18,10 +18,10 @@ def busy(*, parallel: int = 1) -> Shell:
     return house
 
 
-def stream(scheduling: SchedulingSettings | None = None, *, replayable: bool = False, parallel: int = 1) -> Shell:
+def stream(scheduling: SchedulingSettings | None = None, *, resumable: bool = False, parallel: int = 1) -> Shell:
     """One external stream runs on a, and its caller has seen bytes."""
     house = Shell(house_settings(scheduling=scheduling, parallel=parallel), resident=("a",))
-    first = house.arrive("a", replayable=replayable)
+    first = house.arrive("a", resumable=resumable)
     house.first_byte(first, forwarded=True)
     return house
 
@@ -40,7 +40,7 @@ def test_a_stream_that_cannot_be_resumed_is_not_stopped_at_once():
 
 
 def test_a_stream_that_can_be_resumed_is_stopped_though_its_caller_has_seen_bytes():
-    house = stream(replayable=True)
+    house = stream(resumable=True)
     urgent = house.internal("a")
     assert house.said == ["preempt 1"]
     assert house.stop(1) == [f"start {urgent} on a"]
@@ -48,7 +48,7 @@ def test_a_stream_that_can_be_resumed_is_stopped_though_its_caller_has_seen_byte
 
 
 def test_a_resumed_stream_can_be_stopped_again_before_and_after_it_has_caught_up():
-    house = stream(replayable=True)
+    house = stream(resumable=True)
     for seen in (False, True):
         urgent = house.internal("a")
         house.stop(1)
@@ -60,7 +60,7 @@ def test_a_resumed_stream_can_be_stopped_again_before_and_after_it_has_caught_up
 
 
 def test_a_resumed_stream_that_has_sent_nothing_yet_may_be_sent_again():
-    house = stream(replayable=True)
+    house = stream(resumable=True)
     urgent = house.internal("a")
     house.stop(1)
     house.finish(urgent)
@@ -68,16 +68,16 @@ def test_a_resumed_stream_that_has_sent_nothing_yet_may_be_sent_again():
 
 
 def test_a_stream_that_has_outgrown_what_is_kept_is_not_stopped_any_more():
-    house = stream(replayable=True)
-    house.tell(inputs.Outgrown(sequence=Sequence(1), attempt=1))
+    house = stream(resumable=True)
+    house.tell(inputs.Unresumable(sequence=Sequence(1), attempt=1))
     house.internal("a")
     assert house.said == []
 
 
 def test_outgrowing_while_the_order_to_stop_is_on_its_way_lets_the_stream_go_on():
-    house = stream(replayable=True)
+    house = stream(resumable=True)
     urgent = house.internal("a")
-    house.tell(inputs.Outgrown(sequence=Sequence(1), attempt=1))
+    house.tell(inputs.Unresumable(sequence=Sequence(1), attempt=1))
     assert house.state.entries[Sequence(1)].place is Place.RUNNING
     assert house.finish(1) == [f"start {urgent} on a"]
 
@@ -85,15 +85,15 @@ def test_outgrowing_while_the_order_to_stop_is_on_its_way_lets_the_stream_go_on(
 def test_with_finish_a_started_stream_ends_first():
     for unreplayable in UnreplayableStreams:
         rules = SchedulingSettings(started_streams=StartedStreams.FINISH, unreplayable_streams=unreplayable)
-        house = stream(rules, replayable=True)
+        house = stream(rules, resumable=True)
         house.internal("a")
         assert house.said == []
 
 
 def test_only_bytes_that_its_caller_saw_and_that_cannot_be_replayed_let_it_go_on_when_the_order_to_stop_is_on_its_way():
-    for replayable, forwarded, place in ((False, True, Place.RUNNING), (False, False, Place.STOPPING), (True, True, Place.STOPPING)):
+    for resumable, forwarded, place in ((False, True, Place.RUNNING), (False, False, Place.STOPPING), (True, True, Place.STOPPING)):
         house = Shell(resident=("a",))
-        first = house.arrive("a", replayable=replayable)
+        first = house.arrive("a", resumable=resumable)
         house.internal("a")
         assert house.first_byte(first, forwarded=forwarded) == []
         assert house.state.entries[first].place is place
@@ -104,7 +104,7 @@ def test_nothing_that_comes_late_revives_what_was_cut_or_cancelled():
     cut.internal("a")
     cancelled.cancel(1)
     for house in (cut, cancelled):
-        assert house.tell(inputs.Outgrown(sequence=Sequence(1), attempt=1)) == []
+        assert house.tell(inputs.Unresumable(sequence=Sequence(1), attempt=1)) == []
         assert house.state.entries[Sequence(1)].place is Place.STOPPING
 
 

@@ -103,6 +103,11 @@ class FakeGpu:
         if self.in_flight[name] > self.models[name].parallel:
             self._broken(at, f"{self.in_flight[name]} generations on {name}, which serves {self.models[name].parallel}")
 
+    def read(self, name: str, at: float) -> None:
+        """Something is asked of the model that takes no slot."""
+        if self.place(name) is not Place.LOADED:
+            self._broken(at, f"a question to {name}, which is {self.place(name) or 'not loaded'}")
+
     def end(self, name: str) -> None:
         """A generation is over, one way or another."""
         self.in_flight[name] -= 1

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any
 
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
-from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel
+from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel, canonical_model
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
 from tests.support.fake_gpu import FakeGpu, FakeModel, Place
@@ -82,6 +82,12 @@ def _body_of(call: BackendCall) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
+def _name_in(body: dict[str, Any]) -> str | None:
+    """The model that a body names, as it is listed."""
+    name = body.get("model")
+    return canonical_model(name) if isinstance(name, str) and name else name
+
+
 class FakeOllama:
     """`GenerationBackend` and `ModelControl` in one.
 
@@ -99,6 +105,13 @@ class FakeOllama:
     ) -> None:
         self.gpu = FakeGpu(models, capacity_mib=capacity_mib)
         self.calls: list[CallRecord] = []
+        self.renderings: list[CallRecord] = []
+        """Calls that only asked how a prompt is rendered."""
+        self.render: Callable[[str, dict[str, Any], float], wire.Answer | None] = wire.rendering
+        """What is answered to these; None: the server is too old, and says a word."""
+        self.render_s = 0.0
+        self.refuse_next = ""
+        """A service that sets this has its call refused with 400 and this text."""
         self.control: list[ControlRecord] = []
         self.probes: list[ControlRecord] = []
         self._service = service
@@ -175,8 +188,10 @@ class FakeOllama:
 
     async def open(self, call: BackendCall) -> FakeExchange:
         body = _body_of(call)
+        if body.get("_debug_render_only"):
+            return await self._rendered(call, body)
         fault = self._call_faults.popleft() if self._call_faults else None
-        record = self._log(call, body.get("model"))
+        record = self._log(call, _name_in(body))
         if self._down or fault is CallFault.REFUSE:
             record.ending, record.ended_at = Ending.BROKEN, record.opened_at
             await asyncio.sleep(0)
@@ -188,6 +203,26 @@ class FakeOllama:
             exchange.close()
             raise
         return exchange
+
+    async def _rendered(self, call: BackendCall, body: dict[str, Any]) -> FakeExchange:
+        """A prompt takes no slot, but its model has to be there: Ollama would load it."""
+        record = CallRecord(path=call.path, model=_name_in(body), body=call.body, headers=call.headers, opened_at=self._now())
+        self.renderings.append(record)
+        if self._down:
+            await asyncio.sleep(0)
+            raise BackendUnreachable
+        answer = self._refusal(call.path, record.model, None)
+        if answer is None and record.model is not None:
+            self._read(record.model, record.opened_at)
+            answer = self.render(call.path, body, record.opened_at) or wire.answer(call.path, body, Service(), record.opened_at)
+        exchange = FakeExchange(
+            record, answer or wire.error(call.path, 400, "model is required"), (record.opened_at + self.render_s,), lambda: None
+        )
+        await exchange.head()
+        return exchange
+
+    def _read(self, model: str, at: float) -> None:
+        self.gpu.read(model, at)
 
     def _log(self, call: BackendCall, model: str | None) -> CallRecord:
         record = CallRecord(path=call.path, model=model, body=call.body, headers=call.headers, opened_at=self._now())
@@ -202,7 +237,8 @@ class FakeOllama:
         service = self._service(call)
         if fault is CallFault.SLOW:
             service = replace(service, service_s=service.service_s * SLOW_FACTOR)
-        answer = wire.answer(call.path, body, service, record.opened_at)
+        refused, self.refuse_next = self.refuse_next, ""
+        answer = wire.error(call.path, 400, refused) if refused else wire.answer(call.path, body, service, record.opened_at)
         instants = _instants(record.opened_at, service, len(answer.chunks))
         exchange = FakeExchange(record, answer, instants, self._occupy(record, record.model))
         exchange.break_with(CallFault.SILENT if record.model in self._wedged else fault)

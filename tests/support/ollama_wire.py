@@ -17,7 +17,7 @@ from tests.support.virtual_time import WALL_AT_START
 
 NATIVE_JSON = b"application/json; charset=utf-8"
 EMBED_PATHS = frozenset({"/api/embed", "/api/embeddings", "/v1/embeddings"})
-TEXT_PATHS = frozenset({"/api/generate", "/api/chat", "/v1/chat/completions", "/v1/completions", "/v1/messages"})
+TEXT_PATHS = frozenset({"/api/generate", "/api/chat", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"})
 OUT_OF_ORDER = "timed out waiting for llama-server to start"
 RUNNER_DIED = "an error was encountered while running the model: unexpected EOF"
 VERSION = "0.33.0"
@@ -31,12 +31,16 @@ class Service:
         service_s: from the call to its last byte.
         first_byte_s: from the call to its first byte, where it streams (else the answer comes as a whole at the end).
         words: the text, one chunk each.
+        frames: the chunks of a stream as they are, in place of the words.
+        done_reason: of a native stream.
     """
 
     service_s: float = 1.0
     first_byte_s: float = 0.1
     words: tuple[str, ...] = (" alpha", " beta", " gamma")
     prompt_tokens: int = 10
+    frames: tuple[bytes, ...] = ()
+    done_reason: str = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +97,11 @@ def answer(path: str, body: Mapping[str, Any], service: Service, at: float) -> A
     if not _is_streaming(route, body):
         return _json(_whole(route, body, service, at), route)
     if route.startswith("/v1/"):
-        events = _anthropic_events(body, service) if route == "/v1/messages" else _openai_events(route, body, service)
+        events = service.frames or (_anthropic_events(body, service) if route == "/v1/messages" else _openai_events(route, body, service))
         return Answer(status=200, headers=((b"content-type", b"text/event-stream"),), chunks=events)
-    return Answer(status=200, headers=((b"content-type", b"application/x-ndjson"),), chunks=_native_lines(route, body, service, at))
+    return Answer(
+        status=200, headers=((b"content-type", b"application/x-ndjson"),), chunks=service.frames or _native_lines(route, body, service, at)
+    )
 
 
 def error(path: str, status: int, text: str) -> Answer:
@@ -152,7 +158,17 @@ def _timings(service: Service) -> dict[str, int]:
 def _native_lines(route: str, body: Mapping[str, Any], service: Service, at: float) -> tuple[bytes, ...]:
     head = {"model": body["model"], "created_at": _created(at)}
     said = [_line({**head, **_said(route, word), "done": False}) for word in service.words]
-    return (*said, _line({**head, **_said(route, ""), "done": True, "done_reason": "stop", **_timings(service)}))
+    return (*said, _line({**head, **_said(route, ""), "done": True, "done_reason": service.done_reason, **_timings(service)}))
+
+
+def rendering(path: str, body: Mapping[str, Any], at: float) -> Answer:
+    """The prompt that a body becomes, for `_debug_render_only`: each turn with its role, then the assistant's."""
+    turns = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
+    thought = "".join(f"<think>{turn['thinking']}</think>" for turn in turns if turn.get("thinking"))
+    prompt = "".join(f"<{turn['role']}>{thought if turn['role'] == 'assistant' else ''}{turn['content']}" for turn in turns) + "<assistant>"
+    said = {"message": {"role": "", "content": ""}} if path == "/api/chat" else {"response": ""}
+    shown = {"_debug_info": {"rendered_template": body["prompt"] if body.get("raw") else prompt}}
+    return _json({"model": body["model"], "created_at": _created(at), **said, "done": False, **shown}, path)
 
 
 def _whole(route: str, body: Mapping[str, Any], service: Service, at: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.invariants import DecisionChecker
 from hearth.scheduling.state import State
-from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, Way, WorkKind
 
 __all__ = ["Shell", "house_settings", "words"]
 
@@ -174,7 +174,7 @@ class Shell:
         max_wait_s: float | None = None,
         prompt_tokens: int = 0,
         max_tokens: int | None = None,
-        replayable: bool = False,
+        resumable: bool = False,
         kind: WorkKind = WorkKind.GENERATE,
         task_type: str | None = None,
         caller: str = "test",
@@ -191,7 +191,7 @@ class Shell:
             arrived_at=self.now,
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
-            replayable=replayable,
+            ways=(Way.REPLAY,) if resumable else (),
             kind=kind,
             task_type=task_type,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,

@@ -16,7 +16,7 @@ import pytest
 
 from hearth.config.settings import ServerSettings, StartedStreams
 from hearth.events import ItemEnded, ItemInterrupted
-from hearth.types import Outcome
+from hearth.types import Outcome, Way
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.emulator.waiting import until
@@ -250,7 +250,7 @@ def test_ten_thousand_preemptions_and_cancels_leave_nothing_behind(seed: int):
 
 async def preempted_and_left(house: House, dice: random.Random) -> None:
     """An external stream is interrupted, and one of the two callers, or both, leave: running, waiting, stopping or being replayed."""
-    external = house.worker.submit(replace(new_item("a", stream=True), replayable=dice.random() < 0.8))
+    external = house.worker.submit(replace(new_item("a", stream=True), ways=(Way.REPLAY,) if dice.random() < 0.8 else ()))
     await asyncio.sleep(dice.choice((0.0, 0.05, 0.1, 0.4, 0.7)))
     internal = house.internal("a", stream=dice.random() < 0.5)
     for ticket in dice.sample((external, internal), k=dice.choice((1, 2))):

@@ -87,7 +87,7 @@ def _protected(event: ItemProtected) -> tuple[Alert, ...]:
 
 
 def _diverged(event: ItemDiverged) -> tuple[Alert, ...]:
-    text = f"{shown(event.model or 'A model')} answered {shown(event.caller)} differently when it was run again after an interruption;"
+    text = f"An answer of {shown(event.model or 'a model')} to {shown(event.caller)} could not go on after an interruption;"
     return (Alert(type=AlertType.REPLAY_DIVERGED, subject=event.caller, at=event.at, text=f"{text} the caller got a retryable error."),)
 
 

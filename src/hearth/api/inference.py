@@ -18,14 +18,14 @@ from hearth.api.stand_ins import StandIns
 from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Bodies, Body, Visit
 from hearth.clock import new_seed
-from hearth.config.settings import Settings, StartedStreams, load_options
+from hearth.config.settings import OnDivergence, Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.ollama import empty_reply
 from hearth.dialects.quirks import on_model
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.gateway import Gateway
-from hearth.types import BackendCall, WorkKind
+from hearth.types import BackendCall, Way, WorkKind
 
 NameOf: TypeAlias = Callable[[str], str | None]
 _NATIVE_STREAM = (b"content-type", b"application/x-ndjson")
@@ -57,7 +57,7 @@ class Inference:
         settings = self._gateway.config.settings
         if route.kind is not WorkKind.EMBED or self._gateway.embeddings is None:  # there it may join another call
             body.check_ahead()
-        envelope, replayable = await self._read(route, body, identity, settings)
+        envelope, ways = await self._read(route, body, identity, settings)
         body.hold(len(envelope.body))
         if envelope.kind is WorkKind.UNLOAD or (envelope.kind is WorkKind.GENERATE and envelope.max_tokens == 0):
             check_model(identity, envelope.model)
@@ -68,22 +68,20 @@ class Inference:
             await self._answer_empty(visit, route, envelope)
             return None
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
-        ticket = await submit(
-            self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call, replayable=replayable)
-        )
+        ticket = await submit(self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call, ways=ways))
         self._stand_ins.note(envelope)
         relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
         return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed)
 
-    async def _read(self, route: Route, body: Body, identity: Identity, settings: Settings) -> tuple[Envelope, bool]:
+    async def _read(self, route: Route, body: Body, identity: Identity, settings: Settings) -> tuple[Envelope, tuple[Way, ...]]:
         read = partial(_read, route, settings=settings, name_of=self._gateway.name_of)
         content = await body.read()
-        envelope, replayable = await body.parsed(read, content)
+        envelope, ways = await body.parsed(read, content)
         stand_in = await self._stand_ins.instead_of(identity, envelope)
         if stand_in is None:
-            return envelope, replayable
-        moved, replayable = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
-        return replace(moved, rewritten=(*moved.rewritten, "model")), replayable
+            return envelope, ways
+        moved, ways = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
+        return replace(moved, rewritten=(*moved.rewritten, "model")), ways
 
     async def _answer_empty(self, visit: Visit, route: Route, envelope: Envelope) -> None:
         """What Ollama says after an unload; and where no token is wanted, for which it would generate until it repeats itself."""
@@ -95,13 +93,15 @@ class Inference:
         await visit.answer.whole(200, (kind, (b"x-request-id", visit.request_id.encode("ascii"))), body)
 
 
-def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> tuple[Envelope, bool]:
-    """The envelope, and whether an interrupted stream of it can be resumed: that takes a request that repeats itself."""
+def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> tuple[Envelope, tuple[Way, ...]]:
+    """The envelope, and how an interrupted stream of it can go on."""
     strip = settings.clients.strip_attribution
     envelope = read_envelope(route, body, partial(load_options, settings, name_of=name_of), strip_attribution=strip)
-    if not envelope.streaming or settings.scheduling.started_streams is not StartedStreams.REPLAY:
-        return envelope, False
+    scheduling = settings.scheduling
+    if not envelope.streaming or scheduling.started_streams is StartedStreams.FINISH:
+        return envelope, ()
     known = seeded(route, envelope.body, new_seed())
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
-    return envelope, known.repeatable
+    only_replay = scheduling.started_streams is StartedStreams.REPLAY
+    return envelope, known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence is OnDivergence.CONTINUE)

@@ -16,7 +16,7 @@ from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
 from hearth.observability.tracing.spans import Origin
 from hearth.queue import NewItem, Ticket
-from hearth.types import BackendCall, Headers, WorkKind, preview_of, value
+from hearth.types import BackendCall, Headers, Way, WorkKind, preview_of, value
 
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 """Every body that goes on has been read as JSON."""
@@ -35,7 +35,7 @@ class Wanted:
         envelope: what is known of its body.
         model: as the caller wrote it; None runs on whatever is resident.
         call: the backend call, or what makes it once the model is chosen.
-        replayable: asked twice, it gives the same text.
+        ways: how a stream of it can go on after an interruption.
         task_type: from the body, where the route has the field.
         allow_cloud: Claude may answer, as far as the caller's own rights go.
     """
@@ -43,7 +43,7 @@ class Wanted:
     envelope: Envelope
     model: str | None
     call: BackendCall | Callable[[str], BackendCall]
-    replayable: bool = False
+    ways: tuple[Way, ...] = ()
     task_type: str | None = None
     allow_cloud: bool = True
     prompt: str | None = None
@@ -122,7 +122,7 @@ def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, 
         kind=envelope.kind,
         dialect=envelope.dialect,
         streaming=envelope.streaming,
-        replayable=wanted.replayable,
+        ways=wanted.ways,
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
         request_id=visit.request_id,

@@ -24,7 +24,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
-from hearth.types import Lane, Outcome
+from hearth.types import Lane, Outcome, Way
 
 _WORTH_SAYING_S = 0.05
 
@@ -121,8 +121,8 @@ def _interrupted(event: ItemInterrupted, urgent: str) -> Text:
 
 
 def _resumed(event: ItemResumed) -> Text:
-    repeated = f"{event.verified_chars} characters repeated and compared in {duration(event.catch_up_s)}"
-    return _of_caller(event, f"goes on where it stopped: {repeated}", "green")
+    again = "read again" if event.how is Way.CONTINUE else "repeated and compared"
+    return _of_caller(event, f"goes on where it stopped: {event.again_tokens} tokens {again} in {duration(event.catch_up_s)}", "green")
 
 
 def _protected(event: ItemProtected) -> Text:

@@ -8,16 +8,19 @@ stream that may be interrupted, `Replay` for each later run. The rule: an answer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.replay_frames import Frame, WholeFrames, frame_end, frame_of
 from hearth.dialects.replay_open import OpenFrame
-from hearth.dialects.replay_reading import Reading, identities, read, renamed, shortened
-from hearth.dialects.replay_transcript import Transcript
+from hearth.dialects.replay_reading import Reading, Slot, identities, read, renamed, shortened
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
 from hearth.types import Dialect
+
+_MARK = ""
+"""The channel of marks; no text has it."""
 
 
 class Sent:
@@ -43,6 +46,11 @@ class Sent:
         """What was sent is still known, so a second run can be compared with it."""
         return self._size_bytes <= self._limit_bytes
 
+    def frames(self, route: Route) -> int:
+        """How many frames that is, about as many as tokens."""
+        end = frame_end(route)
+        return sum(part.count(end) for part in self._parts)
+
     @property
     def data(self) -> bytes:
         """All of it; empty once it is no longer replayable."""
@@ -52,8 +60,11 @@ class Sent:
 class Replay:
     """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes out is for the caller."""
 
-    def __init__(self, route: Route, sent: Sent) -> None:
+    def __init__(self, route: Route, sent: Sent, heard: Callable[[Frame, Reading], object] | None = None) -> None:
         """Begin to compare with what `sent` holds now.
+
+        Args:
+            heard: is told what each frame said, as far as they are read; last the beginning of one.
 
         Raises:
             StreamDiverged: `sent` is no longer replayable.
@@ -67,6 +78,7 @@ class Replay:
         self._names: dict[str | int, JsonValue] = {}
         self._next_number = 0
         self._failed = False
+        self._heard = heard or (lambda _frame, _reading: None)
         begun = WholeFrames(route)
         whole = begun.split(sent.data)
         self._open = OpenFrame(route, begun.rest) if begun.rest else None
@@ -76,14 +88,27 @@ class Replay:
         for raw in whole:
             frame = frame_of(self._route, raw)
             self._note(frame)
-            yield read(self._route, frame)
+            reading = read(self._route, frame)
+            self._heard(frame, reading)
+            yield reading
         if begun is not None:
-            yield Reading(slots=begun.slots)
+            reading = Reading(slots=begun.slots)
+            self._heard(frame_of(self._route, begun.given), reading)
+            yield reading
+
+    def trust(self) -> None:
+        """Compare nothing: what comes now goes on from the end of what was sent."""
+        self._told.trust()
 
     @property
     def caught_up(self) -> bool:
         """Everything the caller has been told has been reproduced; what follows is new."""
         return self._told.reproduced
+
+    @property
+    def is_open(self) -> bool:
+        """The caller's last frame is not whole."""
+        return self._open is not None
 
     @property
     def verified_chars(self) -> int:
@@ -189,3 +214,78 @@ class Replay:
         if self._route.path is Endpoint.OPENAI_RESPONSES and "sequence_number" in fields:
             fields["sequence_number"] = self._next_number
         return frame.saying(fields)
+
+
+class Transcript:
+    """What a caller has been told so far; `retell` walks through it once, and tells how far a second telling has come.
+
+    Texts of one channel that follow one another are one text, however they are cut; a mark is told whole. The first telling is read only as
+    far as the second one has come, so neither a long stream nor its comparison ever holds up the event loop.
+    """
+
+    def __init__(self, first_telling: Iterator[Reading]) -> None:
+        self._ahead = first_telling
+        self._runs: deque[tuple[str, str]] = deque()
+        self._offset = 0
+        self.verified_chars = 0
+        """Characters of text that the second telling has reproduced."""
+        self._read_on()
+
+    @property
+    def reproduced(self) -> bool:
+        """Everything has been told again."""
+        return not self._runs
+
+    def trust(self) -> None:
+        """Take the rest of the first telling as told again."""
+        for _ in self._ahead:
+            pass
+        self._runs.clear()
+
+    def retell(self, reading: Reading) -> tuple[tuple[str, ...], int]:
+        """Take in what the next frame of the second telling says.
+
+        Returns:
+            What of it is new: the rest of each text, and how many of the marks (always the last ones).
+
+        Raises:
+            StreamDiverged: it says something else.
+        """
+        texts = tuple(self._text(slot) for slot in reading.slots)
+        return texts, sum([self._mark(mark) for mark in reading.marks])
+
+    def _text(self, slot: Slot) -> str:
+        start = 0
+        while self._runs and start < len(slot.text):
+            channel, told = self._runs[0]
+            size = min(len(told) - self._offset, len(slot.text) - start)
+            if channel != slot.channel or not told.startswith(slot.text[start : start + size], self._offset):
+                raise StreamDiverged
+            start += size
+            self._offset += size
+            if self._offset == len(told):
+                self._next_run()
+        self.verified_chars += start
+        return slot.text[start:]
+
+    def _mark(self, mark: bytes) -> bool:
+        if not self._runs:
+            return True
+        if self._runs[0] != (_MARK, _letters(mark)):
+            raise StreamDiverged
+        self._next_run()
+        return False
+
+    def _next_run(self) -> None:
+        self._runs.popleft()
+        self._offset = 0
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while not self._runs and (reading := next(self._ahead, None)) is not None:
+            self._runs.extend((slot.channel, slot.text) for slot in reading.slots if slot.text)
+            self._runs.extend((_MARK, _letters(mark)) for mark in reading.marks)
+
+
+def _letters(mark: bytes) -> str:
+    return mark.decode(errors="surrogateescape")

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from hearth.dialects.gojson import JsonObject, JsonValue, lookup, spellings
+from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint, Route
-from hearth.types import Dialect, WorkKind
+from hearth.types import Dialect, Way, WorkKind
 
 RANDOM_SEED = -1
 """What Ollama takes for "another answer every time" (its own default); also where a caller writes it."""
@@ -38,10 +39,22 @@ class Seeded:
     Attributes:
         body: the very bytes that were given, or these with a seed added.
         repeatable: running it again should give the same text: a seed other than RANDOM_SEED, or temperature 0.
+        chosen: that is the caller's own choice.
+        continuable: the rest of its answer can be asked for as plain text.
     """
 
     body: bytes
     repeatable: bool
+    chosen: bool = False
+    continuable: bool = False
+
+    def ways(self, *, only_replay: bool, continue_diverged: bool) -> tuple[Way, ...]:
+        """How its stream can go on after an interruption, best first: who chose a repeatable answer is given that one where it can be."""
+        replay = (Way.REPLAY,) if self.repeatable else ()
+        onward = (Way.CONTINUE,) if self.continuable and not only_replay else ()
+        if self.chosen:
+            return replay + (onward if continue_diverged else ())
+        return onward + replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +83,14 @@ def seeded(route: Route, body: bytes, seed: int) -> Seeded:
     holder = top if top is None or route.dialect is not Dialect.OLLAMA else _options(text, top)
     if top is None or (holder is None and lookup(top.members, "options") is not None):
         return Seeded(body=body, repeatable=False)
+    continuable = native_form(route.path, top.members) is not None
     cold = _is_zero(_asked(route, holder, "temperature"))
     own = _asked(route, holder, "seed")
     if not can_seed(route) or own is not None:
-        return Seeded(body=body, repeatable=cold or (can_seed(route) and _fixes_the_answer(own)))
+        repeatable = cold or (can_seed(route) and _fixes_the_answer(own))
+        return Seeded(body=body, repeatable=repeatable, chosen=repeatable, continuable=continuable)
     changed = _with_seed(text, route, top, holder, seed)
-    return Seeded(body=changed.encode(errors="surrogateescape"), repeatable=True)
+    return Seeded(body=changed.encode(errors="surrogateescape"), repeatable=True, chosen=cold, continuable=continuable)
 
 
 def _asked(route: Route, holder: _Object | None, name: str) -> JsonValue:

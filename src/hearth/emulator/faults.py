@@ -73,7 +73,7 @@ class Faults:
         The same each time: an engine is deterministic for a given history of its cache.
         """
         probability = self._number(QuirkName.CACHE_DRIFT, 0.0) / (3 if greedy else 1)
-        chance = random.Random(request)
+        chance = random.Random(request)  # noqa: S311 - of an emulated engine
         return chance.randrange(20) if chance.random() < probability else None
 
     def load_never_ends(self, *names: str) -> bool:

@@ -24,7 +24,7 @@ _WORDS = (
     "the of and to a in is it you that he was for on are with as his they at be this from have or by one had not but what all were "
     "when we there can an your which their said if do will each about how up out them then she many some so these would other into "
     "has more her two like him see time could no make than first been its who now people my made over did down only way find use may "
-    "water long little very after words called just where most know house light garden river morning kitchen window answer question "
+    "water long little very after words called just where most know house light garden river dawn stove window answer reason "
     "small warm quiet paper table letter story music winter summer road home lamp door note plan part place point"
 )
 _SAID = re.compile(r" ?[A-Za-z]+|\.| ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hearth.events.base import Event
-from hearth.types import Lane, Outcome, RequestId, Sequence, value
+from hearth.types import Lane, Outcome, RequestId, Sequence, Way, value
 
 
 @value
@@ -67,11 +67,21 @@ class ItemProtected(ItemEvent):
 
 @value
 class ItemResumed(ItemEvent):
-    """A replay has reproduced what an interrupted stream's caller had, and goes on from there. `catch_up_s` spans dispatch to there."""
+    """An interrupted stream goes on where it stopped.
+
+    Attributes:
+        how: `continued`, by asking for the rest, or `replayed`, by running it again.
+        again_tokens: of the text so far, read again (continued) or written again (replayed); verified_chars: compared, in a replay.
+        catch_up_s: from dispatch to there.
+        diverged: it was replayed first, and that said something else.
+    """
 
     attempt: int
+    how: Way
+    again_tokens: int
     verified_chars: int
     catch_up_s: float
+    diverged: bool = False
 
 
 @value

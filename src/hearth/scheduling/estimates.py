@@ -32,6 +32,8 @@ MAX_CALLERS = 4096
 """Output lengths are kept for this many (caller, model) pairs; the oldest pair goes first."""
 KEPT_CALLERS = 1000
 """Of those, so many of the latest outlive a restart."""
+LEAST_REST = 0.1
+"""Of an answer that is as long as such answers are, this share of their length is expected to be still to come."""
 FORMAT = 1
 MOST = 1e9
 """Nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens."""
@@ -107,14 +109,17 @@ class Estimates:
         """Expected seconds of prompt evaluation."""
         return self.prompt_tokens(item, model) / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
 
-    def service_s(self, item: QueueItem, model: str) -> float:
-        """Expected seconds from dispatch to end, the model being resident."""
+    def service_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
+        """Expected seconds from dispatch to end, the model being resident; of the answer, `kept_tokens` are read and not written again."""
         output = 0.0
         if item.kind is _GENERATE:
             output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
             if item.max_tokens is not None and item.max_tokens < output:
                 output = item.max_tokens
         prompt_s = self.prompt_s(item, model) if item.prompt_tokens else 0.0
+        if kept_tokens:
+            prompt_s += kept_tokens / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
+            output = max(output - kept_tokens, output * LEAST_REST)
         return prompt_s + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
     def limit_s(self, item: QueueItem, model: str, context_tokens: int = 0) -> float:

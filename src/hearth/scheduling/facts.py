@@ -67,7 +67,7 @@ def _started(state: State, fact: inputs.Started, now: float) -> list[Action] | N
     if entry is None or now <= entry.dispatched_at:
         return None
     if entry.place is not _WAITING and entry.attempts == fact.attempt and entry.model is not None:
-        entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model)
+        entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model, entry.kept_tokens)
     return []
 
 
@@ -88,11 +88,11 @@ def _first_byte(state: State, fact: inputs.FirstByte, now: float) -> list[Action
     return None if is_idle_news else []
 
 
-def _outgrown(state: State, fact: inputs.Outgrown, _now: float) -> list[Action]:
+def _unresumable(state: State, fact: inputs.Unresumable, _now: float) -> list[Action]:
     """A `Preempt` on its way comes too late, as after a first byte."""
     entry = _attempt(state, fact.sequence, fact.attempt)
     if entry is not None:
-        entry.outgrown = True
+        entry.unresumable = True
         _go_on(entry)
     return []
 
@@ -166,6 +166,7 @@ def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
         state.leave(entry)
         return [] if entry.cancelled else [Fail(sequence=fact.sequence, why=Refusal.INTERRUPTED)]
     entry.interrupts += 1
+    entry.kept_tokens = fact.kept_tokens
     state.interruptions += 1
     entry.band, entry.rank = Band.INTERRUPTED, -state.interruptions
     state.enqueue(entry)
@@ -317,7 +318,7 @@ FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] 
         inputs.Arrived: _arrived,
         inputs.Started: _started,
         inputs.FirstByte: _first_byte,
-        inputs.Outgrown: _outgrown,
+        inputs.Unresumable: _unresumable,
         inputs.Finished: _finished,
         inputs.Failed: _failed,
         inputs.Stopped: _stopped,

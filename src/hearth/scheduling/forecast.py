@@ -123,7 +123,8 @@ class _Shadow:
             case Dispatch(sequence=sequence, attempt=attempt, model=model):
                 self._starts.setdefault(sequence, now - self._began_at)
                 self._open.discard(sequence)
-                ends_at = now + state.estimates.service_s(state.entries[sequence].item, model)
+                entry = state.entries[sequence]
+                ends_at = now + state.estimates.service_s(entry.item, model, entry.kept_tokens)
                 self._at(ends_at, inputs.Finished(sequence=sequence, attempt=attempt, usage=Usage()))
             case Preempt(sequence=sequence, attempt=attempt) | Cut(sequence=sequence, attempt=attempt):
                 self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))

@@ -50,8 +50,8 @@ class FirstByte:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outgrown:
-    """More of the item's stream has been sent than is kept to compare a replay with: it cannot be resumed any more."""
+class Unresumable:
+    """The item's stream cannot be resumed any more: more has been sent than is kept, or it is in a state from which nothing goes on."""
 
     sequence: Sequence
     attempt: int
@@ -77,10 +77,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The attempt was stopped because a `Preempt`, `Cut` or `Abort` asked for it; its connection is closed."""
+    """The attempt was stopped because a `Preempt`, `Cut` or `Abort` asked for it; its connection is closed.
+
+    Attributes:
+        kept_tokens: of its answer, which its next attempt does not write again but only reads; 0 where it starts over.
+    """
 
     sequence: Sequence
     attempt: int
+    kept_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +247,7 @@ Input = (
     Arrived
     | Started
     | FirstByte
-    | Outgrown
+    | Unresumable
     | Finished
     | Failed
     | Stopped

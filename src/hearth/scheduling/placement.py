@@ -288,8 +288,9 @@ class Placement:
         model = entry.item.model or self._state.home or ""
         estimates = self._state.estimates
         if self._state.residency.ready(model) is not None or entry.item.model is None:
-            return estimates.service_s(entry.item, model)
-        return estimates.swap_s(next(iter(self._state.residency.residents), ""), model) + estimates.service_s(entry.item, model)
+            return estimates.service_s(entry.item, model, entry.kept_tokens)
+        swap_s = estimates.swap_s(next(iter(self._state.residency.residents), ""), model)
+        return swap_s + estimates.service_s(entry.item, model, entry.kept_tokens)
 
     def _left_alone(self, model: str) -> bool:
         until = self._state.not_before.get(model)

@@ -4,7 +4,7 @@ External work yields to internal work, and nothing else yields to anything: equa
 hours. Never what has been interrupted often enough to be protected, never what is estimated to end within `preempt_min_remaining_s` (an
 estimate that turns out wrong loses that protection when its time is up).
 
-A stream whose caller has seen bytes yields only if it can be resumed by verified replay. Otherwise it finishes first, but no internal
+A stream whose caller has seen bytes yields only if it can be resumed: continued, or replayed. Otherwise it finishes first, but no internal
 item waits longer than `preempt_finish_bound_s` for that (not at all with `unreplayable_streams: error`): then the stream is cut.
 """
 
@@ -27,8 +27,8 @@ def interruptible(state: State, entry: Entry) -> bool:
 
 def resumable(state: State, entry: Entry) -> bool:
     """Could a stream of this entry go on after an interruption?"""
-    replaying = state.settings.scheduling.started_streams is StartedStreams.REPLAY
-    return replaying and entry.item.replayable and not entry.outgrown
+    finishing = state.settings.scheduling.started_streams is StartedStreams.FINISH
+    return not finishing and bool(entry.item.ways) and not entry.unresumable
 
 
 def protected(state: State, entry: Entry) -> bool:
@@ -73,7 +73,7 @@ def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
     if not _may_yield(state, entry):
         return False
     scheduling = state.settings.scheduling
-    at_once = scheduling.unreplayable_streams is UnreplayableStreams.ERROR and scheduling.started_streams is StartedStreams.REPLAY
+    at_once = scheduling.unreplayable_streams is UnreplayableStreams.ERROR and scheduling.started_streams is not StartedStreams.FINISH
     until = waiter.item.arrived_at + (0.0 if at_once else scheduling.preempt_finish_bound_s)
     if now < until:
         state.wake_at(until)

@@ -26,7 +26,7 @@ def start(state: State, entry: Entry, resident: Resident, now: float) -> Dispatc
     entry.attempts += 1
     entry.model = model
     entry.dispatched_at = now
-    entry.expected_end_at = now + state.estimates.service_s(item, model)
+    entry.expected_end_at = now + state.estimates.service_s(item, model, entry.kept_tokens)
     resident.running[item.sequence] = entry
     if item.model is not None or state.waiting.best_band(model) is None:
         resident.settled = True

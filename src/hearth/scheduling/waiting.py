@@ -47,7 +47,8 @@ class Entry:
         lost_loads: times that its model was loaded and had to go again for others before it had served anybody.
         resends: attempts that a backend fault undid before anything was forwarded.
         forwarded: its caller has seen bytes of the current attempt.
-        outgrown: more has been sent to its caller than is kept, so that no replay can be verified.
+        unresumable: its stream could not go on after an interruption, though its request is one of which that could be expected.
+        kept_tokens: of its answer that its caller has, which the next attempt only reads.
         cut: it ends when its attempt has stopped, because its caller cannot be resumed.
         expected_end_at: estimate made at dispatch.
         cancelled: its caller is gone; it leaves as soon as its attempt has stopped.
@@ -68,7 +69,8 @@ class Entry:
     expected_end_at: float = 0.0
     first_byte_at: float | None = None
     forwarded: bool = False
-    outgrown: bool = False
+    unresumable: bool = False
+    kept_tokens: int = 0
     cut: bool = False
     cancelled: bool = False
     rises_at: float | None = None

@@ -56,7 +56,7 @@ def _announced(state: State, entry: Entry, now: float) -> Reason | None:
 
 def _needed_s(state: State, entry: Entry) -> float:
     model = entry.item.model or state.home or ""
-    service_s = state.estimates.service_s(entry.item, model)
+    service_s = state.estimates.service_s(entry.item, model, entry.kept_tokens)
     there = entry.item.model is None or state.residency.ready(model) is not None
     return service_s if there else service_s + state.estimates.swap_s(_in_memory(state), model)
 

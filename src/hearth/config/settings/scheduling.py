@@ -21,8 +21,16 @@ class PolicyName(StrEnum):
 class StartedStreams(StrEnum):
     """What becomes of an external stream whose caller has seen bytes when internal work needs the GPU."""
 
+    RESUME = "resume"
     REPLAY = "replay"
     FINISH = "finish"
+
+
+class OnDivergence(StrEnum):
+    """What becomes of a stream whose replay says something else than its caller has."""
+
+    CONTINUE = "continue"
+    ERROR = "error"
 
 
 class UnreplayableStreams(StrEnum):
@@ -126,14 +134,16 @@ class SchedulingSettings:
     time_slice: TimeSliceSettings = TimeSliceSettings()
     preempt_min_remaining_s: float = 2.0
     """A running external item that is estimated to end within this many seconds is not interrupted. hot"""
-    started_streams: StartedStreams = StartedStreams.REPLAY
-    """`replay`: interrupt a started external stream and resume it unnoticed by verified replay; `finish`: let it end first. hot"""
+    started_streams: StartedStreams = StartedStreams.RESUME
+    """`resume`: interrupt a started external stream and go on with it later; `replay`: only by verified replay; `finish` first. hot"""
+    on_divergence: OnDivergence = OnDivergence.CONTINUE
+    """Where a replay says something else than was sent: `continue` from what was sent, or end with a retryable `error`. hot"""
     unreplayable_streams: UnreplayableStreams = UnreplayableStreams.FINISH
-    """A started stream that cannot be replayed: `finish` first, or end it with a retryable `error`. hot"""
+    """A started stream that cannot be resumed: `finish` first, or end it with a retryable `error`. hot"""
     preempt_finish_bound_s: float = 60.0
     """Seconds an internal item waits for a stream that is left to finish; then the stream ends with a retryable error. hot"""
     replay_limit_mib: float = 1.0
-    """MiB of a stream that are kept to compare a replay with; a longer one cannot be replayed. hot"""
+    """MiB of a stream that are kept to go on from or to compare with; a longer one cannot be resumed. hot"""
     aging: AgingSettings = AgingSettings()
     packing: PackingSettings = PackingSettings()
     announcements: tuple[Announcement, ...] = ()

@@ -125,6 +125,10 @@ PREEMPTIONS = _counter("hearth_preemptions_total", "Interruptions for more urgen
 PREEMPTED_SECONDS = _counter("hearth_preempted_seconds_total", "Time that interrupted attempts had run.", "model")
 PROTECTED = _counter("hearth_protected_total", "Requests that were interrupted so often that they are not any more.")
 REPLAYS = _counter("hearth_replays_total", "Replays of interrupted streams: verified, or diverged.", "result")
+RESUMED = _counter(
+    "hearth_resumed_streams_total", "Interrupted streams that went on: continued, or replayed; those that could not: failed.", "how"
+)
+AGAIN_TOKENS = _counter("hearth_resumed_tokens_total", "Text so far that was read again (continued) or written again (replayed).", "how")
 CATCH_UP_SECONDS = _counter("hearth_replay_catch_up_seconds_total", "Time spent on text that callers had already.")
 RESENDS = _counter("hearth_resends_total", "Attempts that failed unseen and were made again.", "reason")
 

@@ -47,7 +47,7 @@ from hearth.observability.metrics.counting import INPUT_BOUNDS, LAG_BOUNDS_S, Ca
 from hearth.observability.metrics.families import Family, Reading, Row
 from hearth.observability.metrics.labels import CALLERS, DIRECTIONS, MODELS, OTHER, REASONS, LabelCap
 from hearth.observability.metrics.live import Live, live_readings
-from hearth.types import Lane, Outcome
+from hearth.types import Lane, Outcome, Way
 
 NOBODY = "unknown"
 """For a refusal before anybody knew who asks."""
@@ -99,6 +99,8 @@ class MetricTallies(HandlingSink):
         self._preempted_s = self._counts(families.PREEMPTED_SECONDS)
         self._protected = self._counts(families.PROTECTED, ())
         self._replays = self._counts(families.REPLAYS, ("verified",), ("diverged",))
+        self._resumed = self._counts(families.RESUMED, *((way.value,) for way in Way), ("failed",))
+        self._again_tokens = self._counts(families.AGAIN_TOKENS, *((way.value,) for way in Way))
         self._catch_up_s = self._counts(families.CATCH_UP_SECONDS, ())
         self._resends = self._counts(families.RESENDS)
         self._swaps = self._counts(families.SWAPS)
@@ -137,7 +139,7 @@ class MetricTallies(HandlingSink):
             ItemInterrupted: self._on_interrupted,
             ItemProtected: lambda _: self._protected.add(()),
             ItemResumed: self._on_resumed,
-            ItemDiverged: lambda _: self._replays.add(("diverged",)),
+            ItemDiverged: self._on_diverged,
             ItemResent: lambda it: self._resends.add((self._reason_cap.of(it.reason),)),
             SwapCompleted: self._on_swap,
             SwapFailed: self._on_swap_failed,
@@ -212,8 +214,17 @@ class MetricTallies(HandlingSink):
         self._preempted_s.add(model, event.ran_s)
 
     def _on_resumed(self, event: ItemResumed) -> None:
-        self._replays.add(("verified",))
+        if event.how is Way.REPLAY:
+            self._replays.add(("verified",))
+        if event.diverged:
+            self._replays.add(("diverged",))
+        self._resumed.add((event.how.value,))
+        self._again_tokens.add((event.how.value,), event.again_tokens)
         self._catch_up_s.add((), event.catch_up_s)
+
+    def _on_diverged(self, _: ItemDiverged) -> None:
+        self._replays.add(("diverged",))
+        self._resumed.add(("failed",))
 
     def _on_swap(self, event: SwapCompleted) -> None:
         evicted = "+".join(self._model_cap.of(model) for model in event.from_models) or NONE

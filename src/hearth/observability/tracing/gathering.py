@@ -127,7 +127,11 @@ class TraceGathering(HandlingSink):
         self._mark(event, "protected", {"hearth.interruptions": event.interrupt_count})
 
     def _on_resumed(self, event: ItemResumed) -> None:
-        self._mark(event, "resumed", {"hearth.verified_chars": event.verified_chars})
+        self._mark(
+            event,
+            "resumed",
+            {"hearth.how": event.how.value, "hearth.again_tokens": event.again_tokens, "hearth.verified_chars": event.verified_chars},
+        )
 
     def _on_diverged(self, event: ItemDiverged) -> None:
         self._mark(event, "diverged", {})

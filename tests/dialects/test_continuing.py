@@ -1,0 +1,374 @@
+"""The rest of an interrupted answer: asked for from the right place, joined without a gap or a repetition, in every dialect."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hearth.dialects.continuing import NO_TIME, Continuation, Spent, lead_in, rendered_in
+from hearth.dialects.gojson import encode
+from hearth.errors import BackendError, StreamDiverged
+from hearth.types import BackendCall
+from tests.dialects.replay_play import chunked, expected, sent_of
+from tests.dialects.replay_readers import told
+from tests.dialects.replay_streams import ROUTES, Answer, Run, some_text, stream
+from tests.dialects.replay_streams import route as route_of
+from tests.support.examples import EXAMPLES
+
+PREFIX = "<user>hello\n<assistant>"
+TURNS = [{"role": "user", "content": "hello"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/chat": {"messages": TURNS},
+    "/api/generate": {"prompt": "hello"},
+    "/v1/chat/completions": {"messages": TURNS, "stream_options": {"include_usage": True}},
+    "/v1/completions": {"prompt": "hello", "stream_options": {"include_usage": True}},
+    "/v1/messages": {"messages": TURNS, "max_tokens": 9999},
+    "/v1/responses": {"input": "hello"},
+}
+
+
+class Words(Run):
+    """Cuts a text where it says."""
+
+    def cut(self, text: str) -> Iterator[str]:
+        return iter(text.split("|"))
+
+
+WALL_S = 1_795_227_019.0
+
+
+def call_to(path: str, **more: Any) -> BackendCall:
+    return BackendCall(method="POST", path=path, body=encode({"model": "m", **BODIES[path], "stream": True, **more}))
+
+
+def native_rest(rest: str, *, done: str = "stop", prompt_tokens: int = 30, cut: Run | None = None) -> bytes:
+    """What a model server says to `raw`."""
+    head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
+    pieces = list((cut or Run(rng=random.Random(1))).cut(rest))
+    lines = [{**head, "response": piece, "done": False} for piece in pieces]
+    counts = {"total_duration": 5, "prompt_eval_count": prompt_tokens, "eval_count": len(pieces), "eval_duration": 3}
+    return b"".join(encode(line) + b"\n" for line in (*lines, {**head, "response": "", "done": True, "done_reason": done, **counts}))
+
+
+def content_of(answer: Answer) -> str:
+    return "".join(text for kind, text in answer.parts if kind == "content")
+
+
+def gone_on(path: str, answer: Answer, seen: bytes, rng: random.Random, *, stop: tuple[str, ...] = ()) -> bytes | None:
+    """All that a caller sees of an answer of which it had `seen`; None where that is nothing to go on from."""
+    stops = (
+        {"stop_sequences" if path == "/v1/messages" else "stop": list(stop)}
+        if path.startswith("/v1")
+        else {"options": {"stop": list(stop)}}
+    )
+    sent = sent_of(path, seen)
+    try:
+        rest = Continuation(route_of(path), call_to(path, **(stops if stop else {})), sent)
+    except StreamDiverged:
+        return None
+    if rest.nothing_said:
+        return None
+    asked = json.loads(rest.ask(PREFIX, from_before=True).body)
+    text = content_of(answer)
+    assert asked["prompt"].startswith(PREFIX)
+    known = asked["prompt"].removeprefix(PREFIX)
+    assert text.startswith(known)
+    done = "length" if answer.reason == "length" else "stop"
+    parts = [rest.feed(chunk) for chunk in chunked(native_rest(text[len(known) :], done=done, cut=Run(rng=rng)), rng)]
+    return seen + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
+
+
+def plain_answer(rng: random.Random, path: str) -> Answer:
+    thinks = rng.random() < 0.3 and path != "/v1/completions"
+    thoughts = (("thinking", some_text(rng, 9)),) if thinks else ()
+    reason = "stop" if path == "/v1/messages" else rng.choice(("stop", "length"))  # which of the two is told two frames after the text
+    return Answer(parts=(*thoughts, ("content", some_text(rng, 14))), reason=reason)
+
+
+ENDINGS = {"/v1/chat/completions": 3, "/v1/completions": 3, "/v1/messages": 3, "/v1/responses": 4}
+"""Frames after the text; one for the others."""
+
+
+def places(path: str, frames: list[bytes]) -> Iterator[bytes]:
+    """What a caller may have when its stream is interrupted: any byte up to the end of the text, then whole frames."""
+    text = b"".join(frames[: -ENDINGS.get(path, 1)])
+    yield from (text[:cut] for cut in range(1, len(text) + 1))
+    yield from (b"".join(frames[:-left]) for left in range(ENDINGS.get(path, 1) - 1, 0, -1))
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
+    went_on = 0
+    for number in range(6 * EXAMPLES):
+        rng = random.Random(number)
+        answer = plain_answer(rng, path)
+        for had in places(path, list(stream(path, answer, Run(rng=rng)))):
+            seen = gone_on(path, answer, had, rng)
+            if seen is not None:
+                went_on += 1
+                assert told(path, seen).answer == expected(path, answer), (number, had)
+    assert went_on > 100
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@settings(max_examples=30 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(content=st.text(st.characters(exclude_categories=["Cs"]), min_size=2), seed=st.integers(0, 10**9))
+def test_any_text_goes_on_from_any_place_also_with_stop_sequences(path: str, content: str, seed: int) -> None:
+    rng = random.Random(seed)
+    answer = Answer(parts=(("content", content),))
+    stop = (content[rng.randrange(len(content)) :] + "?", "END")
+    seen = gone_on(path, answer, rng.choice(list(places(path, list(stream(path, answer, Run(rng=rng)))))), rng, stop=stop)
+    assert seen is None or told(path, seen).answer == expected(path, answer)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: str) -> None:
+    answer, rng = Answer(parts=(("content", "one two three four five"),)), random.Random(3)
+    for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
+        sent = sent_of(path, had)
+        rest = Continuation(route_of(path), call_to(path), sent)
+        if rest.nothing_said:
+            continue
+        known = json.loads(rest.ask(PREFIX, from_before=True).body)["prompt"].removeprefix(PREFIX)
+        seen = had + rest.feed(native_rest(answer.text[len(known) : len(known) + 6])[:-200])
+        again = gone_on(path, answer, seen, rng)
+        assert again is not None
+        assert told(path, again).answer == expected(path, answer)
+
+
+def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> dict[str, Any]:
+    """The request for the rest of a native answer that was sent a word per frame."""
+    line = b"".join(encode({"model": "m", "response": word, "done": False}) + b"\n" for word in sent.split("|"))
+    rest = Continuation(route_of("/api/generate"), call_to("/api/generate", options=options), sent_of("/api/generate", line))
+    body: dict[str, Any] = json.loads(rest.ask(PREFIX, from_before=from_before).body)
+    return body
+
+
+@pytest.mark.parametrize(
+    ("sent", "stop", "known"),
+    [
+        ("one| two", [], "one two"),
+        ("one| two| ", [], "one two"),
+        ("one|\n\n|\t", [], "one"),
+        ("caf|\ufffd", [], "caf"),
+        ("say| EN", ["END"], "say"),
+        ("say| #|#", ["###"], "say"),
+        ("###", ["####"], ""),
+        ("END", ["END"], "END"),
+        ("   ", [], ""),
+    ],
+)
+def test_it_is_asked_from_before_what_cannot_be_read_again_as_it_was(sent: str, stop: list[str], known: str) -> None:
+    assert asked_for(sent, stop=stop)["prompt"] == PREFIX + known
+    assert asked_for(sent, stop=stop, from_before=False)["prompt"] == PREFIX + sent.replace("|", "")
+
+
+def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
+    body = asked_for("one| two| three|  ", num_predict=10, seed=7, temperature=0.8, num_ctx=512)
+    assert body["options"] == {"num_predict": 7, "seed": 10, "temperature": 0.8, "num_ctx": 512}
+    assert (body["raw"], body["stream"], body["truncate"], body["model"]) == (True, True, False, "m")
+
+
+def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None:
+    path = "/api/chat"
+    line = (
+        encode({"model": "m", "created_at": "2026-11-21T02:09:14Z", "message": {"role": "assistant", "content": "one"}, "done": False})
+        + b"\n"
+    )
+    rest = Continuation(route_of(path), call_to(path, options={"num_predict": 1}), sent_of(path, line))
+    assert json.loads(rest.ask(PREFIX, from_before=True).body)["options"] == {"num_predict": 1}
+    seen = line + rest.feed(native_rest(" more", done="length")) + rest.finish(NO_TIME, WALL_S)
+    last = json.loads(seen.splitlines()[-1])
+    assert told(path, seen).answer == Answer(parts=(("content", "one"),), reason="length")
+    assert (last["eval_count"], last["prompt_eval_count"]) == (1, 29)
+
+
+def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
+    path = "/api/chat"
+    line = (
+        encode({"model": "m", "created_at": "2026-11-21T02:09:14Z", "message": {"role": "assistant", "content": "one"}, "done": False})
+        + b"\n"
+    )
+    rest = Continuation(route_of(path), call_to(path), sent_of(path, line * 3))
+    rest.ask(PREFIX, from_before=True)
+    seen = rest.feed(native_rest("more")) + rest.finish(Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S)
+    last = json.loads(seen.splitlines()[-1])
+    counted = {name: last[name] for name in ("prompt_eval_count", "eval_count", "total_duration", "eval_duration")}
+    pieces = len(seen.splitlines()) - 1
+    assert counted == {"prompt_eval_count": 27, "eval_count": 3 + pieces, "total_duration": 2_000_000_005, "eval_duration": 1_500_000_003}
+    assert "prompt_eval_duration" not in last
+    assert (rest.usage.prompt_tokens, rest.usage.output_tokens) == (27, 3 + pieces)
+
+
+def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
+    line = encode({"model": "m", "response": text, "done": False}) + b"\n"
+    rest = Continuation(route_of("/api/generate"), call_to("/api/generate", options={"stop": list(stop)}), sent_of("/api/generate", line))
+    rest.ask(PREFIX, from_before=True)
+    return rest
+
+
+def test_something_else_than_was_asked_from_is_refused_before_anything_comes_out() -> None:
+    for said in (native_rest("two"), native_rest("")):
+        rest = continuing("one ")
+        with pytest.raises(StreamDiverged):
+            rest.feed(said)
+        assert rest.asked_from_before
+
+
+def test_a_stop_sequence_across_the_cut_ends_the_answer() -> None:
+    rest = continuing("say EN", stop=("END",))
+    assert rest.feed(native_rest("")) + rest.finish(NO_TIME, WALL_S) != b""
+    assert rest.complete
+
+
+def test_an_error_of_the_model_server_is_no_text() -> None:
+    with pytest.raises(BackendError, match="unexpected EOF"):
+        continuing("one").feed(b'{"error":"unexpected EOF"}\n')
+
+
+def test_a_rest_without_its_last_line_is_not_complete() -> None:
+    rest = continuing("one")
+    rest.feed(native_rest(" two")[:-40])
+    assert rest.finish(NO_TIME, WALL_S) == b""
+    assert not rest.complete
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/api/chat", {"format": "json"}),
+        ("/api/chat", {"tools": [{"type": "function"}]}),
+        ("/api/chat", {"logprobs": True}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}),
+        ("/api/generate", {"images": ["aGk="]}),
+        ("/v1/chat/completions", {"response_format": {"type": "json_object"}}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}),
+        ("/v1/completions", {"prompt": ["a", "b"]}),
+        ("/v1/messages", {"tools": [{"name": "t", "input_schema": {}}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "schema": {}}}}),
+        ("/v1/responses", {"input": [{"type": "function_call", "name": "t", "arguments": "{}"}]}),
+    ],
+)
+def test_what_is_no_plain_text_is_not_continued(path: str, more: dict[str, Any]) -> None:
+    with pytest.raises(StreamDiverged):
+        Continuation(route_of(path), call_to(path, **more), sent_of(path, b"".join(stream(path, TWO, Run(rng=random.Random(0))))[:-90]))
+
+
+TWO = Answer(parts=(("content", "one two three four"),))
+
+
+@pytest.mark.parametrize("path", [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")])
+def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path: str) -> None:
+    for parts in ((("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))):
+        whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
+        place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
+        with pytest.raises(StreamDiverged):
+            Continuation(route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
+
+
+def rendering_of(path: str, **more: Any) -> dict[str, Any]:
+    sent = sent_of(path, b"".join(stream(path, TWO, Run(rng=random.Random(0)))[:8]))
+    body: dict[str, Any] = json.loads(Continuation(route_of(path), call_to(path, **more), sent).rendering(answered=False).body)
+    return body
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "messages"),
+    [
+        ("/v1/messages", {"system": "be brief", "messages": TURNS}, [{"role": "system", "content": "be brief"}, *TURNS]),
+        (
+            "/v1/messages",
+            {
+                "system": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}],
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]},
+                    {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hi"}]},
+                    {"role": "user", "content": ""},
+                ],
+            },
+            [
+                {"role": "system", "content": "be brief"},
+                *TURNS,
+                {"role": "assistant", "content": "hi", "thinking": "hm"},
+            ],
+        ),
+        ("/v1/responses", {"instructions": "be brief", "input": "hello"}, [{"role": "system", "content": "be brief"}, *TURNS]),
+        (
+            "/v1/responses",
+            {
+                "input": [
+                    {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+                    {"type": "message", "role": "assistant", "content": "hi"},
+                ]
+            },
+            [*TURNS, {"role": "assistant", "content": "hi"}],
+        ),
+    ],
+)
+def test_messages_are_brought_into_native_form_as_ollama_does_it(path: str, more: dict[str, Any], messages: list[Any]) -> None:
+    body = rendering_of(path, **more)
+    assert body["messages"] == messages
+    assert (body["stream"], body["_debug_render_only"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "options"),
+    [
+        (
+            "/v1/chat/completions",
+            {"max_tokens": 100, "stop": "x", "seed": 1},
+            {"temperature": 1.0, "top_p": 1.0, "num_predict": 92, "stop": ["x"], "seed": 9},
+        ),
+        ("/v1/completions", {"temperature": 0.5}, {"temperature": 0.5, "top_p": 1.0, "frequency_penalty": 0, "presence_penalty": 0}),
+        ("/v1/messages", {"top_k": 3, "stop_sequences": ["x"]}, {"num_predict": 9991, "top_k": 3, "stop": ["x"]}),
+        ("/v1/responses", {"max_output_tokens": 50}, {"temperature": 1.0, "num_predict": 42}),
+    ],
+)
+def test_options_are_brought_into_native_form_as_ollama_does_it(path: str, more: dict[str, Any], options: dict[str, Any]) -> None:
+    head = {"/v1/messages": 2, "/v1/responses": 4}.get(path, 0)
+    sent = sent_of(path, b"".join(stream(path, Answer(parts=(("content", "a|b|c|d|e|f|g|h|i"),)), Words(rng=random.Random(0)))[: head + 8]))
+    body = json.loads(Continuation(route_of(path), call_to(path, **more), sent).ask(PREFIX, from_before=True).body)
+    assert body["options"] == options
+
+
+def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering_with_one() -> None:
+    here = "the answer begins here 5f3c9a"
+    assert lead_in("<a>", f"<a>{here}<end>") == ""
+    assert lead_in("<a>", f"<a><channel>final<message>{here}<end>") == "<channel>final<message>"
+    assert lead_in("<a><think>", f"<a>{here}") == ""
+
+
+def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothing_is_continued() -> None:
+    path, here = "/api/chat", "the answer begins here 5f3c9a"
+    data = b"".join(stream(path, Answer(parts=(("thinking", "well"), ("content", "one two"))), Run(rng=random.Random(0)))[:-2])
+    rest = Continuation(route_of(path), call_to(path), sent_of(path, data))
+    assert rest.has_thought
+    assert json.loads(rest.rendering(answered=True).body)["messages"][-1] == {"role": "assistant", "content": here, "thinking": "well"}
+    assert rest.prefix("", "<a>", f"<a><think>well</think>{here}<a>") == "<a><think>well</think>"
+    for answered in (f"<a>{here}<a>", f"<b><think>well</think>{here}", None):
+        with pytest.raises(StreamDiverged):
+            rest.prefix("", "<a>", answered)
+
+
+def test_a_prompt_that_ends_with_open_thoughts_is_not_continued_with_text() -> None:
+    rest = Continuation(
+        route_of("/api/chat"), call_to("/api/chat"), sent_of("/api/chat", b"".join(stream("/api/chat", TWO, Run(rng=random.Random(0)))[:3]))
+    )
+    with pytest.raises(StreamDiverged):
+        rest.prefix("", "<assistant><think>\n", None)
+    assert rest.prefix("<final>", "<assistant>", None) == "<assistant><final>"
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"[]", b'{"message":{}}', b'{"_debug_info":{}}', b'{"_debug_info":{"rendered_template":"x","image_count":1}}']
+)
+def test_an_answer_without_a_rendering_shows_none(answer: bytes) -> None:
+    assert rendered_in(answer) is None
+    assert rendered_in(b'{"_debug_info":{"rendered_template":"\\u003cuser\\u003e"}}') == "<user>"
