@@ -233,6 +233,7 @@ def _responses(answer: Answer, run: Run) -> Iterator[bytes]:
 
 
 def _response_item(write: _ResponseWriter, index: int, kind: str, text: str) -> tuple[list[bytes], JsonObject]:
+    done: JsonObject
     if kind == "call":
         name, arguments = json.loads(text)
         said, call = encode(arguments).decode(), f"call_{write.run.digits()}"
