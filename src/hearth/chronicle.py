@@ -134,6 +134,7 @@ class Chronicle:
                 output_tokens=work.usage.output_tokens,
                 status=work.status,
                 chain_id=work.item.chain_id,
+                resumed=work.resumed,
                 **work.identity,
             ),
         )

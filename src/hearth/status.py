@@ -54,7 +54,8 @@ def item(state: State, work: Work, now: float, wall_s: float) -> dict[str, objec
     entry = state.entries.get(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
-    return _item(snapshot.view(entry), lambda _: work.item, now, wall_s)
+    resumed = {} if work.resumed is None else {"resumed": work.resumed.value, "again_tokens": work.again_tokens}
+    return _item(snapshot.view(entry), lambda _: work.item, now, wall_s) | resumed
 
 
 def ended(of: Ended) -> dict[str, object]:

@@ -26,7 +26,7 @@ from hearth.config.settings import (
 )
 from hearth.gateway import Gateway
 from tests.engine.front import MODEL, Front, open_front
-from tests.engine.gguf import write_model
+from tests.engine.gguf import LETTERS, write_model
 from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
@@ -52,9 +52,21 @@ class Bench:
 @pytest.fixture(scope="session")
 def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A llama.cpp server with a tiny model; its log is beside the model."""
-    folder = tmp_path_factory.mktemp("engine")
-    model = folder / "tiny.gguf"
+    model = tmp_path_factory.mktemp("engine") / "tiny.gguf"
     write_model(model)
+    yield from _serving(model)
+
+
+@pytest.fixture(scope="session")
+def letters_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One with a model whose tokens are single letters, so that any text is read as it was written."""
+    model = tmp_path_factory.mktemp("letters") / "letters.gguf"
+    write_model(model, tuple(LETTERS))
+    yield from _serving(model)
+
+
+def _serving(model: Path) -> Iterator[str]:
+    folder = model.parent
     with (folder / "engine.log").open("wb") as log:
         command = [sys.executable, "-m", "tests.engine.serving", str(model), MODEL]
         root = Path(__file__).parents[2]
@@ -75,6 +87,13 @@ def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def bench(engine_url: str) -> AsyncIterator[Bench]:
     """A gateway whose only model server is the engine."""
     async with open_bench(engine_url) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def letters(letters_url: str) -> AsyncIterator[Bench]:
+    """The same with the model of single letters."""
+    async with open_bench(letters_url) as bench:
         yield bench
 
 

@@ -7,7 +7,7 @@ its call to the engine with it. Source of the shapes: Ollama's `docs/api.md`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -36,6 +36,8 @@ class Front:
         self._loaded = False
         self.bodies: list[dict[str, Any]] = []
         """Of the proxied requests, in order."""
+        self.warm: Callable[[], bool] = lambda: True
+        """Whether the engine may use its prompt cache for the next request; a swap leaves none."""
 
     def app(self) -> web.Application:
         """The routes."""
@@ -44,6 +46,7 @@ class Front:
         app.router.add_get("/api/tags", self._tags)
         app.router.add_get("/api/ps", self._ps)
         app.router.add_post("/api/generate", self._residency)
+        app.router.add_post("/api/chat", self._chat)
         app.router.add_route("*", "/v1/{rest:.*}", self._proxy)
         return app
 
@@ -63,8 +66,35 @@ class Front:
         resident = _LISTED | {"expires_at": "2318-01-01T00:00:00Z", "size_vram": _LISTED["size"], "context_length": 32768}
         return web.json_response({"models": [resident] if self._loaded else []})
 
-    async def _residency(self, request: web.Request) -> web.Response:
+    async def _chat(self, request: web.Request) -> web.Response:
+        """Shows how a conversation is rendered; it says nothing here."""
+        return web.json_response(await self._rendered(await request.json()))
+
+    async def _rendered(self, asked: dict[str, Any]) -> dict[str, Any]:
+        async with self._session.post(f"{self._engine_url}/apply-template", json={"messages": asked["messages"]}) as answer:
+            prompt = (await answer.json())["prompt"]
+        return {"model": asked["model"], "done": False, "_debug_info": {"rendered_template": prompt}}
+
+    async def _raw(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        """The engine's own completion, as lines of NDJSON."""
+        options = asked["options"]
+        names = {"num_predict": "n_predict", "stop": "stop", "seed": "seed", "temperature": "temperature", "top_p": "top_p"}
+        wanted = {theirs: options[ours] for ours, theirs in names.items() if ours in options}
+        body = {"prompt": asked["prompt"], "stream": True, "cache_prompt": self.warm(), **wanted}
+        passed = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
+        async with self._session.post(f"{self._engine_url}/completion", json=body) as answer:
+            with suppress(ConnectionResetError):
+                await passed.prepare(request)
+                async for line in answer.content:
+                    if line.startswith(b"data: "):
+                        await passed.write(_line(asked["model"], json.loads(line[6:])))
+                await passed.write_eof()
+        return passed
+
+    async def _residency(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
+        if asked.get("raw"):
+            return await self._raw(request, asked)
         if asked.get("prompt"):
             return web.json_response({"error": "this engine is behind the /v1 routes only"}, status=501)
         self._loaded = asked.get("keep_alive") != 0
@@ -74,7 +104,12 @@ class Front:
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        self.bodies.append(json.loads(body) if body else {})
+        asked = json.loads(body) if body else {}
+        if asked.get("_debug_render_only"):
+            return web.json_response(await self._rendered(asked))
+        self.bodies.append(asked)
+        if asked:
+            body = json.dumps({**asked, "cache_prompt": self.warm()}).encode()
         headers = {"content-type": "application/json"}
         async with self._session.request(request.method, self._engine_url + request.raw_path, data=body, headers=headers) as answer:
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
@@ -85,6 +120,15 @@ class Front:
                     await passed.write(chunk)
                 await passed.write_eof()
         return passed
+
+
+def _line(model: str, said: dict[str, Any]) -> bytes:
+    """A piece of a completion as Ollama writes it."""
+    line: dict[str, Any] = {"model": model, "created_at": "2026-11-01T00:00:00Z", "response": said["content"], "done": said["stop"]}
+    if said["stop"]:
+        line["done_reason"] = "length" if said["stop_type"] == "limit" else "stop"
+        line |= {"total_duration": 1, "prompt_eval_count": said["tokens_evaluated"], "eval_count": said["tokens_predicted"]}
+    return json.dumps(line).encode() + b"\n"
 
 
 @asynccontextmanager

@@ -58,17 +58,21 @@ class _Tensor:
     values: list[float]
 
 
-def write_model(path: Path) -> None:
-    """Write the model (about 3 MB)."""
-    metadata = _metadata()
-    tensors = list(_tensors(random.Random(1)))
+SAYINGS = tuple(f"\u2581{word}" for word in WORDS)
+LETTERS = "abcdefghijklmnopqrstuvwxyz\u2581"
+
+
+def write_model(path: Path, texts: tuple[str, ...] = SAYINGS) -> None:
+    """Write the model (about 3 MB). `texts`: what it says; `tuple(LETTERS)` makes one that leaves its tokenizer no choice."""
+    metadata = _metadata(texts)
+    tensors = list(_tensors(random.Random(1), texts))
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata)
     bodies = [_padded(struct.pack(f"<{len(tensor.values)}f", *tensor.values)) for tensor in tensors]
     path.write_bytes(_padded(head + b"".join(_descriptions(tensors, bodies))) + b"".join(bodies))
 
 
-def _metadata() -> list[bytes]:
-    tokens, types = _vocabulary()
+def _metadata(texts: tuple[str, ...]) -> list[bytes]:
+    tokens, types = _vocabulary(texts)
     return [
         _entry("general.architecture", _Kind.STRING, "llama"),
         _entry("general.name", _Kind.STRING, "tiny"),
@@ -97,17 +101,17 @@ def _metadata() -> list[bytes]:
     ]
 
 
-def _vocabulary() -> tuple[list[str], list[int]]:
+def _vocabulary(texts: tuple[str, ...]) -> tuple[list[str], list[int]]:
     """Token texts and their types: three special ones, every byte (a missing one fails the load), then words with their space."""
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *(f"\u2581{word}" for word in WORDS)]
-    types = [_Token.UNKNOWN, _Token.CONTROL, _Token.CONTROL] + [_Token.BYTE] * 256 + [_Token.NORMAL] * len(WORDS)
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *texts]
+    types = [_Token.UNKNOWN, _Token.CONTROL, _Token.CONTROL] + [_Token.BYTE] * 256 + [_Token.NORMAL] * len(texts)
     return tokens, [int(kind) for kind in types]
 
 
-def _tensors(chance: random.Random) -> Iterator[_Tensor]:
-    rows = len(_vocabulary()[0])
+def _tensors(chance: random.Random, texts: tuple[str, ...]) -> Iterator[_Tensor]:
+    rows = len(_vocabulary(texts)[0])
     yield _Tensor(name="token_embd.weight", shape=(_WIDTH, rows), values=_embedding(chance, rows))
-    yield _Tensor(name="output.weight", shape=(_WIDTH, rows), values=_output(chance, rows))
+    yield _Tensor(name="output.weight", shape=(_WIDTH, rows), values=_output(chance, rows, len(texts)))
     yield _ones("output_norm")
     for layer in range(_LAYERS):
         block = f"blk.{layer}"
@@ -124,8 +128,8 @@ def _embedding(chance: random.Random, rows: int) -> list[float]:
     return [value for _ in range(rows) for value in (_CONSTANT, *(chance.gauss(0, 1) for _ in range(_WIDTH - 1)))]
 
 
-def _output(chance: random.Random, rows: int) -> list[float]:
-    first_word = rows - len(WORDS)
+def _output(chance: random.Random, rows: int, words: int) -> list[float]:
+    first_word = rows - words
     return [
         value
         for row in range(rows)

@@ -36,6 +36,7 @@ DIFFERENT = {
     "overflow_template_chat_truncated": "the same: nothing was cut off, so more tokens are counted",
     "trailing_slash": "an odd spelling of an address does not exist; no redirect",
     "websocket_offer": "426, at which Codex goes on with POST; 405 costs it its retries",
+    "render_oai_compl": "a text completion that was only rendered says neither so nor that it has ended",
     "token_repeat_abort_nostream": "an answer that the model server broke off is an error, not a 200 with half a text",
     "token_repeat_abort_oai_stream": "a stream that was broken off ends with an error that clients raise",
     "token_repeat_abort_stream_no_done": "the same",

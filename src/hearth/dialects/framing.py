@@ -123,6 +123,8 @@ def read_whole(route: Route, body: bytes) -> WholeAnswer:
 
 
 def _is_complete(route: Route, said: JsonObject) -> bool:
+    if "_debug_info" in said:  # it was asked for the rendering of its prompt alone
+        return True
     if route.dialect is Dialect.OLLAMA:
         return said.get("done") is True
     choices = said.get("choices")

@@ -107,6 +107,7 @@ class ItemEnded(ItemEvent):
         queue_s: accepted to (last) dispatch, swaps included; swap_s: the part of it spent on the swap to its model.
         first_byte_s: dispatch to first byte; backend_s: dispatch to end; total_s: accepted to end.
         reason: empty for a completed item, else the error's `reason`.
+        resumed: how its last attempt went on with what an interrupted stream had sent, None where it did not.
         cost_usd: what a cloud model was paid, None where nothing was.
         chain_id: what ties several items to one piece of work.
     """
@@ -123,6 +124,7 @@ class ItemEnded(ItemEvent):
     prompt_tokens: int | None
     output_tokens: int | None
     status: int | None
+    resumed: Way | None = None
     cost_usd: float | None = None
     chain_id: str | None = None
 

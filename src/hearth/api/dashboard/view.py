@@ -228,6 +228,7 @@ class View:
             "outcome": item.outcome.value,
             "reason": item.reason or None,
             "interrupts": item.interrupt_count or None,
+            "resumed": item.resumed,
             "queue_s": round(item.queue_s, 2),
             "swap_s": round(item.swap_s, 2),
             "first_byte_s": None if item.first_byte_s is None else round(item.first_byte_s, 2),
