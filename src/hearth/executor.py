@@ -34,6 +34,8 @@ MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
 RENDER_LAST_S = 0.03
 """How long an interruption may wait to see how the prompt is rendered now, so that it is known whether it is the same later."""
+READ_AT_ONCE_BYTES = 64 * 1024
+"""So much of a stream can be read within an interruption: some 5 ms. With more, the model's digest alone says whether it is the same."""
 RENDER_S = 2.0
 """How long a model server may take to show how a model's prompts are rendered."""
 PROBE_S = 10.0
@@ -348,25 +350,24 @@ class Executor:
 
         Returns how many tokens of its answer the next attempt only has to read.
         """
-        work.pausing = False
         work.spend(self._clock.monotonic())
-        if Way.CONTINUE not in self._ways(work):
-            return 0
-        try:
-            rest = self._continuation(work)
-        except StreamDiverged:
+        rest, work.pausing, work.rest = work.rest, False, None
+        if work.outcome is not None or work.sent is None or next(iter(self._ways(work)), None) is not Way.CONTINUE:
             return 0
         with suppress(HearthError, TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(RENDER_LAST_S):
-                work.rendering = hash(await self._prefix(work, rest))
-        return rest.tokens
+            if rest is None and work.sent.size_bytes <= READ_AT_ONCE_BYTES:
+                rest = self._continuation(work)
+            if rest is not None:
+                async with asyncio.timeout(RENDER_LAST_S):
+                    work.rendering = hash(await self._prefix(work, rest))
+        return work.sent.frames
 
     def _can_resume(self, work: Work) -> bool:
         ways = self._ways(work) if work.resumable else ()
         if Way.REPLAY in ways or not ways:
             return bool(ways)
         try:
-            self._continuation(work)
+            work.rest = self._continuation(work)
         except StreamDiverged:
             return False
         return True

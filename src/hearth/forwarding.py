@@ -113,7 +113,7 @@ class Forwarding:
         if work.sent is None:
             raise StreamDiverged
         tail, replay, seen = StreamTail(route), Replay(route, work.sent), False
-        work.resumed, work.again_tokens = Way.REPLAY, work.sent.frames(route)
+        work.resumed, work.again_tokens = Way.REPLAY, work.sent.frames
         while chunks := await exchange.take():
             pace.progressed = True
             if not seen:

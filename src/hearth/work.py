@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypedDict
 
-from hearth.dialects.continuing import NO_TIME, Spent
+from hearth.dialects.continuing import NO_TIME, Continuation, Spent
 from hearth.dialects.replay import Sent
 from hearth.errors import HearthError
 from hearth.events import Event
@@ -56,7 +56,7 @@ class Work:
         spent: seconds that interrupted attempts took of which the caller has text.
         resumed: how the current attempt goes on with what was sent; None where it does not.
         again_tokens, verified_chars: what of the text so far it had to read or to write again, and what it was compared with.
-        pausing: its attempt is to stop and to go on later.
+        pausing: its attempt is to stop and to go on later; rest: what was read of it to see that.
         diverged: the current attempt has replayed something else before it went on in another way.
         rendering: a hash of the prompt as the model server rendered it when the stream was interrupted; None where that is not known.
         fingerprint: what the first attempt ran on; a replay on anything else would prove nothing.
@@ -86,6 +86,7 @@ class Work:
     verified_chars: int = 0
     diverged: bool = False
     pausing: bool = False
+    rest: Continuation | None = None
     rendering: int | None = None
     status: int | None = None
     usage: Usage = NO_USAGE
