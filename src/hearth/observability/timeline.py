@@ -274,4 +274,5 @@ class Timeline(HandlingSink):
 
 
 def _as_event(item: Invocation, at: float) -> ItemEnded:
-    return ItemEnded(at=at, **{name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name != "at"})
+    # How a stream went on is told when it happens, and not kept in the history.
+    return ItemEnded(at=at, **{name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name not in ("at", "resumed")})
