@@ -97,7 +97,7 @@ PART = Part(
             ),
             shown(
                 "batches/test_keys",
-                "a_key_stands_for_one_batch_for_a_day",
+                "a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_open",
                 "a_key_with_another_body_is_refused_and_starts_nothing",
                 "two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch",
             ),
