@@ -98,9 +98,10 @@ def test_the_wheel_has_every_file_of_the_package_the_configuration_and_nothing_e
         str(Path("hearth") / path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     }
     shipped = {f"hearth/config/shipped/{name}" for name in ("llm_gateway.yaml", "llm_gateway.schema.json")}
+    shipped |= {f"hearth/cli/units/{name}" for name in ("system.service", "user.service")}
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == ours | shipped
-    assert {name for name in ours if name.endswith((".sql", ".js", ".css", ".html", ".service", "py.typed"))}
+    assert {name for name in ours if name.endswith((".sql", ".js", ".css", ".html", "py.typed"))}
 
 
 def test_the_metadata_names_the_licence_the_command_and_the_extras(wheel: Path):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -82,10 +82,10 @@ def _body_of(call: BackendCall) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def _name_in(body: dict[str, Any]) -> str | None:
+def _name_in(body: dict[str, Any], listed: Container[str]) -> str | None:
     """The model that a body names, as it is listed."""
     name = body.get("model")
-    return canonical_model(name) if isinstance(name, str) and name else name
+    return canonical_model(name) if isinstance(name, str) and name and name not in listed else name
 
 
 class FakeOllama:
@@ -191,7 +191,7 @@ class FakeOllama:
         if body.get("_debug_render_only"):
             return await self._rendered(call, body)
         fault = self._call_faults.popleft() if self._call_faults else None
-        record = self._log(call, _name_in(body))
+        record = self._log(call, _name_in(body, self.gpu.models))
         if self._down or fault is CallFault.REFUSE:
             record.ending, record.ended_at = Ending.BROKEN, record.opened_at
             await asyncio.sleep(0)
@@ -206,7 +206,9 @@ class FakeOllama:
 
     async def _rendered(self, call: BackendCall, body: dict[str, Any]) -> FakeExchange:
         """A prompt takes no slot, but its model has to be there: Ollama would load it."""
-        record = CallRecord(path=call.path, model=_name_in(body), body=call.body, headers=call.headers, opened_at=self._now())
+        record = CallRecord(
+            path=call.path, model=_name_in(body, self.gpu.models), body=call.body, headers=call.headers, opened_at=self._now()
+        )
         self.renderings.append(record)
         if self._down:
             await asyncio.sleep(0)
