@@ -35,6 +35,7 @@ from hearth.config.settings import (
     SchedulingSettings,
     ServerSettings,
     Settings,
+    StartedStreams,
     Window,
 )
 from hearth.emulator import EmulatedModel, Emulator
@@ -88,11 +89,12 @@ def house_settings(
     keys: tuple[KeySettings, ...] = (),
     wait_when_down_s: float = 0.05,
     tasks: Mapping[str, Priority] = MappingProxyType({}),
+    started_streams: StartedStreams = StartedStreams.RESUME,
 ) -> Settings:
     """Settings under which nothing but what a test asks for refuses, delays or interrupts."""
     sizes = {profile.name: ModelSettings(vram_gb=profile.vram_gib) for profile in _profiles()}
     return Settings(
-        scheduling=SchedulingSettings(active_hours=WHOLE_DAY, preempt_min_remaining_s=0),
+        scheduling=SchedulingSettings(active_hours=WHOLE_DAY, preempt_min_remaining_s=0, started_streams=started_streams),
         queue=queue or QueueSettings(max_external_depth=1000),
         priority_map=tasks,
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute, requests_per_hour=1_000_000)),

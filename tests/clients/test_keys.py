@@ -9,6 +9,7 @@ import ollama
 import openai
 import pytest
 
+from hearth.config.settings import StartedStreams
 from hearth.events import ItemQueued
 from hearth.types import Lane
 from tests.clients.home import (
@@ -102,9 +103,10 @@ async def test_the_models_that_a_key_allows_are_served_in_every_spelling(home):
             assert (await native.embed(model=model, input="x")).embeddings
 
 
-async def test_the_key_of_the_house_passes_those_who_wait(home):
+async def test_the_key_of_the_house_passes_those_who_wait(start_home):
+    home = await start_home(house_settings(keys=KEYS, started_streams=StartedStreams.FINISH))
     async with home.native(FRIEND_KEY) as friend, home.gpt(HOUSE_KEY) as house:
-        stream = await friend.chat(model=SLOW, messages=HELLO, options={**LONG, "seed": -1}, stream=True)
+        stream = await friend.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
         await anext(stream)
         waiting = asyncio.ensure_future(friend.chat(model=SLOW, messages=HELLO, options=LONG))
         await home.until(lambda status: status["external_queue"]["pending"] == 1)

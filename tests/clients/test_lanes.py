@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import ollama
 import openai
 import pytest
 
-from hearth.config.settings import QueueSettings, Settings
+from hearth.config.settings import QueueSettings, Settings, StartedStreams
 from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued
 from hearth.types import Lane, Outcome, Priority
 from tests.clients.home import HELLO, LLAMA, LONG, LONG_TOKENS, NARROW, OTHER_SLOW, SLOW, Home, StartHome, house_settings
@@ -28,6 +30,18 @@ def settings_with_tasks(**changes: Any) -> Settings:
 @pytest.fixture
 async def home(start_home: StartHome) -> Home:
     return await start_home(settings_with_tasks())
+
+
+@pytest.fixture
+async def patient_home(start_home: StartHome) -> Home:
+    """A house that lets a stream finish."""
+    return await start_home(settings_with_tasks(started_streams=StartedStreams.FINISH))
+
+
+@pytest.fixture
+async def patient_native(patient_home: Home) -> AsyncIterator[ollama.AsyncClient]:
+    async with patient_home.native() as client:
+        yield client
 
 
 async def complete(home: Home, headers: dict[str, str] | None = None, **asked: Any) -> tuple[int, Any]:
@@ -66,35 +80,34 @@ async def test_a_completion_that_makes_no_sense_is_told_which_field(home):
     assert (await complete(home, prompt="hi", model="nope"))[0] == 404
 
 
-async def test_an_internal_request_passes_the_external_ones_that_wait(home, native):
-    stream = await native.chat(model=SLOW, messages=HELLO, options={**LONG, "seed": -1}, stream=True)
+async def test_an_internal_request_passes_the_external_ones_that_wait(patient_home, patient_native):
+    stream = await patient_native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
     await anext(stream)
-    external = [asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 1})) for _ in range(3)]
-    await home.until(lambda status: status["external_queue"]["pending"] == 3)
-    internal = asyncio.ensure_future(complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1))
-    await home.until(lambda status: status["internal_queue"]["pending"] == 1)
+    external = [asyncio.ensure_future(patient_native.chat(model=SLOW, messages=HELLO, options={"num_predict": 1})) for _ in range(3)]
+    await patient_home.until(lambda status: status["external_queue"]["pending"] == 3)
+    internal = asyncio.ensure_future(complete(patient_home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1))
+    await patient_home.until(lambda status: status["internal_queue"]["pending"] == 1)
     await stream.aclose()
     status, _ = await internal
     answers = await asyncio.gather(*external)
 
     assert status == 200
-    house = next(event.sequence for event in home.events.of(ItemQueued) if event.lane is Lane.INTERNAL)
-    assert started(home)[1] == house
+    house = next(event.sequence for event in patient_home.events.of(ItemQueued) if event.lane is Lane.INTERNAL)
+    assert started(patient_home)[1] == house
     assert [answer.eval_count for answer in answers] == [1, 1, 1]
 
 
-async def test_the_task_type_of_the_body_decides_the_band(home, native):
-    unrepeatable = {**LONG, "seed": -1}
-    stream = await native.chat(model=SLOW, messages=HELLO, options=unrepeatable, stream=True)
+async def test_the_task_type_of_the_body_decides_the_band(patient_home, patient_native):
+    stream = await patient_native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
     await anext(stream)
     asking = []
     for place, task_type in enumerate(("summary", "chat_router", "alarm")):
-        asking.append(asyncio.ensure_future(complete(home, prompt="x", model=SLOW, max_tokens=1, task_type=task_type)))
-        await home.until(lambda status, n=place + 1: status["internal_queue"]["pending"] == n)
+        asking.append(asyncio.ensure_future(complete(patient_home, prompt="x", model=SLOW, max_tokens=1, task_type=task_type)))
+        await patient_home.until(lambda status, n=place + 1: status["internal_queue"]["pending"] == n)
     await stream.aclose()
     await asyncio.gather(*asking)
 
-    assert [event.task_type for event in home.events.of(ItemDispatched)][1:] == ["alarm", "chat_router", "summary"]
+    assert [event.task_type for event in patient_home.events.of(ItemDispatched)][1:] == ["alarm", "chat_router", "summary"]
 
 
 async def test_an_internal_request_stops_a_running_external_one_which_completes_afterwards(home, native):

@@ -120,8 +120,8 @@ SHELL = (
     Mutant(
         what="the house's own work is limited",
         module="admission.gate",
-        old="if standing.lane is Lane.EXTERNAL and not limiter",
-        new="if not limiter",
+        old="if _is_limited(identity, standing.lane, limiter) and not limiter.check",
+        new="if not limiter.check",
     ),
     Mutant(
         what="what is set aside does not count",

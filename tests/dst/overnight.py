@@ -30,7 +30,8 @@ AGAIN_S = 1.5
 """After so long, whoever was refused by the disk asks again."""
 _ADMITTED = (
     "SELECT caller, accepted_wall_s FROM jobs WHERE lane = 'external' AND id NOT GLOB 'batch_req_*' "
-    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external'"
+    "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external' "
+    "UNION ALL SELECT caller, created_wall_s FROM files WHERE id IS NOT NULL AND purpose = 'batch'"
 )
 ENDPOINTS = ("/v1/chat/completions", "/v1/embeddings")
 
@@ -218,7 +219,7 @@ class Overnight:
         return {job_id for job_id, ask in self.jobs.items() if ask.caller == caller}, [batch for batch in mine if batch.accepted]
 
     def admissions(self) -> list[tuple[str, float]]:
-        """Who was admitted in all lives, as far as a restart can know: those whose end was told and kept, jobs and batches, each once."""
+        """Who was admitted in all lives, as far as a restart knows: those whose end was told and kept, jobs, uploads and batches."""
         world = self.world
         items = [item for life in world.lives for number, item in life.watch.items.items() if number not in life.lost]
         told = [item.ended for item in items if item.ended is not None]

@@ -75,7 +75,7 @@ def test_it_does_not_run_as_root_and_no_later_step_does():
 
 @pytest.mark.parametrize("step", [step for step in " ".join(steps("RUN")).split("&&") if "bin/hearth " in step])
 def test_the_commands_that_it_runs_exist(step: str):
-    arguments = shlex.split(step.partition("bin/hearth ")[2].partition(">")[0])
+    arguments = shlex.split(re.split(r"[|>]", step.partition("bin/hearth ")[2])[0])
     assert CliRunner().invoke(main, [*arguments, "--help"]).exit_code == 0
 
 

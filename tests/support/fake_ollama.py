@@ -85,7 +85,10 @@ def _body_of(call: BackendCall) -> dict[str, Any]:
 def _name_in(body: dict[str, Any], listed: Container[str]) -> str | None:
     """The model that a body names, as it is listed."""
     name = body.get("model")
-    return canonical_model(name) if isinstance(name, str) and name and name not in listed else name
+    if not isinstance(name, str) or not name:
+        return name
+    canonical = canonical_model(name)
+    return canonical if name not in listed and canonical in listed else name
 
 
 class FakeOllama:

@@ -87,9 +87,10 @@ async def ask(front: Front, of: tuple[str, dict[str, Any]], headers: str = "") -
 
 
 def asked_of(front: Front, name: str) -> int:
-    """Requests to the model that have reached the model server, loads not counted."""
+    """Requests to the model that have reached the model server; loads and probes of one blank are not counted."""
     bodies = [json.loads(request.body) for request in front.emulator.requests if request.method == "POST"]
-    return sum(body.get("model", "").partition(":")[0] == name and bool(body.get("prompt") or body.get("messages")) for body in bodies)
+    of_callers = [body for body in bodies if body.get("prompt", "").strip() or body.get("messages")]
+    return sum(body.get("model", "").partition(":")[0] == name for body in of_callers)
 
 
 def waiting(front: Front) -> int:

@@ -132,12 +132,15 @@ class Speaker:
     def __init__(self, model: EmulatedModel, before: str, told: str, wish: Wish) -> None:
         self._model, self._words = model, model.vocabulary or tuple(_WORDS.split())
         self._wish = wish
-        self._text = told
         pieces = _words_in(model, told)
         self.told = len(pieces)
         """Words that were said before."""
         self._part = pieces[-1] if pieces and told.endswith(pieces[-1]) else ""
-        self._heard = blake2b(f"{model.profile.name}\x00{before}{told.removesuffix(self._part)}".encode())
+        whole = told.removesuffix(self._part)
+        self._last = told[-1:]
+        """The character that was said last."""
+        self._last_whole = whole[-1:]
+        self._heard = blake2b(f"{model.profile.name}\x00{before}{whole}".encode())
 
     def say(self, tokens: int) -> list[str]:
         """The next pieces of the text; a sentence that is open then is closed."""
@@ -145,7 +148,7 @@ class Speaker:
         said: list[str] = []
         while self.told < end:
             said.append(self._hear(self._choice()))
-        if self._text and tokens >= 0 and not self._model.vocabulary and not self._text.endswith("."):
+        if tokens >= 0 and not self._model.vocabulary and self._last not in ("", "."):
             said.append(self._hear("."))
         return rest + said
 
@@ -153,10 +156,10 @@ class Speaker:
         """The pieces that can follow the text until now, the likeliest first."""
         if self._model.vocabulary:
             return [self._words[(self._number() + 31 * each) % len(self._words)] for each in range(_CHOICES)]
-        if self._text and not self._text.endswith(".") and self._number(b"ends") % 9 == 0:
+        if self._last not in ("", ".") and self._number(b"ends") % 9 == 0:
             return ["."]
         words = [self._words[(self._number() + 31 * each) % len(self._words)] for each in range(_CHOICES)]
-        return [(" " if self._text else "") + (word if self._text[-1:] not in ("", ".") else word.capitalize()) for word in words]
+        return [(" " if self._last else "") + (word if self._last not in ("", ".") else word.capitalize()) for word in words]
 
     def _choice(self) -> str:
         possible = self.possible()
@@ -169,7 +172,7 @@ class Speaker:
         part, self._part = self._part, ""
         if not part:
             return []
-        self._text = self._text.removesuffix(part)
+        self._last = self._last_whole
         wanted = [word for word in (self._choice(), *self.possible()) if word.startswith(part)]
         whole = wanted[0] if wanted else part
         self.told -= 1
@@ -177,7 +180,7 @@ class Speaker:
         return [whole[len(part) :]] if whole != part else []
 
     def _hear(self, piece: str) -> str:
-        self._text += piece
+        self._last = piece[-1:] or self._last
         self._heard.update(piece.encode())
         self.told += 1
         return piece
