@@ -251,6 +251,9 @@ class JobQueue(Protocol):
     async def start(self, number: int) -> StartedJob | None:
         """Note that a waiting job starts, before it does; None where it does not wait any more."""
 
+    def note_dispatch(self, number: int) -> None:
+        """Note soon that a started job has been sent to the model server."""
+
     async def end(self, number: int, end: JobEnd) -> bool:
         """Record result and end together; False where the job has ended otherwise, which changes nothing."""
 

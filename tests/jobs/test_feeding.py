@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import Window
+from hearth.config.settings import OnRestart, Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
 from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState
@@ -393,6 +393,22 @@ async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt_a
         assert started(house) == [f"job_{n}" for n in range(8)]
         (recovered,) = house.events.of(JobsRecovered)
         assert (recovered.queued, recovered.requeued, recovered.failed) == (8, 0, 0)
+
+
+@in_virtual_time
+async def test_where_the_owner_says_so_a_restart_fails_the_job_on_the_gpu_and_not_those_in_its_queue():
+    async with JobHouse("a", resident=("a",), settings=settings_with(gpu={"parallel": 1})) as house:
+        for n in range(3):
+            await house.accept(job(f"job_{n}", service_s=50.0))
+        await sleep_until(1.0)
+        await house.accept(job("job_3", service_s=50.0))
+        left_behind = house.disk.copy()
+    async with JobHouse("a", resident=("a",), disk=left_behind, settings=with_jobs(on_restart=OnRestart.FAIL)) as house:
+        await house.ended(*(f"job_{n}" for n in range(4)))
+        assert [(end.job_id, end.state) for end in house.events.of(JobEnded)] == [
+            ("job_0", "failed"),
+            *((f"job_{n}", "completed") for n in (1, 2, 3)),
+        ]
 
 
 @in_virtual_time

@@ -168,13 +168,27 @@ async def test_a_job_that_was_running_when_the_process_died_too_often_ends_faile
 
 
 async def test_where_the_owner_says_so_a_restart_fails_what_was_running_and_nothing_else(process):
+    """A job that was still in the GPU's queue has waited only, but may be what brought the gateway down."""
+    table = await process()
+    for number in (1, 2, 3):
+        await table.add(job(f"job_{number}"), LIMITS)
+    await table.start(1)
+    table.note_dispatch(1)
+    await table.start(2)
+    left = await recovered(await process(), requeue=False)
+    assert [(record.job_id, record.error) for record in left.failed] == [("job_1", "interrupted by restart")]
+    assert [(waiting.job_id, waiting.attempts, waiting.suspect) for waiting in left.waiting] == [("job_2", 1, True), ("job_3", 0, False)]
+    assert left.requeued == 1
+
+
+async def test_a_job_that_waits_again_counts_as_one_that_has_not_run(process):
     table = await process()
     await table.add(job(), LIMITS)
-    await table.add(job("job_2"), LIMITS)
     await table.start(1)
-    left = await recovered(await process(), requeue=False)
-    assert [record.error for record in left.failed] == ["interrupted by restart"]
-    assert [waiting.job_id for waiting in left.waiting] == ["job_2"]
+    table.note_dispatch(1)
+    await table.put_back(1, counted=True, not_before_wall_s=None)
+    await table.start(1)
+    assert (await recovered(await process(), requeue=False)).failed == ()
 
 
 A_KEY_STANDS: tuple[tuple[float, dict[str, Any], bool], ...] = (
@@ -419,9 +433,10 @@ async def test_every_way_to_an_end_has_its_message(process):
     for n in range(1, 4):
         await table.add(job(f"job_{n}", webhook_url="http://hook.lan/"), LIMITS)
     await table.cancel("job_1")
+    await table.start(3)
+    table.note_dispatch(3)
     await table.start(2)
     await table.end(2, DONE)
-    await table.start(3)
     table = await process()
     await recovered(table, requeue=False)
     states = {delivery.job_id: delivery.state for delivery in await table.deliveries(10)}

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from hearth.config.settings import Settings
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
-from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, JobQueued, ModeChanged, OrderGiven
+from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
 from hearth.jobs.feeder import Feeder, House, is_off_peak, named
 from hearth.jobs.keys import KeysInUse
@@ -42,6 +42,7 @@ class Jobs(HandlingSink):
         self._handlers = {
             GatewayStopping: self._on_stopping,
             ConfigReloaded: lambda _: self._feeder.reconfigured(),
+            ItemDispatched: self._feeder.note_dispatch,
             **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake()),
         }
 

@@ -17,7 +17,7 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, OnRestart
 from hearth.errors import StorageUnavailable
-from hearth.events import InternalFault, JobEnded, JobRequeued, JobsRecovered, JobStarted
+from hearth.events import InternalFault, ItemDispatched, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobEnd, JobRecord, JobState, Recovered, WaitingJob
 from hearth.jobs.board import Board
 from hearth.jobs.forecast import Forecast
@@ -148,6 +148,12 @@ class Feeder:
     def job_at(self, sequence: Sequence) -> str | None:
         """The id of the job that is on its way with this number."""
         return next((job_id for job_id, run in self._runs.items() if run.ticket is not None and run.ticket.sequence == sequence), None)
+
+    def note_dispatch(self, event: ItemDispatched) -> None:
+        """An item is sent to the model server: where it is a job, a restart must know that it has run."""
+        run = self._runs.get(event.request_id)
+        if run is not None:
+            self._queue.note_dispatch(run.job.number)
 
     def start_s(self, position: int, earliest_s: float) -> float | None:
         """Seconds until the job at a position starts; None where nothing tells."""

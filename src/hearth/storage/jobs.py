@@ -53,7 +53,11 @@ _SAME_KEY = (
 )
 _STRIKE = "DELETE FROM jobs WHERE id = ? AND state = 'queued' AND attempts = 0"
 """A commit whose sync failed may be found in the write-ahead log when the file is opened again."""
-_START = "UPDATE jobs SET state = 'running', attempts = attempts + 1, epoch = ?, started_wall_s = ? WHERE number = ? AND state = 'queued'"
+_START = (
+    "UPDATE jobs SET state = 'running', attempts = attempts + 1, dispatched = 0, epoch = ?, started_wall_s = ? "
+    "WHERE number = ? AND state = 'queued'"
+)
+_DISPATCHED = "UPDATE jobs SET dispatched = 1 WHERE number = ? AND state = 'running' AND epoch = ?"
 _END = (
     "UPDATE jobs SET state = :state, reason = :reason, error = :error, status = :status, content_type = :content_type, result = :result, "
     "request = x'', bytes = :bytes, ended_wall_s = :now, epoch = NULL, webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END "
@@ -67,7 +71,7 @@ _CANCEL = (
     "UPDATE jobs SET state = 'cancelled', reason = 'cancelled', request = x'', bytes = 0, ended_wall_s = :now, epoch = NULL, "
     "webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END WHERE id = :id AND state IN ('queued', 'running')"
 )
-_ORPHANS = "SELECT number, attempts FROM jobs WHERE state = 'running' AND epoch IS NOT ? ORDER BY number"
+_ORPHANS = "SELECT number, attempts, dispatched FROM jobs WHERE state = 'running' AND epoch IS NOT ? ORDER BY number"
 _GIVE_UP = (
     "UPDATE jobs SET state = 'failed', reason = :reason, error = :error, request = x'', bytes = 0, ended_wall_s = :now, epoch = NULL, "
     "webhook_due_wall_s = CASE webhook WHEN 'waiting' THEN :now END WHERE number = :number"
@@ -125,6 +129,11 @@ class JobTable:
         """Note that a waiting job starts; None where it does not wait any more."""
         return await self._writer.write("jobs.start", partial(_start, number, self._epoch, self._clock.wall()))
 
+    def note_dispatch(self, number: int) -> None:
+        """A job that runs here has been sent to the model server. It is on the disk a moment later; nobody waits for that."""
+        values = (number, self._epoch)
+        self._writer.post(lambda connection: connection.execute(_DISPATCHED, values).rowcount)
+
     async def end(self, number: int, end: JobEnd) -> bool:
         """Record result and end of a job that runs here; False where it has ended otherwise, which changes nothing."""
         values = {
@@ -150,7 +159,8 @@ class JobTable:
         """Settle what earlier processes left running, and list what waits. Doing it again changes nothing.
 
         Args:
-            requeue: have such jobs run again, unless they were started `max_attempts` times; else they have failed.
+            requeue: have such jobs run again, unless they were started `max_attempts` times; else those that were sent to the model
+                server have failed.
         """
         return await self._writer.write("jobs.recover", partial(_recover, self._epoch, self._clock.wall(), requeue, max_attempts))
 
@@ -244,14 +254,14 @@ def _start(number: int, epoch: int, now: float, connection: sqlite3.Connection) 
 
 def _recover(epoch: int, now: float, requeue: bool, max_attempts: int, connection: sqlite3.Connection) -> Recovered:  # noqa: FBT001
     orphans = connection.execute(_ORPHANS, (epoch,)).fetchall()
-    failed = [number for number, attempts in orphans if not requeue or attempts >= max_attempts]
-    for number, attempts in orphans:
+    failed = [number for number, attempts, dispatched in orphans if attempts >= max_attempts or (dispatched and not requeue)]
+    for number, attempts, _ in orphans:
         if number in failed:
             error = "interrupted by restart" if not requeue else f"Hearth died {attempts} times while this job ran"
             connection.execute(_GIVE_UP, {"reason": INTERRUPTED, "error": error, "now": now, "number": number})
         else:
             connection.execute(_REQUEUE, (number,))
-    suspects = {number for number, _ in orphans}
+    suspects = {number for number, *_ in orphans}
     return Recovered(
         waiting=tuple(waiting_of(row, suspect=row[0] in suspects) for row in connection.execute(_WAITING)),
         requeued=len(orphans) - len(failed),

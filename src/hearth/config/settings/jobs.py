@@ -9,7 +9,7 @@ from hearth.types import Priority
 
 
 class OnRestart(StrEnum):
-    """What becomes of a job that was running when the gateway died."""
+    """What becomes of a job that had been sent to the model server when the gateway died."""
 
     REQUEUE = "requeue"
     FAIL = "fail"
@@ -52,7 +52,7 @@ class JobSettings:
     max_attempts: int = 3
     """Starts of one job after which it ends failed: a job that brings the gateway down, or an answer that always fails. hot"""
     on_restart: OnRestart = OnRestart.REQUEUE
-    """What becomes of a job that was running when the gateway died: requeue (it runs again) or fail. restart"""
+    """What becomes of a job that had been sent to the model server when the gateway died: requeue (it runs again) or fail. restart"""
     keep_results_days: float = 7.0
     """Days after which an ended job is deleted with its result. hot"""
     pool_workers: int = 4
