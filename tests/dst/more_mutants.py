@@ -8,6 +8,7 @@ SHOWS_LATE = {
     "attempts before a parting do not count": 600,
     "a drain holds back what was gathered": 250,
     "a cancel that the disk had taken all the same stops nothing": 300,
+    "what failed for all is not asked one by one": 400,
     "a request whose cancel the disk had taken all the same outlives its batch": 300,
 }
 """By bug: the house from which on to look for it, where that is rare."""

@@ -201,8 +201,8 @@ SHELL = (
     Mutant(
         what="only what was completed is logged",
         module="storage.invocation_log",
-        old="if isinstance(event, ItemEnded):",
-        new="if isinstance(event, ItemEnded) and event.outcome == Outcome.COMPLETED:",
+        old="        row = self._row(event)\n",
+        new="        if event.outcome != Outcome.COMPLETED:\n            return\n        row = self._row(event)\n",
     ),
     Mutant(
         what="a restart forgets interruptions",

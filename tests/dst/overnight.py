@@ -31,6 +31,8 @@ AGAIN_S = 1.5
 _ADMITTED = (
     "SELECT caller, accepted_wall_s FROM jobs WHERE lane = 'external' AND id NOT GLOB 'batch_req_*' "
     "UNION ALL SELECT caller, created_wall_s FROM batches WHERE lane = 'external' "
+    "UNION ALL SELECT caller, accepted_wall_s FROM admissions AS a WHERE request_id NOT GLOB 'job_*' AND request_id NOT GLOB 'batch_req_*' "
+    "AND NOT EXISTS (SELECT 1 FROM invocation_log AS i WHERE i.epoch = a.epoch AND i.sequence = a.sequence) "
     "UNION ALL SELECT caller, created_wall_s FROM files WHERE id IS NOT NULL AND purpose = 'batch'"
 )
 ENDPOINTS = ("/v1/chat/completions", "/v1/embeddings")

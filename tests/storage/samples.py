@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hearth.events import ItemEnded, SwapCompleted, SwapFailed
+from hearth.events import ItemEnded, ItemQueued, SwapCompleted, SwapFailed
 from hearth.types import Lane, Outcome, RequestId, Sequence
 
 
@@ -30,6 +30,17 @@ def ended(sequence: int, **changes: Any) -> ItemEnded:
         "status": 200,
     }
     return ItemEnded(sequence=Sequence(sequence), **{**values, **changes})
+
+
+def queued(sequence: int, *, at: float, caller: str, **changes: Any) -> ItemQueued:
+    values: dict[str, Any] = {
+        "request_id": RequestId(f"req_{sequence}"),
+        "lane": Lane.EXTERNAL,
+        "model": "llama3.1:8b",
+        "task_type": None,
+        "position": 0,
+    }
+    return ItemQueued(at=at, sequence=Sequence(sequence), caller=caller, **{**values, **changes})
 
 
 def swapped(at: float = 1000.0) -> SwapCompleted:

@@ -11,7 +11,7 @@ from hearth.events import BackendWentDown
 from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, Outcome
 from tests.storage.conftest import written
 from tests.storage.house import WALL
-from tests.storage.samples import ended
+from tests.storage.samples import ended, queued
 
 
 async def test_a_row_says_what_the_event_said_with_calendar_instants(store):
@@ -107,6 +107,19 @@ async def test_admissions_are_those_that_the_rate_limits_count(store):
     store.invocations.emit(ended(4, caller="router", lane=Lane.INTERNAL))
     await written(store)
     assert await store.invocations.admissions_since(WALL - 115.0) == (("early", WALL - 115.0), ("late", WALL - 105.0))
+
+
+async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_twice(store):
+    for sequence, caller in enumerate(("quick", "slow", "slower"), 1):
+        store.invocations.emit(queued(sequence, at=900.0, caller=caller))
+    store.invocations.emit(queued(4, at=900.0, caller="router", lane=Lane.INTERNAL))
+    store.invocations.emit(queued(5, at=900.0, caller="hasty", request_id=new_job_id()))
+    store.invocations.emit(ended(1, at=900.5, caller="quick", total_s=0.5))
+    store.invocations.note_admissions()
+    store.invocations.emit(ended(2, at=905.0, caller="slow", total_s=5.0))
+    await written(store)
+    admitted = await store.invocations.admissions_since(WALL - 115.0)
+    assert sorted(admitted) == [(caller, WALL - 100.0) for caller in ("quick", "slow", "slower")]
 
 
 @pytest.mark.parametrize("own", ["job_17", f"job_{'f' * 31}", f"job_{'F' * 32}", f"batch_req_{'0' * 33}", f"xjob_{'0' * 32}"])

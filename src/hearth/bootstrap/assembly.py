@@ -122,6 +122,7 @@ def _join_store(gateway: Gateway, log: Store | None, learned: Recollection | Non
     if log is None:
         return
     gateway.records.subscribe(log.invocations)
+    gateway.accompany("admissions", log.invocations.run)
     open_cloud(gateway, claude, log)
     open_jobs(gateway, log)
     gateway.show("storage", log.shown)

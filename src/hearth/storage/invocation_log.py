@@ -1,7 +1,8 @@
 """One row per finished item: who asked for what, how long each phase took, what came of it. Prompts and answers never get here.
 
-An `EventSink` on the event loop; the rows are written some time later by the writer's thread. `bootstrap` subscribes it; routes and the
-rate limiter's rebuild read through it.
+What takes longer than a second has a row in `admissions` as well, so that the rate limits know after a kill who had asked. An `EventSink`
+on the event loop; the rows are written some time later by the writer's thread. `bootstrap` subscribes it; routes and the rate limiter's
+rebuild read through it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
-from hearth.events import Event, ItemEnded
+from hearth.events import Event, ItemEnded, ItemQueued
+from hearth.rate_limiter import HOUR_S
 from hearth.storage.reader import Reader
 from hearth.storage.swaps import read_swaps
 from hearth.storage.texts import storable
 from hearth.storage.writer import Writer
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
 
+NOTE_INTERVAL_S = 1.0
 CATCH_UP_S = 1.0
 """The most that a question waits for rows that are on their way to a slow disk."""
 
@@ -39,10 +43,15 @@ _COUNT = (
     "SELECT MIN(ended_wall_s) AS first_wall_s, lane, outcome, COUNT(*) AS items, SUM(interrupt_count) AS interruptions "
     "FROM invocation_log WHERE ended_wall_s >= ? GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome ORDER BY first_wall_s"
 )
+_NOTE = "INSERT INTO admissions (epoch, sequence, request_id, caller, accepted_wall_s) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_FORGET = "DELETE FROM admissions WHERE accepted_wall_s < ?"
 _HEX = "[0-9a-f]" * 32
+_OF_CALLERS = f"request_id NOT GLOB '{JOB_PREFIX}{_HEX}' AND request_id NOT GLOB '{BATCH_JOB_PREFIX}{_HEX}'"
 _ADMISSIONS = (
-    "SELECT caller, accepted_wall_s FROM invocation_log WHERE accepted_wall_s >= :since AND lane = :lane "  # noqa: S608 - our names
-    f"AND request_id NOT GLOB '{JOB_PREFIX}{_HEX}' AND request_id NOT GLOB '{BATCH_JOB_PREFIX}{_HEX}' "
+    "SELECT caller, accepted_wall_s FROM invocation_log "  # noqa: S608 - our names
+    f"WHERE accepted_wall_s >= :since AND lane = :lane AND {_OF_CALLERS} "
+    f"UNION ALL SELECT caller, accepted_wall_s FROM admissions AS a WHERE accepted_wall_s >= :since AND {_OF_CALLERS} "
+    "AND NOT EXISTS (SELECT 1 FROM invocation_log AS i WHERE i.epoch = a.epoch AND i.sequence = a.sequence) "
     "UNION ALL SELECT caller, accepted_wall_s FROM jobs WHERE accepted_wall_s >= :since AND lane = :lane "
     f"AND id NOT GLOB '{BATCH_JOB_PREFIX}*' "
     "UNION ALL SELECT caller, created_wall_s FROM files WHERE created_wall_s >= :since AND id IS NOT NULL AND purpose = 'batch' "
@@ -61,16 +70,51 @@ class InvocationLog:
         self._reader = reader
         self._clock = clock
         self._epoch = epoch
+        self._under_way: dict[int, ItemQueued] = {}
+        """External items that have not ended and have no row in `admissions`."""
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {ItemQueued: self._on_queued, ItemEnded: self._on_ended}
 
     def emit(self, event: Event) -> None:
-        """Note an item that has ended; every other event is ignored."""
-        if isinstance(event, ItemEnded):
-            row = self._row(event)
-            self._writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
+        """Note an item that begins to wait, or has ended; every other event is ignored."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
 
-    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
         """As `SelectiveSink` says."""
-        return self.emit if kind is ItemEnded else None
+        return self._handlers.get(kind)
+
+    def _on_queued(self, event: ItemQueued) -> None:
+        if event.lane is Lane.EXTERNAL:
+            self._under_way[event.sequence] = event
+
+    def _on_ended(self, event: ItemEnded) -> None:
+        self._under_way.pop(event.sequence, None)
+        row = self._row(event)
+        self._writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
+
+    async def run(self) -> None:
+        """Note who has been asking for longer than `NOTE_INTERVAL_S`, until cancelled."""
+        while True:
+            await asyncio.sleep(NOTE_INTERVAL_S)
+            if self._under_way:
+                self.note_admissions()
+
+    def note_admissions(self) -> None:
+        """Have a row written for each external item that has not ended and has none."""
+        shift_s = self._clock.wall() - self._clock.monotonic()
+        rows = [
+            (self._epoch, item.sequence, storable(item.request_id), storable(item.caller), item.at + shift_s)
+            for item in self._under_way.values()
+        ]
+        self._under_way.clear()
+        forget = (self._clock.wall() - HOUR_S,)
+
+        def note(connection: sqlite3.Connection) -> None:
+            connection.executemany(_NOTE, rows)
+            connection.execute(_FORGET, forget)
+
+        self._writer.post(note)
 
     def _row(self, event: ItemEnded) -> tuple[object, ...]:
         """The values of `_COLUMNS`. Straight from the event: an `Invocation` in between would cost more than everything else here."""
