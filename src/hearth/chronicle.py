@@ -14,6 +14,7 @@ from hearth.events import (
     ItemDispatched,
     ItemDiverged,
     ItemEnded,
+    ItemHeld,
     ItemInterrupted,
     ItemPromoted,
     ItemProtected,
@@ -101,6 +102,10 @@ class Chronicle:
         """The item has waited long enough for the next band."""
         waited_s = at - work.item.arrived_at
         self._tell(work, ItemPromoted(at=at, band=band.name.lower(), waited_s=waited_s, **work.identity))
+
+    def held(self, work: Work, at: float) -> None:
+        """More urgent work waits for its stream to end."""
+        self._tell(work, ItemHeld(at=at, attempt=work.attempt, **work.identity))
 
     def resent(self, work: Work, at: float) -> None:
         """The attempt failed unseen; there will be another."""

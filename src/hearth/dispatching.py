@@ -25,12 +25,12 @@ from hearth.errors import (
 from hearth.executor import Executor
 from hearth.register import Register
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Promote, Refusal, Unload, WakeAt
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Hold, Load, Preempt, Promote, Refusal, Unload, WakeAt
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.preemption import protected
 from hearth.scheduling.state import State
 from hearth.swapper import Swapper
-from hearth.types import Band, Dialect, Outcome, Sequence
+from hearth.types import Dialect, Outcome, Sequence
 from hearth.work import Work
 
 RETRY_AFTER_SWAP_S = 30.0
@@ -103,8 +103,8 @@ class Dispatching:
                 self._fail(sequence, why, now)
             case Expire(sequence=sequence):
                 self._give_up(sequence, Outcome.EXPIRED, now, WaitExpired())
-            case Promote(sequence=sequence, band=band):
-                self._promoted(sequence, band, now)
+            case Promote() | Hold():
+                self._write_down(action, now)
             case WakeAt(at=at):
                 self._arm(at)
 
@@ -188,10 +188,14 @@ class Dispatching:
         if work is not None:
             self.end(work, outcome, now, error)
 
-    def _promoted(self, sequence: Sequence, band: Band, now: float) -> None:
-        work = self._register.live(sequence)
-        if work is not None:
-            self.chronicle.promoted(work, band, now)
+    def _write_down(self, action: Promote | Hold, now: float) -> None:
+        work = self._register.live(action.sequence)
+        if work is None:
+            return
+        if isinstance(action, Hold):
+            self.chronicle.held(work, now)
+        else:
+            self.chronicle.promoted(work, action.band, now)
 
     def _why_never(self, model: str, task_type: str | None) -> str:
         residency = self._state.residency

@@ -36,7 +36,7 @@ def test_internal_work_stops_a_running_external_item():
 def test_a_stream_that_cannot_be_resumed_is_not_stopped_at_once():
     house = stream()
     house.internal("a")
-    assert house.said == []
+    assert house.said == ["hold 1"]
 
 
 def test_a_stream_that_can_be_resumed_is_stopped_though_its_caller_has_seen_bytes():
@@ -71,7 +71,7 @@ def test_a_stream_that_has_outgrown_what_is_kept_is_not_stopped_any_more():
     house = stream(resumable=True)
     house.tell(inputs.Unresumable(sequence=Sequence(1), attempt=1))
     house.internal("a")
-    assert house.said == []
+    assert house.said == ["hold 1"]
 
 
 def test_outgrowing_while_the_order_to_stop_is_on_its_way_lets_the_stream_go_on():
@@ -87,16 +87,24 @@ def test_with_finish_a_started_stream_ends_first():
         rules = SchedulingSettings(started_streams=StartedStreams.FINISH, unreplayable_streams=unreplayable)
         house = stream(rules, resumable=True)
         house.internal("a")
-        assert house.said == []
+        assert house.said == ["hold 1"]
+
+
+def test_a_stream_that_more_urgent_work_waits_for_is_told_of_once():
+    house = stream()
+    house.internal("a")
+    assert house.said == ["hold 1"]
+    house.internal("b")
+    assert house.said == []
 
 
 def test_only_bytes_that_its_caller_saw_and_that_cannot_be_replayed_let_it_go_on_when_the_order_to_stop_is_on_its_way():
-    for resumable, forwarded, place in ((False, True, Place.RUNNING), (False, False, Place.STOPPING), (True, True, Place.STOPPING)):
+    for resumable, forwarded, said in ((False, True, ["hold 1"]), (False, False, []), (True, True, [])):
         house = Shell(resident=("a",))
         first = house.arrive("a", resumable=resumable)
         house.internal("a")
-        assert house.first_byte(first, forwarded=forwarded) == []
-        assert house.state.entries[first].place is place
+        assert house.first_byte(first, forwarded=forwarded) == said
+        assert house.state.entries[first].place is (Place.RUNNING if said else Place.STOPPING)
 
 
 def test_nothing_that_comes_late_revives_what_was_cut_or_cancelled():
@@ -224,7 +232,7 @@ def test_nothing_is_stopped_for_another_model_where_one_item_has_to_finish_anywa
     house = stream(parallel=2)
     house.arrive("a")
     house.internal("b")
-    assert house.said == []
+    assert house.said == ["hold 1"]
 
 
 def test_a_model_that_must_make_room_takes_no_more_external_work():

@@ -16,7 +16,7 @@ from math import inf
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Promote, Unload, WakeAt
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Hold, Load, Preempt, Promote, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.invariants import DecisionChecker
@@ -68,6 +68,8 @@ def words(action: Action) -> str:  # noqa: C901 - a closed set, one line each
             return f"abort {sequence}"
         case Promote(sequence=sequence, band=band):
             return f"promote {sequence} to {band.name.lower()}"
+        case Hold(sequence=sequence):
+            return f"hold {sequence}"
         case Fail(sequence=sequence, why=why):
             return f"fail {sequence} {why}"
         case Expire(sequence=sequence):

@@ -12,7 +12,7 @@ import pytest
 
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, HearthError, StreamDiverged
-from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed, ItemStreaming
+from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
 from hearth.intake import NewItem, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId, Way
 from tests.dialects.replay_play import expected
@@ -257,6 +257,7 @@ async def test_a_model_that_often_replays_something_else_is_not_replayed_any_mor
         await interrupt(house, began_at + 4.5)
         assert texts((await listening)[0]) == TEXT
         assert len(house.events.of(ItemInterrupted)) == interrupted, "what could only be replayed finishes"
+        assert len(house.events.of(ItemHeld)) == 1
 
 
 @pytest.mark.parametrize(("ways", "how"), [(ONLY, None), ((Way.CONTINUE, Way.REPLAY), Way.REPLAY)])

@@ -166,7 +166,7 @@ class Continuation:
         kept = self._kept(text) if from_before and not self._begun.endings else text
         self._missing = text[len(kept) :]
         self._asked_from_before = bool(self._missing)
-        self._known_tokens = self.tokens - self._begun.frames_within(len(self._missing))
+        self._known_tokens = self.tokens - self._begun.frames_with(len(self._missing))
         fields: JsonObject = {
             "model": lookup(self._native.fields, "model"),
             "prompt": prefix + kept,
@@ -311,13 +311,13 @@ class _Begun:
         elif not kind:
             self._plain = False
 
-    def frames_within(self, characters: int) -> int:
-        """How many of the last frames hold nothing but the last characters."""
+    def frames_with(self, characters: int) -> int:
+        """How many of the last frames hold any of the last characters."""
         frames = 0
         for size in reversed(self._last_sizes):
-            characters -= size
-            if characters < 0:
+            if characters <= 0:
                 break
+            characters -= size
             frames += 1
         return frames
 

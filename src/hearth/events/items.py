@@ -59,6 +59,13 @@ class ItemPromoted(ItemEvent):
 
 
 @value
+class ItemHeld(ItemEvent):
+    """More urgent work waits for its stream to end, which could not go on after an interruption; told once."""
+
+    attempt: int
+
+
+@value
 class ItemProtected(ItemEvent):
     """Interrupted `queue.max_interrupt_count` times: it will not be interrupted again (a starvation warning)."""
 

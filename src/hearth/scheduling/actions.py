@@ -96,6 +96,13 @@ class Promote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Write down that more urgent work waits for the item, whose stream could not go on after an interruption."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """Give the item up and tell its caller."""
 
@@ -117,4 +124,4 @@ class WakeAt:
     at: float | None
 
 
-Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Promote | Fail | Expire | WakeAt
+Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Promote | Hold | Fail | Expire | WakeAt

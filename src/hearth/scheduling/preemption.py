@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hearth.config.settings import StartedStreams, UnreplayableStreams
-from hearth.scheduling.actions import Action, Cut, Preempt
+from hearth.scheduling.actions import Action, Cut, Hold, Preempt
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
@@ -43,14 +43,16 @@ def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], band
     """
     if waiter.external or not state.active:
         return []
-    wanted, victims = state.waiting.up_to(band, waiter.item.model), list[Entry]()
+    wanted, victims, rest = state.waiting.up_to(band, waiter.item.model), list[Entry](), list[Entry]()
     for resident in residents:
         staying = [entry for entry in resident.running.values() if not _leaving(state, entry, now)]
         spoken_for = state.waiting.up_to(band, resident.model) if waiter.item.model is None else 0
         wanted -= max(0, len(resident.running) - len(staying) - spoken_for)
-        victims += [entry for entry in staying if _yields_to(state, entry, waiter, now)]
+        for entry in staying:
+            (victims if _yields_to(state, entry, waiter, now) else rest).append(entry)
     victims.sort(key=lambda entry: (entry.dispatched_at, entry.item.sequence), reverse=True)
-    return [_stop(state, entry) for entry in victims[: max(0, wanted)]]
+    stopped = [_stop(state, entry) for entry in victims[: max(0, wanted)]]
+    return [*stopped, *(_holds(state, rest) if wanted > len(victims) else ())]
 
 
 def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) -> list[Action]:
@@ -59,7 +61,17 @@ def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) 
         return []
     staying = [entry for entry in running if not _leaving(state, entry, now)]
     yielding = [entry for entry in staying if _yields_to(state, entry, waiter, now)]
-    return [_stop(state, entry) for entry in staying] if len(yielding) == len(staying) else []
+    if len(yielding) == len(staying):
+        return [_stop(state, entry) for entry in staying]
+    return _holds(state, [entry for entry in staying if entry not in yielding])
+
+
+def _holds(state: State, staying: Iterable[Entry]) -> list[Action]:
+    """Of what keeps more urgent work waiting, the streams that would have to yield if they could go on; each once."""
+    held = [entry for entry in staying if not entry.held and _may_yield(state, entry)]
+    for entry in held:
+        entry.held = True
+    return [Hold(sequence=entry.item.sequence) for entry in held]
 
 
 def _may_yield(state: State, entry: Entry) -> bool:

@@ -49,6 +49,7 @@ class Entry:
         forwarded: its caller has seen bytes of the current attempt.
         unresumable: its stream could not go on after an interruption, though its request is one of which that could be expected.
         kept_tokens: of its answer that its caller has, which the next attempt only reads.
+        held: more urgent work has waited for its stream to end.
         cut: it ends when its attempt has stopped, because its caller cannot be resumed.
         expected_end_at: estimate made at dispatch.
         cancelled: its caller is gone; it leaves as soon as its attempt has stopped.
@@ -71,6 +72,7 @@ class Entry:
     forwarded: bool = False
     unresumable: bool = False
     kept_tokens: int = 0
+    held: bool = False
     cut: bool = False
     cancelled: bool = False
     rises_at: float | None = None

@@ -124,6 +124,7 @@ EMBEDDING_PARTED = _counter(
 PREEMPTIONS = _counter("hearth_preemptions_total", "Interruptions for more urgent work.", "model")
 PREEMPTED_SECONDS = _counter("hearth_preempted_seconds_total", "Time that interrupted attempts had run.", "model")
 PROTECTED = _counter("hearth_protected_total", "Requests that were interrupted so often that they are not any more.")
+HELD = _counter("hearth_held_streams_total", "Streams that could not have gone on, for whose end more urgent work waited.", "model")
 REPLAYS = _counter("hearth_replays_total", "Replays of interrupted streams: verified, or diverged.", "result")
 RESUMED = _counter(
     "hearth_resumed_streams_total", "Interrupted streams that went on: continued, or replayed; those that could not: failed.", "how"

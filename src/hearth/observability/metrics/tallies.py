@@ -26,6 +26,7 @@ from hearth.events import (
     InternalFault,
     ItemDiverged,
     ItemEnded,
+    ItemHeld,
     ItemInterrupted,
     ItemPromoted,
     ItemProtected,
@@ -98,6 +99,7 @@ class MetricTallies(HandlingSink):
         self._preemptions = self._counts(families.PREEMPTIONS)
         self._preempted_s = self._counts(families.PREEMPTED_SECONDS)
         self._protected = self._counts(families.PROTECTED, ())
+        self._held = self._counts(families.HELD)
         self._replays = self._counts(families.REPLAYS, ("verified",), ("diverged",))
         self._resumed = self._counts(families.RESUMED, *((way.value,) for way in Way), ("failed",))
         self._again_tokens = self._counts(families.AGAIN_TOKENS, *((way.value,) for way in Way))
@@ -137,6 +139,7 @@ class MetricTallies(HandlingSink):
             RequestRejected: self._on_rejected,
             ItemPromoted: lambda it: self._promotions.add((it.band,)),
             ItemInterrupted: self._on_interrupted,
+            ItemHeld: lambda it: self._held.add((self._model_cap.of(it.model or ANY_MODEL),)),
             ItemProtected: lambda _: self._protected.add(()),
             ItemResumed: self._on_resumed,
             ItemDiverged: self._on_diverged,
