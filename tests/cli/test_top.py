@@ -104,6 +104,11 @@ def test_an_odd_answer_is_drawn_as_far_as_it_goes(answer):
     assert not any(line.startswith("Claude") for line in lines)
 
 
+def test_money_that_was_spent_today_is_shown_though_claude_is_off():
+    lines = drawn({"cloud": {"state": "off", "spent_today_usd": 1.5, "limit_today_usd": 5}})
+    assert any(line.startswith("Claude") and "1.50 of 5.00 USD today" in line for line in lines)
+
+
 def test_the_emulator_is_announced_in_a_box():
     answer = recorded("status_busy")
     answer["backend"]["emulator"] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -13,9 +14,9 @@ import pytest
 from hearth.admission.budget import Totals
 from hearth.cloud.purse import Purse
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AuthSettings, BudgetSettings, CloudSettings, KeySettings, SchedulingSettings, Settings
+from hearth.config.settings import AlertType, AuthSettings, BudgetSettings, CloudSettings, KeySettings, SchedulingSettings, Settings
 from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable
-from hearth.events import BudgetExhausted, BudgetThresholdReached
+from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.money import nano_usd
 from hearth.types import Lane
 from tests.clients.home import Events
@@ -31,6 +32,7 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[float, str, Lane, float, float | None]] = {}
+        self.documents: dict[str, dict[str, object]] = {}
         self.broken = False
 
     def _check(self) -> None:
@@ -61,6 +63,14 @@ class MemoryLedger:
         rows = [(name, *row) for name, row in self.rows.items() if start_wall_s <= row[0] < end_wall_s]
         return tuple((name, caller, lane, worst if bill is None else bill) for name, _, caller, lane, worst, bill in rows)
 
+    def save(self, name: str, document: Mapping[str, object]) -> None:
+        self.documents[name] = dict(document)
+
+    async def load(self, name: str) -> dict[str, object] | None:
+        await asyncio.sleep(0)
+        self._check()
+        return self.documents.get(name)
+
 
 class Money:
     """A purse with a dollar a day in Berlin, and everything around it."""
@@ -76,7 +86,11 @@ class Money:
 
     def another(self) -> Purse:
         """As the next process would have it."""
-        return Purse(ledger=self.ledger, clock=self.clock, events=self.events, config=lambda: self.config)
+        return Purse(ledger=self.ledger, documents=self.ledger, clock=self.clock, events=self.events, config=lambda: self.config)
+
+    def message_arrives(self, *kinds: AlertType) -> None:
+        """The owner has read of these."""
+        self.purse.emit(AlertSent(at=0.0, target="ntfy", types=kinds, alerts=1, suppressed=0, attempts=1))
 
     def move_to(self, zone: str) -> None:
         """The owner saves another time zone."""
@@ -211,6 +225,7 @@ async def test_the_owner_is_warned_once_a_day_and_not_again_after_a_restart():
         await money.spend(DIME)
     (warning,) = money.events.of(BudgetThresholdReached)
     assert (warning.spent_usd, warning.limit_usd, warning.pct) == (0.8, 1.0, 80.0)
+    money.message_arrives(AlertType.BUDGET)
     money.purse = money.another()
     await money.spend(DIME)
     assert len(money.events.of(BudgetThresholdReached)) == 1
@@ -218,6 +233,20 @@ async def test_the_owner_is_warned_once_a_day_and_not_again_after_a_restart():
     for _ in range(8):
         await money.spend(DIME)
     assert len(money.events.of(BudgetThresholdReached)) == 2
+
+
+@in_virtual_time
+async def test_a_warning_that_did_not_arrive_before_the_process_died_is_told_by_the_next_one():
+    money = Money()
+    for _ in range(8):
+        await money.spend(DIME)
+    money.message_arrives(AlertType.RATE_LIMITED)
+    for told in (2, 3, 3):
+        money.purse = money.another()
+        await money.purse.open_today()
+        assert len(money.events.of(BudgetThresholdReached)) == told
+        if told == 3:
+            money.message_arrives(AlertType.BUDGET)
 
 
 @in_virtual_time
@@ -361,6 +390,18 @@ async def test_what_is_shown_of_today_is_known_before_the_first_call_and_after_a
         money.purse.look_again()
         await asyncio.sleep(1)
         assert money.purse.totals() == Totals(external_spent=DIME)
+    running.cancel()
+
+
+@in_virtual_time
+async def test_what_was_spent_today_is_shown_also_without_a_key():
+    money = Money()
+    await money.spend(DIME)
+    money.config = GatewayConfig(settings=replace(money.config.settings, cloud=CloudSettings()))
+    money.purse = money.another()
+    running = asyncio.ensure_future(money.purse.run())
+    await asyncio.sleep(1)
+    assert money.purse.totals() == Totals(external_spent=DIME)
     running.cancel()
 
 

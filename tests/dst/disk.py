@@ -13,6 +13,7 @@ from typing import Self, cast
 from hearth.clock import Clock
 from hearth.storage.batch_lines import BatchLineTable
 from hearth.storage.batches import BatchTable
+from hearth.storage.estimates import Estimates
 from hearth.storage.files import FileTable
 from hearth.storage.invocation_log import InvocationLog
 from hearth.storage.jobs import JobTable
@@ -33,6 +34,7 @@ class Tables:
     writer: LoopWriter | None
     jobs: JobTable
     ledger: Ledger
+    estimates: Estimates
     invocations: InvocationLog
     files: FileTable
     batches: BatchTable
@@ -62,6 +64,7 @@ class WholeDisk(Disk):
             writer=failing,
             jobs=JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs),
             ledger=Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
+            estimates=Estimates(writer=writer, reader=reader, clock=clock),
             invocations=InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
             files=FileTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs),
             batches=BatchTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock)),

@@ -82,7 +82,13 @@ class Life:
         self._reporter = StorageReporter(clock=clock, events=self.gateway.events)
         self.watch.state = self.gateway.worker.scheduler.state
         self.gateway.worker._on_decision = self.watch.decided
-        self.purse = Purse(ledger=self.tables.ledger, clock=clock, events=self.gateway.events, config=lambda: self.gateway.config)
+        self.purse = Purse(
+            ledger=self.tables.ledger,
+            documents=self.tables.estimates,
+            clock=clock,
+            events=self.gateway.events,
+            config=lambda: self.gateway.config,
+        )
         self.gateway.accompany("admissions", self.tables.invocations.run)
         self.cloud = self._cloud(claude)
         self._house = self._around()

@@ -198,8 +198,8 @@ class Budget:
         return True
 
     def was_crossed(self, wall_s: float) -> bool:
-        """Whether `crossed` has been True of a day that contains the instant; also before any day is open: an earlier process may know."""
-        return not self._accounts or any(account.warned for day, account in self._accounts.items() if wall_s in day)
+        """Whether `crossed` has been True of a day that contains the instant."""
+        return any(account.warned for day, account in self._accounts.items() if wall_s in day)
 
     @property
     def open_reservations(self) -> int:

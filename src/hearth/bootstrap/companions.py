@@ -119,7 +119,8 @@ def join_embeddings(gateway: Gateway) -> None:
 
 def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
     """Let Claude answer where the settings allow it: only with a store, since what is spent must be known at the next start."""
-    purse = Purse(ledger=log.ledger, clock=gateway.clock, events=gateway.events, config=lambda: gateway.config)
+    purse = Purse(ledger=log.ledger, documents=log.estimates, clock=gateway.clock, events=gateway.events, config=lambda: gateway.config)
+    gateway.events.subscribe(purse)
     cloud = Cloud(
         config=lambda: gateway.config,
         backend=claude,

@@ -122,9 +122,9 @@ def _callers(answer: Mapping[str, object]) -> Text | None:
 
 def _money(answer: Mapping[str, object]) -> Text | None:
     cloud = part(answer, "cloud")
-    if not cloud or cloud.get("state") == "off":
-        return None
     spent, limit = number(cloud, "spent_today_usd") or 0.0, number(cloud, "limit_today_usd") or 0.0
+    if not cloud or (cloud.get("state") == "off" and not spent):
+        return None
     words = f"{printable(cloud.get('state'))}, {len(parts(cloud, 'running'))} running, {spent:.2f} of {limit:.2f} USD today"
     return Text("Claude    ", style="bold").append(words, style="not bold")
 

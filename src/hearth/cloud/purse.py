@@ -1,7 +1,8 @@
 """The house's money for Claude: the budget of the day in memory, and every change of it in the ledger.
 
 A call may start once its reservation is on the disk. Its end is noted in memory at once and written as soon as the disk takes it; should
-Hearth die in between, the next start counts the whole reservation as spent. Owns the `Budget`; `desk` and `calls` use it.
+Hearth die in between, the next start counts the whole reservation as spent. That most of a day's money is gone is told once, and again at
+each start until a message with it has arrived somewhere. Owns the `Budget`; `desk` and `calls` use it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_request_id
 from hearth.cloud.choosing import caps_for
 from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import AlertType
 from hearth.errors import BudgetExceeded, StorageUnavailable
-from hearth.events import BudgetExhausted, BudgetThresholdReached
+from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached, Event
 from hearth.money import nano_usd, usd
-from hearth.ports import EventSink, SpendLedger
+from hearth.ports import Documents, EventSink, SpendLedger
 from hearth.types import Lane
 
 RETRY_WRITE_S = 5.0
+_TOLD = "budget.told"
+"""The document that says since when (`crossed_wall_s`) the owner knows that most of a day's money is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +41,19 @@ class Reservation:
 
 
 class Purse:
-    """Must live on one event loop. `run` has to be kept running."""
+    """Must live on one event loop. `run` has to be kept running; as an `EventSink` it hears which messages have arrived."""
 
-    def __init__(self, *, ledger: SpendLedger, clock: Clock, events: EventSink, config: Callable[[], GatewayConfig]) -> None:
+    def __init__(
+        self, *, ledger: SpendLedger, documents: Documents, clock: Clock, events: EventSink, config: Callable[[], GatewayConfig]
+    ) -> None:
         self._ledger = ledger
+        self._documents = documents
         self._clock = clock
         self._events = events
         self._config = config
         self._budget = Budget()
+        self._told_wall_s: float | None = None
+        self._crossed_wall_s: float | None = None
         self._unwritten: dict[str, int] = {}
         self._recording: dict[str, Reservation] = {}
         self._wake = asyncio.Event()
@@ -52,6 +61,8 @@ class Purse:
     async def open_today(self) -> Day:
         """Today, with what the ledger knows of it. Raises StorageUnavailable."""
         while not self._budget.knows(day := self._today()):  # which may have ended, or be another one, once it is read
+            if self._told_wall_s is None:
+                self._told_wall_s = _instant(await self._documents.load(_TOLD))
             rows = await self._ledger.booked(start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s)
             if not self._budget.knows(day):
                 self._open(day, [Booked(name=row[0], caller=row[1], lane=row[2], nano_usd=nano_usd(row[3])) for row in rows])
@@ -59,7 +70,7 @@ class Purse:
 
     def _open(self, day: Day, booked: list[Booked]) -> None:
         """A day that another time zone begins may hold so much of two days of which nothing had to be told."""
-        told = self._budget.was_crossed(self._clock.wall())
+        told = self._budget.was_crossed(self._clock.wall()) or (self._told_wall_s is not None and self._told_wall_s in day)
         self._budget.open_day(day, booked)
         if self._budget.crossed(day, self._threshold()) and not told:
             self._tell_threshold(day)
@@ -118,14 +129,23 @@ class Purse:
     async def run(self) -> None:
         """Know of today what the ledger knows, and write down what has ended, until cancelled."""
         while True:
-            if self._config().settings.cloud.api_key:
-                with suppress(StorageUnavailable):  # asked again with the next call
-                    self._warn(await self.open_today())
+            with suppress(StorageUnavailable):  # asked again with the next call
+                self._warn(await self.open_today())
             await self._wake.wait()
             self._wake.clear()
             if not await self.flush():
                 await asyncio.sleep(RETRY_WRITE_S)
                 self._wake.set()
+
+    def emit(self, event: Event) -> None:
+        """Note for the next process what the owner knows."""
+        if isinstance(event, AlertSent) and AlertType.BUDGET in event.types and self._crossed_wall_s is not None:
+            self._told_wall_s, self._crossed_wall_s = self._crossed_wall_s, None
+            self._documents.save(_TOLD, {"crossed_wall_s": self._told_wall_s})
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return self.emit if kind is AlertSent else None
 
     def look_again(self) -> None:
         """Today may be another day."""
@@ -177,6 +197,7 @@ class Purse:
     def _tell_threshold(self, day: Day) -> None:
         spent, limit = self._budget.totals(day).external_spent, self.limit_nano_usd
         pct = 100.0 if not limit else 100.0 * spent / limit
+        self._crossed_wall_s = self._clock.wall()
         self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=round(pct, 1)))
 
     def _tell_exhausted(self, day: Day, caller: str, amount: int, caps: Caps, *, own: bool) -> None:
@@ -193,3 +214,8 @@ class Purse:
                 limit_usd=usd(limit),
             )
         )
+
+
+def _instant(document: dict[str, object] | None) -> float:
+    found = (document or {}).get("crossed_wall_s")
+    return found if isinstance(found, float) else 0.0

@@ -8,7 +8,10 @@ from hearth.types import value
 
 @value
 class BudgetThresholdReached(Event):
-    """External callers have spent `budget.alert_pct` of what they may spend today on cloud models. Said once a day."""
+    """External callers have spent `budget.alert_pct` of what they may spend today on cloud models.
+
+    Said once a day, and at each start until a message about it has arrived.
+    """
 
     spent_usd: float
     limit_usd: float

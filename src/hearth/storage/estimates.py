@@ -1,4 +1,4 @@
-"""What the scheduler has learned (swap and service times), kept across restarts as small JSON documents by name.
+"""What the scheduler has learned (swap and service times) and the like, kept across restarts as small JSON documents by name.
 
 Knows nothing of their content; what cannot be read counts as never learned.
 """

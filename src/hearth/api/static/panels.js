@@ -162,7 +162,7 @@ export function Limits({ state }) {
       <tbody>${callers.map(([name, used]) => html`<tr key=${name}><th scope="row">${name}</th>
         <td><${Use} name=${`${name}, last minute`} used=${used.minute} /></td><td><${Use} name=${`${name}, last hour`} used=${used.hour} /></td></tr>`)}</tbody>
     </table></div>` : html`<${Empty}>No other program has called within the last hour.<//>`}
-    ${cloud && cloud.state !== "off" ? html`<${Cloud} cloud=${cloud} />` : null}
+    ${cloud && (cloud.state !== "off" || cloud.spent_today_usd > 0 || cloud.internal_spent_today_usd > 0) ? html`<${Cloud} cloud=${cloud} />` : null}
   <//>`;
 }
 
