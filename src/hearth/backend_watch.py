@@ -16,7 +16,7 @@ from hearth.errors import BackendError, BackendTimeout, ModelNotFound
 from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
 from hearth.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
-from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, PolicyChanged, Unloaded
+from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, ModelsListed, PolicyChanged, Unloaded
 from hearth.scheduling.state import State
 from hearth.types import InstalledModel, ResidentModel, canonical_model
 
@@ -46,6 +46,7 @@ class BackendWatch:
         self._events = events
         self._tracker = tracker
         self._installed: dict[str, InstalledModel] | None = None
+        self._listed: frozenset[str] | None = None
         self._elsewhere: dict[str, str] = {}
         self._one_of: dict[str, str] = {}
         self._resident: tuple[ResidentModel, ...] = ()
@@ -147,11 +148,15 @@ class BackendWatch:
         self._elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
         here = tuple(model for model in models if not model.remote_host)
         self._installed = {canonical_model(model.name).lower(): model for model in here}
+        if (names := frozenset(self._installed)) != self._listed:
+            self._listed = names
+            self._post(ModelsListed(names=names))
         self._one_of = _one_name_each(here, self._settings(), before=frozenset(self._one_of.values()))
         settings = self._scheduler_settings()
         if settings != before:
             self._post(PolicyChanged(settings=settings))
-        missing = "" if settings.home_installed else settings.gpu.home_model
+        home = settings.gpu.home_model
+        missing = "" if home.lower() in self._installed else home
         if missing and missing != self._missing_home:
             self._events.emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
         self._missing_home = missing

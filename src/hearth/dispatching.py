@@ -211,6 +211,8 @@ class Dispatching:
                 return type(known)(known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None)
             case Refusal.NEVER_FITS:
                 return NeverFits(self._why_never(model, work.item.task_type))
+            case Refusal.NOT_INSTALLED:
+                return ModelNotFound(f"model '{model}' not found")
             case Refusal.BACKEND_DOWN:
                 return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
             case Refusal.INTERRUPTED:

@@ -361,8 +361,12 @@ class Gateway:
 
     def warnings(self) -> list[str]:
         """What the owner should change, each with what to do."""
-        home = self.config.settings.gpu.home_model
-        missing = [f"home model {home} is not installed: ollama pull {home}"] if home and self._watch.name_of(home) is None else []
+        expected = (("home", self.config.settings.gpu.home_model), ("pinned", self.orders.pinned))
+        missing = [
+            f"{what} model {name} is not installed: ollama pull {name}"
+            for what, name in expected
+            if name and self._watch.name_of(name) is None
+        ]
         return [*self._notes, *missing]
 
     @property

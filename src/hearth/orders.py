@@ -55,6 +55,11 @@ class Orders:
         """External work waits."""
         return self._paused
 
+    @property
+    def pinned(self) -> str | None:
+        """The model to come back to, instead of the home model."""
+        return self._pinned
+
     def check_open(self) -> None:
         """Raises Draining, ShuttingDown: nothing new may come in, wherever it would be answered."""
         self._doors.check()

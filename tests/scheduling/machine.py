@@ -59,6 +59,9 @@ DRIFT = st.sampled_from(
     (
         *(inputs.Unloaded(model=model) for model in MODELS),
         *(inputs.Loaded(model=model, vram_mib=2048.0) for model in (*MODELS, "x")),
+        inputs.ModelsListed(names=frozenset(MODELS[:1])),
+        inputs.ModelsListed(names=frozenset(MODELS)),
+        inputs.ModelsListed(names=frozenset(MODELS)),
         inputs.GpuSampled(capacity_mib=None),
         inputs.GpuSampled(capacity_mib=24 * 1024.0),
         inputs.GpuSampled(capacity_mib=24 * 1024.0, foreign_mib=14 * 1024.0),

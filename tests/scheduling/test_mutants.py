@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(what="what was ordered goes at once", module="facts", old="if swap.why is SwapReason.OWNER:", new="if False:"),
     Mutant(what="home goes before an order", module="home", old="    if state.orders.wanted:\n        return\n", new=""),
     Mutant(what="paused callers are expected", module="preload", old="if orders.paused or", new="if"),
-    Mutant(what="a guess evicts the pinned model", module="preload", old=" or orders.pinned is not None", new=""),
+    Mutant(what="a guess evicts the pinned model", module="preload", old=" or state.pinned is not None", new=""),
     Mutant(
         what="an item for any model waits for none",
         module="core",

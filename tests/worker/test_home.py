@@ -8,6 +8,7 @@ import math
 import pytest
 
 from hearth.config.settings import Settings
+from hearth.errors import ModelNotFound
 from hearth.events import HomeModelMissing, SwapStarted
 from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
@@ -112,6 +113,30 @@ async def test_a_home_model_that_is_not_installed_empties_nothing_and_comes_home
         await sleep_until(4 * 3600.0 + 60.0)
         assert house.gpu_status["is_home"] is True
         assert house.gateway.warnings() == []
+
+
+@in_virtual_time
+async def test_a_pinned_model_that_was_deleted_empties_nothing_and_the_home_model_stands_in():
+    async with House("h", "a", "p", resident=("a",), settings=HOME) as house:
+        await house.gateway.orders.pin("p")
+        await sleep_until(10.0)
+        house.ollama.delete("p:latest")
+        await body_of(house.submit("a"))
+        await sleep_until(3600.0)
+        assert [record.model for record in house.ollama.control if record.kind == "load"] == ["p:latest", "a:latest", "h:latest"]
+        assert house.gateway.warnings() == ["pinned model p:latest is not installed: ollama pull p:latest"]
+
+
+@in_virtual_time
+async def test_who_waits_for_a_model_that_is_deleted_meanwhile_is_told_and_nothing_is_unloaded_for_it():
+    async with House("a", "b", resident=("a",), settings=settings_with(backend={"check_interval_s": 0.25})) as house:
+        busy, late = house.submit("a"), house.submit("b")
+        house.ollama.delete("b:latest")
+        with pytest.raises(ModelNotFound):
+            await body_of(late)
+        await body_of(busy)
+        await sleep_until(3600.0)
+        assert [record.kind for record in house.ollama.control if record.kind in {"load", "unload"}] == []
 
 
 @in_virtual_time

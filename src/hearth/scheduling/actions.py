@@ -33,6 +33,7 @@ class Refusal(StrEnum):
     BACKEND_DOWN = "backend_down"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     INTERRUPTED = "interrupted"
+    NOT_INSTALLED = "not_installed"
     NO_MODEL = "no_model"
     """It would run on any model, and none is left."""
 

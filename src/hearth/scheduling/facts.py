@@ -49,6 +49,8 @@ def _arrived(state: State, fact: inputs.Arrived, now: float) -> list[Action] | N
     item = fact.item
     if item.model is not None and state.residency.never_fits(item.model, item.task_type):
         return [Fail(sequence=item.sequence, why=Refusal.NEVER_FITS)]
+    if _is_gone(state, item):
+        return [Fail(sequence=item.sequence, why=Refusal.NOT_INSTALLED)]
     if state.arrivals.learns:
         state.arrivals.arrived(item.caller, item.model, now)
         if item.model is not None and state.is_idle(item.model):
@@ -112,6 +114,22 @@ def _reconfigured(state: State, fact: inputs.PolicyChanged, _now: float) -> list
         state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
     waiting = sorted(state.waiting.all_entries(), key=lambda entry: entry.item.sequence)
     return [_give_up(state, entry, Refusal.NEVER_FITS) for entry in waiting if _never_fits(state, entry.item)]
+
+
+def _listed(state: State, fact: inputs.ModelsListed, _now: float) -> list[Action]:
+    """What waits for a model that was deleted is told so before anything is unloaded for it."""
+    state.installed = fact.names
+    state.home_failures = 0
+    for model in state.orders.wanted:
+        if not state.has(model):
+            state.orders.settle(model)
+    waiting = sorted(state.waiting.all_entries(), key=lambda entry: entry.item.sequence)
+    return [_give_up(state, entry, Refusal.NOT_INSTALLED) for entry in waiting if _is_gone(state, entry.item)]
+
+
+def _is_gone(state: State, item: QueueItem) -> bool:
+    """Its model is neither installed nor in memory."""
+    return item.model is not None and not state.has(item.model) and item.model not in state.residency.residents
 
 
 def _never_fits(state: State, item: QueueItem) -> bool:
@@ -336,6 +354,7 @@ FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] 
         inputs.ClockStepped: _clock_stepped,
         inputs.ModeChanged: _mode_changed,
         inputs.PreemptRequested: _stop_all,
+        inputs.ModelsListed: _listed,
         inputs.PolicyChanged: _reconfigured,
         inputs.DrainRequested: _drain_requested,
         inputs.TimerFired: _timer_fired,

@@ -227,6 +227,13 @@ class UnloadOrdered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsListed:
+    """What the model server has on its disk, in lower case: nothing is unloaded for any other model."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChanged:
     """New settings are in force."""
 
@@ -269,6 +276,7 @@ Input = (
     | ModelPinned
     | LoadOrdered
     | UnloadOrdered
+    | ModelsListed
     | PolicyChanged
     | DrainRequested
     | TimerFired

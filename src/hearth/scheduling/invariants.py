@@ -132,7 +132,7 @@ class DecisionChecker:
 
     def _judge_eviction_of_pinned(self, model: str, why: SwapReason) -> None:
         state = self.state
-        if model == state.orders.pinned and why is not SwapReason.RELOAD:
+        if model == state.pinned and why is not SwapReason.RELOAD:
             needs_room = any(entry.band <= Band.BACKGROUND and entry.item.model != model for entry in state.waiting.all_entries())
             _require(needs_room, f"{model} is unloaded though it is pinned and no internal work needs its room")
 
@@ -180,7 +180,7 @@ class DecisionChecker:
 
     def _only_the_pin_holds(self) -> bool:
         """Everything that waits is external, and the first of each line could only have its model in place of the pinned one."""
-        state, pinned = self.state, self.state.orders.pinned
+        state, pinned = self.state, self.state.pinned
         if pinned not in state.residency.residents or state.waiting.count(Lane.INTERNAL):
             return False
         heads = (*state.waiting.heads(Band.INTERRUPTED), *state.waiting.heads(Band.EXTERNAL))

@@ -68,10 +68,10 @@ class Placement:
         return self._actions
 
     def _serve_bands(self) -> None:
-        orders = self._state.orders
+        orders, pinned = self._state.orders, self._state.pinned
         for band, lines in zip(BANDS, self._state.waiting.lines, strict=True):
-            if band is _INTERRUPTED and orders.pinned is not None:
-                self._claimed.add(orders.pinned)
+            if band is _INTERRUPTED and pinned is not None:
+                self._claimed.add(pinned)
             if lines and not (orders.paused and band in EXTERNAL_BANDS):
                 self._serve_band(band, lines)
 

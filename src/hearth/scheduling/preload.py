@@ -24,7 +24,7 @@ SURE = 0.8
 def preload(state: State, placement: Placement, now: float) -> None:
     """Begin loading what is likely to be asked for next, or ask to be woken when that is due."""
     idle_since, orders = state.idle_since, state.orders
-    if orders.paused or orders.wanted or orders.pinned is not None:
+    if orders.paused or orders.wanted or state.pinned is not None:
         return
     if not POLICIES[state.settings.scheduling.policy].preloads or idle_since is None or state.preloaded_at == idle_since:
         return
@@ -47,7 +47,7 @@ def _expected(state: State, now: float) -> str | None:
     model, count = Counter(step.model for step in steps).most_common(1)[0]
     if count < SURE * len(steps):
         return None
-    return model if _in_time(state, [step for step in steps if step.model == model], now) else None
+    return model if state.has(model) and _in_time(state, [step for step in steps if step.model == model], now) else None
 
 
 def _in_time(state: State, steps: list[Step], now: float) -> bool:

@@ -34,6 +34,7 @@ class State:
         preloaded_at: `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once in each.
         cleared_for: the model for whose waiters memory is being cleared, and why; None once it is loaded, or nobody waits for it.
         held_until: the policy holds the resident model until then, in the hope of more work for it; None while it does not.
+        installed: what the model server has listed, in lower case; None before its first list.
         next_wake_at: the first instant that this decision has asked to be woken at.
     """
 
@@ -58,6 +59,7 @@ class State:
     preloaded_at: float | None = None
     cleared_for: tuple[str, SwapReason] | None = None
     held_until: float | None = None
+    installed: frozenset[str] | None = None
     rounds: dict[tuple[str, Band], int] = field(default_factory=dict)
     next_wake_at: float | None = None
 
@@ -81,7 +83,18 @@ class State:
     @property
     def home(self) -> str | None:
         """The home model, None where there is none or it is not installed."""
-        return (self.settings.home_installed and self.settings.gpu.home_model) or None
+        home = self.settings.gpu.home_model
+        return home if home and self.has(home) else None
+
+    @property
+    def pinned(self) -> str | None:
+        """The model that the owner has pinned, None where there is none or it is not installed."""
+        pinned = self.orders.pinned
+        return pinned if pinned is not None and self.has(pinned) else None
+
+    def has(self, model: str) -> bool:
+        """Whether the model server may have this model: it lists it, or has listed nothing yet."""
+        return self.installed is None or model.lower() in self.installed
 
     def home_for(self, entry: Entry) -> str | None:
         """The home model, None where there is none or it could never be loaded for this item."""
@@ -91,7 +104,7 @@ class State:
     @property
     def comes_back(self) -> str | None:
         """The model that is loaded when there is nothing else to do: the pinned one, else the home model."""
-        return self.orders.pinned or self.home
+        return self.pinned or self.home
 
     @property
     def at_rest(self) -> bool:

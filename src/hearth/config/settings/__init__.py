@@ -139,8 +139,6 @@ class SchedulerSettings:
     gpu: GpuSettings = field(default_factory=GpuSettings)
     models: Mapping[str, ModelSettings] = field(default_factory=lambda: MappingProxyType({}))
     wait_when_down_s: float = 10.0
-    home_installed: bool = True
-    """False where the model server does not have the home model: then nothing is unloaded for it."""
 
     @classmethod
     def of(cls, settings: Settings, find: Callable[[str], str | None] = canonical_model) -> SchedulerSettings:
@@ -161,7 +159,6 @@ class SchedulerSettings:
             gpu=replace(settings.gpu, home_model=home and name_of(home)),
             models=MappingProxyType({name_of(name): model for name, model in others_first}),
             wait_when_down_s=settings.backend.wait_when_down_s,
-            home_installed=not home or find(home) is not None,
         )
 
     def parallel(self, model: str) -> int:
