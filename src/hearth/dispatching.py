@@ -209,10 +209,9 @@ class Dispatching:
             case Refusal.LOAD_FAILED:
                 known = self._swapper.error_of(model)  # many wait for one load: each caller gets an error of its own
                 return type(known)(known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None)
-            case Refusal.NEVER_FITS:
-                return NeverFits(self._why_never(model, work.item.task_type))
-            case Refusal.NOT_INSTALLED:
-                return ModelNotFound(f"model '{model}' not found")
+            case Refusal.NEVER_FITS | Refusal.NOT_INSTALLED:
+                missing = why is Refusal.NOT_INSTALLED
+                return ModelNotFound(f"model '{model}' not found") if missing else NeverFits(self._why_never(model, work.item.task_type))
             case Refusal.BACKEND_DOWN:
                 return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
             case Refusal.INTERRUPTED:
