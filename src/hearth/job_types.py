@@ -184,10 +184,11 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A message about the end of a job that is still to be delivered."""
+    """A message about the end of a job that is still to be delivered; `host`: those with one host wait for each other."""
 
     job_id: str
     url: str
+    host: str | None
     state: JobState
     task_type: str | None
     reason: str

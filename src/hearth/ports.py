@@ -287,7 +287,7 @@ class JobDeliveries(Protocol):
     """Messages about the ends of jobs; raises only StorageUnavailable."""
 
     async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
-        """Those that are still to be delivered, the next due first."""
+        """Those that are still to be delivered, the next due first, at most `limit` for each host."""
 
     async def told(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
         """Note what came of an attempt, durably; WAITING has another one at `due_wall_s`."""

@@ -206,8 +206,8 @@ MORE = (
     Mutant(
         what="an end is told before it is one",
         module="storage.jobs",
-        old="    \"WHERE webhook = 'waiting' AND ended_wall_s IS NOT NULL ORDER BY webhook_due_wall_s LIMIT ?\"\n",
-        new="    \"WHERE webhook = 'waiting' ORDER BY webhook_due_wall_s LIMIT ?\"\n",
+        old="_UNTOLD = \"webhook = 'waiting' AND ended_wall_s IS NOT NULL\"\n",
+        new="_UNTOLD = \"webhook = 'waiting'\"\n",
     ),
     Mutant(
         what="what somebody else loaded is not noticed",

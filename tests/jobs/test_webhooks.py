@@ -10,7 +10,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -109,6 +109,7 @@ def test_any_other_is_refused_and_not_quoted(url, error):
 DELIVERY = Delivery(
     job_id="job_1",
     url=URL,
+    host="hook.lan",
     state=JobState.COMPLETED,
     task_type="letter",
     reason="",
@@ -286,8 +287,8 @@ class Teller:
         self.settings = settings
         self.telling = Telling(deliveries=self.table, poster=poster, settings=lambda: self.settings, clock=clock, events=self.events)
 
-    async def end_a_job(self, job_id: str = "job_1") -> None:
-        accepted = await self.table.add(job(job_id, webhook_url=URL), StoreLimits(max_queued=99, max_bytes=1 << 20))
+    async def end_a_job(self, job_id: str = "job_1", url: str = URL) -> None:
+        accepted = await self.table.add(job(job_id, webhook_url=url), StoreLimits(max_queued=99, max_bytes=1 << 20))
         await self.table.start(accepted.number)
         await self.table.end(accepted.number, JobEnd(state=JobState.COMPLETED))
         self.telling.wake()
@@ -391,14 +392,27 @@ async def test_a_receiver_that_wants_no_more_is_not_asked_again():
 
 
 @in_virtual_time
-async def test_a_slow_receiver_does_not_hold_up_more_than_its_round_and_many_messages_all_arrive():
+async def test_a_backlog_for_a_host_that_does_not_answer_keeps_no_other_waiting():
+    poster = ScriptedPoster("timeout", slow_s={f"dead_{n}": 10.0 for n in range(50)})
+    teller = Teller(Disk(), poster, replace(SETTINGS, allowed_hosts=("dead.lan", "hook.lan")))
+    for n in range(50):
+        await teller.end_a_job(f"dead_{n}", url=f"http://dead.lan/{n}")
+    async with teller.running():
+        await asyncio.sleep(1)
+        await teller.end_a_job("alive")
+        await asyncio.sleep(1)
+    assert [headers["webhook-id"] for _, _, headers in poster.came] == [*(f"dead_{n}" for n in range(AT_ONCE)), "alive"]
+
+
+@in_virtual_time
+async def test_a_slow_message_keeps_only_its_own_place_and_many_messages_all_arrive():
     poster = ScriptedPoster("", slow_s={"job_1": 8.0})
     teller = Teller(Disk(), poster)
     for n in range(50):
         await teller.end_a_job(f"job_{n}")
     async with teller.running():
         await asyncio.sleep(10)
-    assert [at for at, _, _ in poster.came] == [0.0] * AT_ONCE + [8.0] * (50 - AT_ONCE)
+    assert [at for at, _, _ in poster.came] == [0.0] * 50
     assert {headers["webhook-id"] for _, _, headers in poster.came} == {f"job_{n}" for n in range(50)}
 
 

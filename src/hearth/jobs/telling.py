@@ -7,6 +7,7 @@ job. `bootstrap` has it run beside the gateway.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
@@ -21,6 +22,7 @@ from hearth.jobs.messages import body_of, headers_of, pause_s
 from hearth.ports import EventSink, JobDeliveries
 
 AT_ONCE = 4
+"""For each host: one that does not answer keeps none of the others waiting."""
 LOOK_INTERVAL_S = 60.0
 ROUNDING_S = 1.0
 """Seconds since 1970 are not exact; so much longer than its pause nothing waits."""
@@ -37,7 +39,7 @@ class WebhookPoster(Protocol):
 
 
 class Telling:
-    """Delivers messages, the next due first, a few at a time."""
+    """Delivers messages, the next due first, a few at a time for each host."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Telling:
         self._clock = clock
         self._events = events
         self._wake = asyncio.Event()
+        self._under_way: dict[str, str | None] = {}
 
     def wake(self) -> None:
         """A job has ended."""
@@ -61,36 +64,44 @@ class Telling:
 
     async def run(self) -> None:
         """Deliver until cancelled; an attempt that is cut off is made again at the next start."""
-        while True:
-            self._wake.clear()
-            pause = await self._round()
-            if pause > 0:
+        self._under_way.clear()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                pause_s = await self._begin(group)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(pause_s):
                         await self._wake.wait()
 
-    async def _round(self) -> float:
-        """Try what is due; seconds until there is more to do."""
+    async def _begin(self, group: asyncio.TaskGroup) -> float:
+        """Begin what is due, as far as its hosts have room; seconds until something else is due."""
         try:
             waiting = await self._deliveries.deliveries(AT_ONCE)
         except StorageUnavailable:
             return LOOK_INTERVAL_S
-        now = self._clock.wall()
-        due = [delivery for delivery in waiting if _wait_s(delivery, now) <= 0]
-        if not due:
-            return min([LOOK_INTERVAL_S, *(_wait_s(delivery, now) for delivery in waiting)])
-        noted = await asyncio.gather(*map(self._deliver, due))
-        return 0.0 if all(noted) else LOOK_INTERVAL_S
+        now, pause_s, taken = self._clock.wall(), LOOK_INTERVAL_S, Counter(self._under_way.values())
+        for delivery in waiting:
+            if delivery.job_id in self._under_way or taken[delivery.host] >= AT_ONCE:
+                continue
+            wait_s = _wait_s(delivery, now)
+            if wait_s <= 0:
+                taken[delivery.host] += 1
+                self._under_way[delivery.job_id] = delivery.host
+                group.create_task(self._deliver(delivery), name="webhook of a job")
+            else:
+                pause_s = min(pause_s, wait_s)
+        return pause_s
 
-    async def _deliver(self, delivery: Delivery) -> bool:
-        """Whether what came of it is on the disk."""
+    async def _deliver(self, delivery: Delivery) -> None:
+        """Try once. Where what came of it cannot be noted, it is due still, and left alone for a while."""
         settings, attempts = self._settings(), delivery.attempts + 1
         reason = await self._post(delivery, settings)
         try:
             await self._note(delivery, settings, attempts, reason)
         except StorageUnavailable:
-            return False
-        return True
+            await asyncio.sleep(LOOK_INTERVAL_S)
+        del self._under_way[delivery.job_id]
+        self._wake.set()
 
     async def _post(self, delivery: Delivery, settings: WebhookSettings) -> str:
         if host_of(delivery.url) not in allowed_hosts(settings) or not settings.secret:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from typing import Any
+from urllib.parse import urlsplit
 
 from hearth.job_types import Delivery, JobRecord, JobState, NewJob, WaitingJob, Webhook
 from hearth.types import Lane, Priority
@@ -14,7 +15,7 @@ RECORD_COLUMNS = (
     "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
 )
 DELIVERY_COLUMNS = (
-    "id AS job_id, webhook_url AS url, state, task_type, reason, accepted_wall_s, ended_wall_s, webhook_attempts AS attempts, "
+    "id AS job_id, webhook_url AS url, webhook_host AS host, state, task_type, reason, accepted_wall_s, ended_wall_s, webhook_attempts AS attempts, "
     "webhook_due_wall_s AS due_wall_s"
 )
 
@@ -47,6 +48,7 @@ def _columns_of(new: NewJob, now: float) -> dict[str, object]:
         "webhook_url": new.webhook_url,
         "bytes": len(new.request),
         "request": new.request,
+        **({} if new.webhook_url is None else {"webhook_host": urlsplit(new.webhook_url).hostname}),
     }
 
 

@@ -89,10 +89,9 @@ _FORGET = (
     "ORDER BY ended_wall_s LIMIT ?)"
 )
 _REMOVE = "DELETE FROM jobs WHERE id = ? AND ended_wall_s IS NOT NULL AND id NOT GLOB ?"
-_TO_TELL = (
-    f"SELECT {DELIVERY_COLUMNS} FROM jobs "  # noqa: S608 - our names
-    "WHERE webhook = 'waiting' AND ended_wall_s IS NOT NULL ORDER BY webhook_due_wall_s LIMIT ?"
-)
+_UNTOLD = "webhook = 'waiting' AND ended_wall_s IS NOT NULL"
+_TO_TELL = f"SELECT {DELIVERY_COLUMNS} FROM jobs WHERE {_UNTOLD} AND webhook_host IS ? ORDER BY webhook_due_wall_s LIMIT ?"  # noqa: S608
+_HOSTS_TO_TELL = f"SELECT DISTINCT webhook_host FROM jobs WHERE {_UNTOLD}"  # noqa: S608 - our names
 _TOLD = (
     "UPDATE jobs SET webhook = ?, webhook_attempts = ?, webhook_due_wall_s = ?, webhook_url = CASE WHEN ? = 'waiting' THEN webhook_url END "
     "WHERE id = ? AND webhook = 'waiting'"
@@ -194,8 +193,13 @@ class JobTable:
         return await self._writer.write("jobs.forget", lambda connection: connection.execute(_REMOVE, values).rowcount == 1)
 
     async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
-        """Messages that are still to be delivered, the next due first."""
-        return await self._reader.read(lambda connection: tuple(delivery_of(row) for row in connection.execute(_TO_TELL, (limit,))))
+        """Messages that are still to be delivered, the next due first, so many for each host at most."""
+
+        def read(connection: sqlite3.Connection) -> tuple[Delivery, ...]:
+            hosts = connection.execute(_HOSTS_TO_TELL).fetchall()
+            return tuple(delivery_of(row) for (host,) in hosts for row in connection.execute(_TO_TELL, (host, limit)))
+
+        return await self._reader.read(read)
 
     async def told(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
         """Note what came of an attempt; WAITING has another one at `due_wall_s`. False where nothing was to be delivered."""
