@@ -83,6 +83,11 @@ class BackendWatch:
         """Models on its disk at the last look, as it lists them."""
         return tuple(canonical_model(model.name) for model in (self._installed or {}).values())
 
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """Models that it lists and that run at another host, in canonical form and lower case: never served."""
+        return frozenset(self._elsewhere)
+
     def name_of(self, model: str) -> str | None:
         """The one name of the model that a caller means, whatever its spelling or tag.
 

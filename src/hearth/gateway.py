@@ -370,6 +370,11 @@ class Gateway:
         return [*self._notes, *missing]
 
     @property
+    def models_elsewhere(self) -> frozenset[str]:
+        """What the model server lists and nobody is served: models of Ollama's own cloud, in canonical form and lower case."""
+        return self._watch.elsewhere
+
+    @property
     def model_server(self) -> str:
         """Its URL."""
         return self._identity.url

@@ -260,6 +260,7 @@ class FakeGateway:
         self.not_ready = ""
         self.store_fault = ""
         self.missing: set[str] = set()
+        self.models_elsewhere: frozenset[str] = frozenset()
         self.one_name: dict[str, str] = {}
         self.problems: list[str] = []
         self.alerter: GatewayAlerter | None = None

@@ -42,6 +42,28 @@ async def test_what_the_backend_says_comes_back_unchanged(method, path, gateway,
     assert gateway.worker.submitted == []
 
 
+@pytest.mark.parametrize(
+    ("path", "listed", "left"),
+    [
+        ("/api/tags", {"models": [{"name": "A:cloud"}, {"name": "a:latest", "size": 7}]}, {"models": [{"name": "a:latest", "size": 7}]}),
+        ("/v1/models", {"object": "list", "data": [{"id": "a:cloud"}, {"id": "ä"}]}, {"object": "list", "data": [{"id": "ä"}]}),
+    ],
+)
+async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left, gateway, app):
+    said = json.dumps(listed).encode()
+    gateway.models_elsewhere = frozenset({"a:cloud"})
+    gateway.backend.answer = FakeExchange(200, ((b"content-length", b"%d" % len(said)),), (said[:20], said[20:]))
+    got = await ask(app, "GET", path)
+    assert (got.status, got.json, got.headers["content-length"]) == (200, left, str(len(b"".join(got.chunks))))
+
+
+async def test_a_list_that_is_none_comes_back_as_it_was(gateway, app):
+    gateway.models_elsewhere = frozenset({"a:cloud"})
+    for said in (b"not json", b'{"models":null}', b'{"models":[7]}', b"[]"):
+        gateway.backend.answer = FakeExchange(200, (), (said,))
+        assert b"".join((await ask(app, "GET", "/api/tags")).chunks) == said
+
+
 async def test_a_body_and_a_query_go_along(gateway, app):
     gateway.backend.answer = FakeExchange(404, (), (b'{"error":"model \'x:latest\' not found"}',))
     got = await ask(app, "POST", "/api/show?verbose=1", {"model": "x"}, content_type="application/x-www-form-urlencoded")

@@ -164,4 +164,5 @@ async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_t
         with pytest.raises(ModelNotFound, match=r"runs at https://ollama\.com:443, not on this machine"):
             await house.gateway.resolve(spelling)
         assert [model["name"] for model in await house.gateway.models()] == ["a:latest"]
+        assert house.gateway.models_elsewhere == {"b:cloud"}
         assert swapped_to(house) == []

@@ -1,21 +1,29 @@
 """Routes that run no model: handed to the model server as they are, without queueing, and handed back.
 
+Models of Ollama's own cloud are taken out of its lists, since they are not served.
+
 Whoever may call is settled before: `api.app` lets only admin keys through to the management routes. Must never queue anything. Also
 answers `/v1/messages/count_tokens`, which Ollama does not have.
 """
 
 from __future__ import annotations
 
+import json
+from http import HTTPStatus
+
 from hearth.admission.auth import Identity
 from hearth.api.asgi import unless_gone
 from hearth.api.visit import Bodies, Visit
 from hearth.dialects.anthropic import count_tokens
-from hearth.errors import NotServed
+from hearth.errors import BackendProtocolError, NotServed
 from hearth.gateway import Gateway
-from hearth.types import BackendCall, Headers
+from hearth.ports import Exchange
+from hearth.types import MIB, BackendCall, Headers, canonical_model
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
 _FORWARDED = (b"content-type", b"accept", b"user-agent")
+_LISTS = {"/api/tags": ("models", "name"), "/v1/models": ("data", "id")}
+_LIST_BYTES = 16 * MIB
 
 
 class Passthrough:
@@ -41,6 +49,11 @@ class Passthrough:
         exchange = await self._gateway.backend.open(call)
         try:
             own = (b"x-request-id", visit.request_id.encode("ascii"))
+            elsewhere = self._gateway.models_elsewhere
+            if elsewhere and visit.method == "GET" and exchange.status == HTTPStatus.OK and visit.path in _LISTS:
+                kept = tuple(header for header in exchange.headers if header[0].lower() != b"content-length")
+                await visit.answer.whole(exchange.status, (*kept, own), _without(await _whole(exchange), visit.path, elsewhere))
+                return
             await visit.answer.head(exchange.status, (*exchange.headers, own))
             while chunks := await exchange.take():
                 for chunk in chunks:
@@ -61,6 +74,26 @@ async def refuse_unserved(visit: Visit, identity: Identity) -> None:
     """Raises NotServed, before anything of the body is read."""
     del visit, identity
     raise NotServed
+
+
+async def _whole(exchange: Exchange) -> bytes:
+    body = bytearray()
+    while chunks := await exchange.take():
+        body += b"".join(chunks)
+        if len(body) > _LIST_BYTES:
+            raise BackendProtocolError("The model server's list of models is too long.")
+    return bytes(body)
+
+
+def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:
+    """A list of models without these, else as it came."""
+    part, key = _LISTS[path]
+    try:
+        said = json.loads(body)
+        said[part] = [each for each in said[part] if canonical_model(each[key]).lower() not in elsewhere]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return body
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _forwarded(visit: Visit) -> Headers:
