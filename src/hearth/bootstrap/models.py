@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import hashlib
 import json
-import os
-import tempfile
+import socket
+import struct
 import urllib.request
 from contextlib import AsyncExitStack
 from http.client import HTTPException
-from pathlib import Path
 
 from hearth.backends.ollama_control import OllamaControl
 from hearth.clock import Clock
@@ -24,6 +23,7 @@ from hearth.version import SERVICE
 CONTROL_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 2.0
 _ANSWER_BYTES = 4096
+_CREDENTIALS = struct.Struct("3i")
 
 
 def hearth_problem(url: str) -> str | None:
@@ -43,33 +43,43 @@ def hearth_problem(url: str) -> str | None:
 
 
 class OllamaClaim:
-    """Tells Hearths on this machine that share an Ollama of each other; the kernel takes it back when the process ends.
+    """Tells Hearths on this machine that share an Ollama of each other.
+
+    Holds a name among the abstract sockets of Linux: no file is left behind, and the kernel takes it back when the process ends.
 
     Attributes:
         shared: what to tell the owner; empty where nobody else on this machine schedules that Ollama.
     """
 
     def __init__(self, url: str) -> None:
-        self._descriptor: int | None = None
         self.shared = ""
-        path = Path(tempfile.gettempdir()) / f"hearth-{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        name = b"\0hearth-" + hashlib.sha256(url.encode()).hexdigest()[:16].encode()
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._descriptor, 0)
-            os.write(self._descriptor, f"{os.getpid()}\n".encode())
-        except BlockingIOError:
-            holder = b"" if self._descriptor is None else os.read(self._descriptor, 32).strip()
-            whom = f"process {holder.decode()}" if holder.isdigit() else "another process"
-            self.shared = f"another Hearth ({whom}) schedules the same Ollama at {url}: stop one of them, or their swaps fight"
-        except OSError:
-            return  # another user's file, or no room: then nothing is known of others
+            self._socket.bind(name)
+            self._socket.listen()
+        except OSError as error:  # any other than this one: then nothing is known of others
+            self.release()
+            if error.errno == errno.EADDRINUSE:
+                self.shared = (
+                    f"another Hearth ({_holder_of(name)}) schedules the same Ollama at {url}: stop one of them, or their swaps fight"
+                )
 
     def release(self) -> None:
         """Let the next one have it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._socket.close()
+
+
+def _holder_of(name: bytes) -> str:
+    """The process that listens there, as far as it can be told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(0.0)
+        try:
+            caller.connect(name)
+            process, _user, _group = _CREDENTIALS.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        except OSError:
+            process = 0
+    return f"process {process}" if process else "another process"
 
 
 async def find_backend(mode: BackendMode, url: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> tuple[str, bool]:
