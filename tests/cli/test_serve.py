@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.bootstrap.models import CONTROL_TIMEOUT_S
+from hearth.bootstrap.models import CONTROL_TIMEOUT_S, OllamaClaim
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
@@ -122,6 +125,45 @@ async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and
         file.write_text(f"storage: {{enabled: false}}\nollama: {{url: '{url}'}}\n")
         assert not await gateway.reload_file()
         assert gateway.config.settings.ollama.url == "http://127.0.0.1:11434"
+
+
+def test_a_directory_of_the_owners_choice_that_others_can_read_is_told_and_left_alone(tmp_path: Path, hearth):
+    async def warnings() -> list[str]:
+        async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR, store=True) as (gateway, _):
+            return gateway.warnings()
+
+    tmp_path.chmod(0o755)
+    file = tmp_path / "config.yaml"
+    file.write_text(f"storage: {{path: '{tmp_path}/hearth.db', reserve_mib: 0}}\n")
+    (said,) = asyncio.run(warnings())
+    assert said == f"storage.path: {tmp_path} is open to other users of this machine (mode 755): chmod 700 {tmp_path}"
+    assert f"warning: {said}" in hearth("config", "check", str(file)).stderr
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+    tmp_path.chmod(0o700)
+    assert said not in hearth("config", "check", str(file)).stderr
+
+
+def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ThreadPoolExecutor(8) as threads:
+        claims = list(threads.map(OllamaClaim, [f"http://{tmp_path}"] * 8))
+    assert sorted(f"(process {os.getpid()})" in claim.shared for claim in claims) == [False] + [True] * 7
+    for claim in claims:
+        claim.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
+    url = f"http://{tmp_path}"
+    code = f"from hearth.bootstrap.models import OllamaClaim; c = OllamaClaim({url!r}); print('has it', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert f"(process {other.pid})" in OllamaClaim(url).shared
+        other.kill()
+    claim = OllamaClaim(url)
+    assert claim.shared == ""
+    claim.release()
 
 
 async def test_a_second_gateway_on_the_same_ollama_says_so_at_once_and_the_next_one_does_not():

@@ -31,7 +31,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.recollection import Recollection
-from hearth.storage.place import database_path
+from hearth.storage.place import database_path, open_directory
 from hearth.storage.store import Store
 
 
@@ -65,7 +65,9 @@ async def build_gateway(
         url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
         learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
         control, claude, backend = _open_adapters(config, url, closing=closing)
-        notes = () if emulated else _claimed(url, closing)
+        database = database_path(config.settings.storage.path, os.environ)
+        told = () if log is None else open_directory(config.settings.storage.path, database)
+        notes = told if emulated else (*_claimed(url, closing), *told)
         card = None if emulated else card_of_this_machine(config, closing=closing)
         gateway = Gateway(
             config=config,
@@ -80,7 +82,7 @@ async def build_gateway(
             vet=_vet,
             notes=notes,
         )
-        join_alerts(gateway, alerter, None if log is None else database_path(config.settings.storage.path, os.environ).parent)
+        join_alerts(gateway, alerter, None if log is None else database.parent)
         join_latency(gateway)
         join_telemetry(gateway, telemetry)
         join_embeddings(gateway)

@@ -28,8 +28,9 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.plain import Plain
 from hearth.config.rendering import as_values, as_yaml
 from hearth.config.schema import schema_text
-from hearth.config.settings import Settings
+from hearth.config.settings import Settings, StorageSettings
 from hearth.config.shipped import config_for_a_service, shipped_config
+from hearth.storage.place import database_path, open_directory
 from hearth.types import canonical_model
 
 OLLAMA_TIMEOUT_S = 2.0
@@ -49,8 +50,12 @@ def check(file: Path | None) -> None:
     config = load_gateway_config(found.path)
     settings = config.settings
     click.echo(f"{found.why}: ok ({_counts(settings)})")
-    for warning in (*config.notes, *effectless(settings), *_home_model(settings)):
+    for warning in (*config.notes, *effectless(settings), *_home_model(settings), *_directory(settings.storage)):
         click.echo(f"warning: {warning}", err=True)
+
+
+def _directory(storage: StorageSettings) -> tuple[str, ...]:
+    return open_directory(storage.path, database_path(storage.path, os.environ)) if storage.enabled else ()
 
 
 def _home_model(settings: Settings) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ RECORD_COLUMNS = (
     "off_peak, ended_wall_s, reason, error, status, content_type, webhook"
 )
 DELIVERY_COLUMNS = (
-    "id AS job_id, webhook_url AS url, webhook_host AS host, state, task_type, reason, accepted_wall_s, ended_wall_s, webhook_attempts AS attempts, "
-    "webhook_due_wall_s AS due_wall_s"
+    "id AS job_id, webhook_url AS url, webhook_host AS host, state, task_type, reason, accepted_wall_s, ended_wall_s, "
+    "webhook_attempts AS attempts, webhook_due_wall_s AS due_wall_s"
 )
 
 

@@ -62,6 +62,14 @@ def tighten_own_directory(configured: str, path: Path) -> None:
         raise StorageRefused(f"{directory} is open to other users and cannot be closed: {error.strerror}. {ADVICE}") from error
 
 
+def open_directory(configured: str, path: Path) -> tuple[str, ...]:
+    """What to tell the owner where a directory of their choice is open to other users."""
+    directory = path.parent
+    if not configured or not directory.is_dir() or not (mode := directory.stat().st_mode & 0o777) & 0o077:
+        return ()
+    return (f"storage.path: {directory} is open to other users of this machine (mode {mode:o}): chmod 700 {directory}",)
+
+
 def sync_directory(directory: Path) -> None:
     """Make names that were added to or changed in a directory durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
