@@ -46,6 +46,7 @@ bench: $(VENV)/.dev ## What Hearth costs beside nginx and a bare proxy, and what
 
 sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT")
 	@$(BIN)/hearth simulate --workload all $(ARGS)
+	@$(BIN)/hearth simulate --scoreboard
 
 reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability")
 	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \

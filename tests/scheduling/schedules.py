@@ -444,15 +444,20 @@ class Schedule:
             assert not first.external or self.in_vain[first.item.sequence] < self.settings.queue.max_interrupt_count
             self.in_vain.update(entry.item.sequence for entry in wanted)
         if action.why is SwapReason.OVERDUE:
-            assert any(self.is_overdue(entry) for entry in waiting), f"nobody is old enough to force {action.model} out"
+            assert any(self.is_overdue(entry, waiting) for entry in waiting), f"nobody is old enough to force {action.model} out"
         assert scheduling.policy is not PolicyName.FIFO or action.why is not SwapReason.OVERDUE
 
-    def is_overdue(self, entry: Entry) -> bool:
+    def is_overdue(self, entry: Entry, waiting: list[Entry]) -> bool:
+        """Old enough, and what is in memory has earned its place; under `adaptive`, twice as old where that has no work in this band."""
         state, scheduling = self.state, self.settings.scheduling
         model = entry.item.model
         if model is None or self.now - entry.item.arrived_at < scheduling.max_swap_wait_s:
             return False
         served = [r for r in state.residency.residents.values() if r.phase is not Phase.LOADING]
+        names = {resident.model for resident in served}
+        dry = not any(other.band == entry.band and other.item.model in (None, *names) for other in waiting)
+        if dry and scheduling.policy is PolicyName.ADAPTIVE and self.now - entry.item.arrived_at >= 2 * scheduling.max_swap_wait_s:
+            return True
         return all(self.now - r.loaded_at >= scheduling.residency_factor * state.estimates.swap_s(r.model, model) for r in served)
 
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.config.settings import PolicyName, SchedulingSettings
+from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.policies.adaptive import MOST_TRIPS
 from hearth.scheduling.policies.comeback import HOLD_SHARE, UNKNOWN_HOLD_S, UNKNOWN_SHARE
-from hearth.types import Priority
+from hearth.simulation.engine import simulate
+from hearth.simulation.workloads.long import rare_in_overload, two_agents
+from hearth.types import Band, Priority
 from tests.support.shell import Shell, house_settings
 
 ROUND_TRIP_S = 20.0
@@ -63,7 +67,7 @@ def test_the_model_in_memory_is_served_first():
 def crowd_for_b(house: Shell, waiting_for_a: int, crowd: int, a_runs_s: float = 60.0) -> int:
     """Some wait for a, and a crowd for b, whose items and swaps are short. Returns the running item of a."""
     for model, seconds in (("a", a_runs_s), ("b", 0.1)):
-        house.state.arrivals.ended("somebody", model, 0.0, seconds)
+        house.state.estimates.restore({"format": 1, "run_s": {model: seconds}})
         house.state.estimates.learn_swap("", model, 5.0)
     running = house.arrive("a", caller="long")
     for _ in range(waiting_for_a):
@@ -75,20 +79,21 @@ def crowd_for_b(house: Shell, waiting_for_a: int, crowd: int, a_runs_s: float = 
 
 def test_a_model_with_long_work_is_left_for_a_crowd_with_short_work():
     house = adaptive()
-    running = crowd_for_b(house, waiting_for_a=3, crowd=8)
-    assert house.at(60.0).finish(running) == ["unload a"]
+    running = crowd_for_b(house, waiting_for_a=3, crowd=8, a_runs_s=100.0)
+    assert house.at(100.0).finish(running) == ["unload a"]
 
 
 def test_it_is_not_left_for_a_few_who_can_wait_as_well():
     house = adaptive()
+    house.at(100.0)
     running = crowd_for_b(house, waiting_for_a=3, crowd=1, a_runs_s=20.0)
-    assert house.at(30.0).finish(running) == ["start 2 on a"]
+    assert house.at(130.0).finish(running) == ["start 2 on a"]
 
 
 def test_it_is_not_left_before_it_has_earned_its_place():
     house = adaptive()
     running = crowd_for_b(house, waiting_for_a=3, crowd=8)
-    assert house.at(10.0).finish(running) == ["start 2 on a"]
+    assert house.at(99.0).finish(running) == ["start 2 on a"]
 
 
 def left_at(house: Shell, queue: int) -> float:
@@ -103,17 +108,51 @@ def left_at(house: Shell, queue: int) -> float:
     return house.now
 
 
-@pytest.mark.parametrize(("queue", "left_s"), [(1, 105.0), (4, 150.0), (10, 240.0)])
-def test_age_forces_a_swap_after_three_times_what_serving_the_queue_takes(queue: int, left_s: float) -> None:
-    assert left_at(adaptive(max_swap_wait_s=30.0), queue) == left_s
-
-
-def test_age_counts_for_nothing_while_everybody_is_old():
-    assert left_at(adaptive(max_swap_wait_s=30.0), queue=40) > 400.0
+@pytest.mark.parametrize("queue", [1, 4, 40])
+def test_a_line_that_does_not_get_shorter_keeps_nobody_longer_than_ten_round_trips(queue: int) -> None:
+    assert left_at(adaptive(max_swap_wait_s=30.0), queue) == 10 * ROUND_TRIP_S
 
 
 def test_age_forces_no_swap_before_the_owner_allows_it():
-    assert left_at(adaptive(max_swap_wait_s=150.0), queue=1) == 150.0
+    assert left_at(adaptive(max_swap_wait_s=250.0), queue=1) == 250.0
+
+
+def test_a_line_that_gets_shorter_is_served_while_an_item_has_waited_less_than_three_times_what_that_takes():
+    house = adaptive(max_swap_wait_s=30.0)
+    for _ in range(80):
+        house.arrive("c")
+    house.at(house.now + 1.0)
+    house.swap(10.0)
+    began_at = house.now
+    house.arrive("b")
+    while not house.unloading:
+        house.at(house.now + 5.0).finish(min(house.running))
+    left = house.state.waiting.up_to(Band.EXTERNAL, "c")
+    assert house.now - began_at > 10 * ROUND_TRIP_S
+    assert 0 <= house.now - began_at - 3 * (5 * (left + 1) + 20) <= 20
+
+
+def test_where_nothing_in_memory_has_work_a_rare_item_waits_at_most_twice_its_patience():
+    """Two agents take turns on cheap models, which never have served for three times the 45 s of the rare one."""
+    settings = two_agents().settings(SchedulerSettings(), PolicyName.ADAPTIVE)
+    records = simulate(two_agents(turns=200), settings, Scheduler(settings), keep_decisions=False).records
+    (rare,) = [record for record in records if record.job.model == "rare"]
+    assert rare.wait_s is not None
+    assert rare.wait_s <= 2 * settings.scheduling.max_swap_wait_s + 60.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("load", [1.4, 2.5])
+def test_beside_a_model_in_overload_a_rare_one_waits_ten_trips_and_a_little(load: float, seed: int) -> None:
+    """As long as the overload lasts. After it the line of the busy model gets shorter, and the item waits for that instead."""
+    workload = rare_in_overload(load=load, seed=seed)
+    settings = workload.settings(SchedulerSettings(), PolicyName.ADAPTIVE)
+    records = simulate(workload, settings, Scheduler(settings), keep_decisions=False).records
+    bound_s = MOST_TRIPS * 48.0 + 45.0 + max(record.job.service_s for record in records)
+    overload_ends_at = max(record.arrived for record in records)
+    rare = [record for record in records if record.job.model == "rare" and record.arrived < overload_ends_at - bound_s]
+    assert rare
+    assert max(record.wait_s or 0.0 for record in rare) <= bound_s
 
 
 def test_an_agent_between_two_turns_is_waited_for():

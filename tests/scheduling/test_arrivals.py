@@ -6,7 +6,7 @@ from math import inf
 
 from hearth.config.settings import PolicyName
 from hearth.scheduling import inputs
-from hearth.scheduling.arrivals import GAPS, MAX_HABITS, PRIOR_RUN_S, RECENT, RUNS, STEPS, Arrivals
+from hearth.scheduling.arrivals import GAPS, MAX_HABITS, RECENT, STEPS, Arrivals
 from tests.support.shell import Shell, house_settings
 
 
@@ -15,7 +15,7 @@ def turn(known: Arrivals, caller: str, model: str, at: float, run_s: float = 1.0
     known.arrived(caller, model, at)
     known.came_back(caller, model, at)
     known.left(caller)
-    known.ended(caller, model, at + run_s, run_s)
+    known.ended(caller, model, at + run_s)
 
 
 def gaps_of(known: Arrivals, model: str) -> list[list[float]]:
@@ -51,7 +51,7 @@ def test_a_comeback_that_another_answer_may_have_set_off_counts_as_none() -> Non
     known.arrived("x", "b", 0.0)
     turn(known, "x", "a", 0.0)
     known.left("x")
-    known.ended("x", "b", 8.0, 8.0)
+    known.ended("x", "b", 8.0)
     turn(known, "x", "a", 8.5)
     known.arrived("x", "b", 9.0)
     turn(known, "x", "a", 9.5)
@@ -79,17 +79,6 @@ def test_an_item_beside_another_of_its_caller_is_no_step() -> None:
     assert [step.model for step in known.next_steps()] == ["b", "a"]
 
 
-def test_run_times_are_averaged_over_the_last_runs() -> None:
-    known = Arrivals()
-    assert known.run_s("a") == PRIOR_RUN_S
-    turn(known, "x", "a", 0.0, run_s=2.0)
-    turn(known, "x", "a", 10.0, run_s=4.0)
-    assert known.run_s("a") == 3.0
-    for index in range(10 * RUNS):
-        turn(known, "x", "a", 20.0 + index, run_s=1.0)
-    assert abs(known.run_s("a") - 1.0) < 0.01
-
-
 def test_memory_is_bounded_whatever_happens() -> None:
     known = Arrivals()
     for index in range(6 * MAX_HABITS):
@@ -107,7 +96,7 @@ def test_what_a_forecast_is_given_is_the_same_knowledge_and_learns_nothing() -> 
     known = Arrivals()
     turn(known, "x", "a", 0.0)
     shadow = known.unlearning()
-    assert shadow.run_s("a") == known.run_s("a")
+    assert shadow.habits("a") == known.habits("a")
     assert not shadow.learns
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hearth.scheduling.estimates import KEPT_CALLERS, MAX_CALLERS, Estimates
+from hearth.scheduling.estimates import KEPT_CALLERS, MAX_CALLERS, PRIOR_RUN_S, RUNS, Estimates
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
 
 
@@ -88,13 +88,22 @@ def test_the_whole_run_stands_in_where_the_answer_has_no_timings():
     assert estimates.service_s(item(), "a") == 5.0
 
 
-def test_an_answer_that_reports_nothing_teaches_nothing_and_one_without_a_time_no_speed():
+def test_where_answers_tell_no_tokens_an_item_is_expected_to_take_what_others_took():
     estimates = Estimates(swap_prior_s=10.0)
-    before = estimates.service_s(item(), "a")
-    estimates.learn_item(item(), "a", Usage(), run_s=100.0)
-    assert estimates.service_s(item(), "a") == before
-    estimates.learn_item(item(), "a", Usage(output_tokens=5), run_s=0.0)
-    assert estimates.service_s(item(caller="new"), "a") == before
+    assert estimates.run_s("a") == PRIOR_RUN_S
+    for run_s in (2.0, 4.0):
+        estimates.learn_item(item(), "a", Usage(), run_s=run_s)
+    assert (estimates.run_s("a"), estimates.service_s(item(), "a")) == (3.0, 3.0)
+    for _ in range(10 * RUNS):
+        estimates.learn_item(item(), "a", Usage(), run_s=1.0)
+    assert estimates.run_s("a") == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_run_time_outlives_the_process():
+    old, new = Estimates(swap_prior_s=10.0), Estimates(swap_prior_s=10.0)
+    old.learn_item(item(), "a", Usage(), run_s=42.0)
+    new.restore(json.loads(json.dumps(old.export())))
+    assert new.run_s("a") == 42.0
 
 
 def test_the_memory_of_callers_is_bounded():

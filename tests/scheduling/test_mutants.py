@@ -49,7 +49,7 @@ MUTANTS = (
     Mutant(what="who is alone does not heed announcements", module="starting", old="if state.announced or", new="if"),
     Mutant(what="who is alone trusts a suspect", module="starting", old="if other.suspect:", new="if False:"),
     Mutant(what="the short way takes a second slot", module="starting", old="is_free = not resident.running and", new="is_free ="),
-    Mutant(what="fifo ages", module="policies", old="choose=fifo, ages=False", new="choose=fifo, ages=True"),
+    Mutant(what="fifo ages", module="policies", old="choose=fifo, learns=False", new="choose=fifo, learns=False, forces=_once_earned"),
     Mutant(
         what="affinity is fifo", module="policies.affinity", old="(not candidate.resident, candidate.entry.key)", new="candidate.entry.key"
     ),

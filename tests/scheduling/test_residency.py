@@ -64,10 +64,18 @@ def test_a_model_that_does_not_fit_evicts_the_least_recently_used_one():
 
 def test_a_model_counts_as_used_when_it_was_loaded():
     house = sized(resident=("a",))
-    house.finish(house.at(1.0).arrive("a"))
     house.at(2.0).tell(inputs.Loaded(model="b"))
     house.arrive("c")
     assert house.said == ["unload a"]
+
+
+def test_what_is_used_often_stays_though_it_was_not_used_last():
+    house = sized(resident=("a", "b"))
+    for _ in range(3):
+        house.finish(house.arrive("a"))
+    house.finish(house.at(1.0).arrive("b"))
+    house.arrive("c")
+    assert house.said == ["unload b"]
 
 
 def test_no_more_models_are_evicted_than_needed():

@@ -27,8 +27,9 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import PolicyName
 from hearth.simulation.measures import as_json, findings
 from hearth.simulation.report import comparison
+from hearth.simulation.scoreboard import scoreboard
 from hearth.simulation.trace_text import trace_text
-from hearth.simulation.workloads import WORKLOADS
+from hearth.simulation.workloads import LONG, WORKLOADS
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
@@ -41,10 +42,13 @@ _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makes
 @click.option(
     "--workload",
     "names",
-    type=click.Choice([*WORKLOADS, ALL]),
+    type=click.Choice([*WORKLOADS, *LONG, ALL]),
     metavar="NAME",
     multiple=True,
-    help=f"A workload that ships ({', '.join(WORKLOADS)}), or {ALL}; may be given more than once.",
+    help=f"A workload that ships ({', '.join([*WORKLOADS, *LONG])}), or {ALL} of the short ones; may be given more than once.",
+)
+@click.option(
+    "--scoreboard", "scores", is_flag=True, help="What `adaptive` is held to: long runs, adversaries, estimates (about a minute)."
 )
 @click.option("--from-log", "from_log", is_flag=True, help="What a running gateway has in its log.")
 @click.option("--since", default="7d", show_default=True, help="With --from-log: what ended since then, as for `hearth log`.")
@@ -73,12 +77,17 @@ def simulate(
     since: str,
     address: SplitResult,
     key: str | None,
+    scores: bool,
 ) -> None:
     """Try scheduling policies on a recorded or made-up day.
 
-    Give one of --trace, --workload and --from-log.
+    Give one of --trace, --workload, --from-log and --scoreboard.
     """
     config = _config(config_file)
+    if scores:
+        for what, found in scoreboard(config.scheduler_settings):
+            click.echo(f"{what}: {found}")
+        return
     wanted = SourceOptions(trace_file=trace_file, names=names, from_log=from_log, since=since, address=address, key=key)
     chosen = sources(wanted, config)
     if len(chosen) > 1 and (plot_file is not None or save_file is not None):

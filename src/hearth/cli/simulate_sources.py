@@ -19,7 +19,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ConfigError
 from hearth.simulation.log_trace import workload_from_log
 from hearth.simulation.traces import read_trace
-from hearth.simulation.workloads import WORKLOADS, Workload
+from hearth.simulation.workloads import LONG, WORKLOADS, Workload
 
 ALL = "all"
 PAGE_ROWS = 1000
@@ -59,7 +59,7 @@ def sources(wanted: SourceOptions, config: GatewayConfig) -> list[Source]:
         return [Source(name=None, workload=_traced(wanted.trace_file))]
     if wanted.names:
         names = tuple(WORKLOADS) if ALL in wanted.names else tuple(dict.fromkeys(wanted.names))
-        return [Source(name=name, workload=WORKLOADS[name]()) for name in names]
+        return [Source(name=name, workload={**WORKLOADS, **LONG}[name]()) for name in names]
     return [Source(name=None, workload=_logged(GatewayClient(address=wanted.address, key=wanted.key), wanted.since, config))]
 
 

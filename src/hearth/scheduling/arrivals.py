@@ -28,9 +28,6 @@ STEPS = 8
 """Steps from one model to the next that are remembered of each caller and model."""
 RECENT = 4
 """Callers of a model that may be the next to come back to it."""
-RUNS = 30
-"""Runs over which the mean run time of a model is taken; a few would follow every outlier."""
-PRIOR_RUN_S = 5.0
 
 Key = tuple[str, str, bool]
 """(caller, model, the caller had other items open)"""
@@ -66,7 +63,7 @@ class Habit:
 
 
 class Arrivals:
-    """Learned gaps and run times. Owned and changed by the scheduler alone; reading never learns.
+    """Learned gaps. Owned and changed by the scheduler alone; reading never learns.
 
     Args:
         learns: facts are reported here. Where the policy reads nothing of this they are not, since that would be a fourth of all the work;
@@ -81,7 +78,6 @@ class Arrivals:
         self._answered: dict[str, tuple[str, float]] = {}
         self._steps: dict[tuple[str, str], deque[Step]] = {}
         self._open: dict[str, int] = Counter(open_callers)
-        self._runs: dict[str, tuple[int, float]] = {}
 
     def arrived(self, caller: str, model: str | None, now: float) -> None:
         """An item has come."""
@@ -108,11 +104,8 @@ class Arrivals:
         if count:
             self._open[caller] = count
 
-    def ended(self, caller: str, model: str, now: float, run_s: float) -> None:
+    def ended(self, caller: str, model: str, now: float) -> None:
         """An item has run to its end."""
-        count, mean_s = self._runs.get(model, (0, 0.0))
-        count = min(count + 1, RUNS)
-        self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
         _note_last(self._answered, caller, (model, now))
         key = (caller, model, caller in self._open)
         habit = self._habits.get(key) or Habit(now, key[2])
@@ -127,11 +120,6 @@ class Arrivals:
             return []
         caller = next(reversed(self._answered))
         return list(self._steps.get((caller, self._answered[caller][0]), ()))
-
-    def run_s(self, model: str) -> float:
-        """Mean seconds that an item of a model runs."""
-        known = self._runs.get(model)
-        return PRIOR_RUN_S if known is None else known[1]
 
     def habits(self, model: str) -> list[Habit]:
         """The habits of those who used a model last, the latest first."""

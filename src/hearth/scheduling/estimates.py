@@ -19,6 +19,9 @@ SWAP_MEMORY = 9
 PRIOR_DECODE_TOKENS_PER_S = 40.0
 PRIOR_PROMPT_TOKENS_PER_S = 1000.0
 PRIOR_OUTPUT_TOKENS = 200.0
+PRIOR_RUN_S = 5.0
+RUNS = 30
+"""Runs over which the mean run time of a model is taken; a few would follow every outlier."""
 MIN_PROMPT_TOKENS = 64
 """Shorter prompts teach nothing of that: most of what is counted then is the model's own template."""
 FACTORS = (0.2, 5.0)
@@ -57,6 +60,7 @@ class Estimates:
         self._prompt_tps: dict[str, float] = {}
         self._prompt_factor: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
+        self._runs: dict[str, tuple[int, float]] = {}
 
     def copied(self) -> Estimates:
         """The same knowledge, to learn on separately."""
@@ -64,6 +68,7 @@ class Estimates:
         twin._swap_s, twin._target_s, twin._recent_swaps_s = dict(self._swap_s), dict(self._target_s), dict(self._recent_swaps_s)
         twin._decode_tps, twin._prompt_tps = dict(self._decode_tps), dict(self._prompt_tps)
         twin._prompt_factor, twin._output_tokens = dict(self._prompt_factor), dict(self._output_tokens)
+        twin._runs = dict(self._runs)
         return twin
 
     def learn_swap(self, origin: str, target: str, seconds: float) -> None:
@@ -81,6 +86,9 @@ class Estimates:
 
     def learn_item(self, item: QueueItem, model: str, usage: Usage, run_s: float) -> None:
         """Fold in one finished generation; `run_s` is dispatch to end and stands in where the dialect carries no timings."""
+        count, mean_s = self._runs.get(model, (0, 0.0))
+        count += count < RUNS
+        self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
         if usage.output_tokens:
             self._learn_output(item.caller, model, usage.output_tokens)
             decode_s = usage.decode_s or run_s
@@ -90,6 +98,10 @@ class Estimates:
             self._prompt_tps[model] = _blend(self._prompt_tps.get(model), usage.prompt_tokens / usage.prompt_s)
         if usage.prompt_tokens and item.prompt_tokens >= MIN_PROMPT_TOKENS:
             self._learn_size(model, usage.prompt_tokens / item.prompt_tokens)
+
+    def run_s(self, model: str) -> float:
+        """Mean seconds that an item of a model runs."""
+        return self._runs[model][1] if model in self._runs else PRIOR_RUN_S
 
     def _learn_output(self, caller: str, model: str, tokens: int) -> None:
         key = (caller, model)
@@ -110,7 +122,12 @@ class Estimates:
         return self.prompt_tokens(item, model) / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
 
     def service_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
-        """Expected seconds from dispatch to end, the model being resident; of the answer, `kept_tokens` are read and not written again."""
+        """Expected seconds from dispatch to end, the model being resident; of the answer, `kept_tokens` are read and not written again.
+
+        A model whose answers tell no tokens is expected to take what it took before.
+        """
+        if model not in self._decode_tps and model in self._runs:
+            return self._runs[model][1]
         output = 0.0
         if item.kind is _GENERATE:
             output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
@@ -143,6 +160,7 @@ class Estimates:
             "decode_tps": dict(self._decode_tps),
             "prompt_tps": dict(self._prompt_tps),
             "prompt_factor": dict(self._prompt_factor),
+            "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
 
@@ -157,6 +175,7 @@ class Estimates:
         factors = _numbers(document.get("prompt_factor"))
         self._prompt_factor |= {model: factor for model, factor in factors.items() if FACTORS[0] <= factor <= FACTORS[1]}
         self._output_tokens |= dict(islice(_pairs(document.get("output_tokens")).items(), MAX_CALLERS))
+        self._runs |= {model: (RUNS, mean_s) for model, mean_s in _numbers(document.get("run_s")).items()}
         for target, swaps in _named(document.get("recent_swaps_s")):
             self._recent_swaps_s[target] = tuple(_measures(swaps))[-SWAP_MEMORY:]
 

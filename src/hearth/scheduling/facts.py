@@ -23,7 +23,7 @@ from hearth.scheduling.packing import first_byte_may_open
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, resumable
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry, Place
+from hearth.scheduling.waiting import BANDS, Entry, Place
 from hearth.types import Band, Lane, QueueItem, Sequence, WorkKind
 
 RESENDS = 1
@@ -151,7 +151,7 @@ def _finished(state: State, fact: inputs.Finished, now: float) -> list[Action]:
         state.release(entry, now)
         state.leave(entry)
         if state.arrivals.learns:
-            state.arrivals.ended(entry.item.caller, entry.model, now, now - entry.dispatched_at)
+            state.arrivals.ended(entry.item.caller, entry.model, now)
     return []
 
 
@@ -216,6 +216,7 @@ def _loaded(state: State, fact: inputs.Loaded, now: float) -> list[Action]:
     model = fact.model
     swap = state.residency.loaded(model, now, fact.vram_mib, embeds=fact.embeds)
     if swap is not None:
+        state.residency.residents[model].waiting_at_load = state.waiting.up_to(BANDS[-1], model)
         origin = swap.replaced[0] if swap.replaced else ""
         state.estimates.learn_swap(origin, model, now - swap.started_at + swap.cleared_s)
         state.failures.pop(model, None)

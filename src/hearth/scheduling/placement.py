@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from hearth.scheduling.actions import Action, Load, SwapReason, Unload
 from hearth.scheduling.packing import is_reading, next_round
-from hearth.scheduling.policies import POLICIES, Candidate, Hold, Situation, earned
+from hearth.scheduling.policies import POLICIES, Candidate, Hold, Situation
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.starting import start
@@ -171,7 +171,7 @@ class Placement:
                 return expected, why
         candidates = [Candidate(entry=entry, resident=self._stays(entry.item.model)) for entry in heads]
         situation = Situation(self._state, band, candidates, self._now, self._claimed)
-        overdue = self._overdue(situation) if self._policy.ages else None
+        overdue = self._overdue(situation)
         if overdue is not None:
             return overdue, SwapReason.OVERDUE
         choice = self._policy.choose(situation)
@@ -208,23 +208,19 @@ class Placement:
         return resident.model not in self._evicting and not resident.suspect and resident.phase is not _UNLOADING
 
     def _overdue(self, situation: Situation) -> Entry | None:
-        """The longest waiting item that needs a swap, if it has waited too long and the residents have earned their keep."""
-        now, limit_s = self._now, self._state.settings.scheduling.max_swap_wait_s
-        late: list[Entry] = []
+        """The longest waiting item that needs a swap, if it has waited too long by the owner's word and by the policy's."""
+        forces, now, limit_s = self._policy.forces, self._now, self._state.settings.scheduling.max_swap_wait_s
+        if forces is None:
+            return None
+        late: list[Candidate] = []
         for each in situation.candidates:
             item = each.entry.item
             if not each.resident and item.model is not None and now - item.arrived_at >= limit_s:
-                late.append(each.entry)
+                late.append(each)
         if not late:
             return None
-        oldest = min(late, key=lambda entry: (entry.item.arrived_at, entry.item.sequence))
-        if now - oldest.item.arrived_at < self._policy.patience_s(situation) or not self._earned(oldest.item.model or ""):
-            return None
-        return oldest
-
-    def _earned(self, target: str) -> bool:
-        residents = self._state.residency.residents.values()
-        return all(earned(self._state, resident.model, target, self._now) for resident in residents if resident.phase is _READY)
+        oldest = min(late, key=lambda each: (each.entry.item.arrived_at, each.entry.item.sequence))
+        return oldest.entry if forces(situation, oldest) else None
 
     def _serve(self, band: Band, entry: Entry, why: SwapReason) -> bool:
         """Dispatch the head of a line if it can start now; else reserve what it waits for."""

@@ -7,18 +7,25 @@ resident does, so it cannot leak or go negative.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import combinations, islice
-from math import inf
+from math import exp, inf
 
 from hearth.config.settings import MIB_PER_GB, SchedulerSettings
 from hearth.scheduling.actions import SwapReason
+from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.waiting import Entry
 
 MAX_SETS = 256
 """So many sets of the fewest models that can make room are looked at for the one that is missed least; a home has fewer."""
+
+USE_MEMORY_S = 1800.0
+"""A use so long ago counts 1/e of one now."""
+MAX_USED = 1000
+"""Models whose uses are remembered; the one that was not used for longest goes first."""
 
 
 class Phase(Enum):
@@ -36,6 +43,7 @@ class Resident:
     Attributes:
         parallel: its slots.
         loaded_at: when it became ready; what it has served since then is measured from here.
+        waiting_at_load: how many waited for it when it became ready.
         settled: a waiter has been dispatched since the load, one that named the model if such waited; it is not swapped away before that.
         task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
         embeds: it was asked for embeddings or seems to be made for them, and has written nothing since: it may be unable to answer a
@@ -49,6 +57,7 @@ class Resident:
     parallel: int
     loaded_at: float = 0.0
     last_used_at: float = 0.0
+    waiting_at_load: int = 0
     settled: bool = True
     suspect: bool = False
     task_type: str | None = None
@@ -82,7 +91,9 @@ class Residency:
         room_mib: VRAM that reservations have to fit: the capacity without what other programs hold of it now; None for unknown.
     """
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, estimates: Estimates | None = None) -> None:
+        self._estimates = estimates or Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
+        self._uses: dict[str, tuple[float, float]] = {}
         self.residents: dict[str, Resident] = {}
         self.swap: Swap | None = None
         self.swaps_begun = 0
@@ -97,6 +108,12 @@ class Residency:
         self.capacity_mib: float | None = None
         self.room_mib: float | None = None
         self._measure()
+
+    def copied(self, estimates: Estimates) -> Residency:
+        """The same memory for a forecast, whose residents its owner copies."""
+        twin = copy(self)
+        twin.__dict__.update(_estimates=estimates, _uses=dict(self._uses))
+        return twin
 
     def configure(self, settings: SchedulerSettings) -> None:
         """Apply new settings; reservations and slots of residents follow them."""
@@ -202,7 +219,22 @@ class Residency:
         if capacity is None or need is None or need > capacity or any(resident.reserved_mib is None for resident in others):
             return None if any(resident.model in kept for resident in others) else tuple(sorted(r.model for r in others))
         free = capacity - sum(resident.reserved_mib or 0.0 for resident in others)
-        return _smallest([r for r in others if r.model not in kept], need - free)
+        candidates = [resident for resident in others if resident.model not in kept]
+        if need <= free or len(candidates) < 2:
+            return _smallest(candidates, need - free, {})
+        latest = max(resident.last_used_at for resident in candidates)
+        return _smallest(candidates, need - free, {resident.model: self.missed_s(resident.model, latest) for resident in candidates})
+
+    def used(self, resident: Resident, now: float) -> None:
+        """A model is loaded or given an item: it was used now, and is used more often than was known."""
+        at, uses = self._uses.get(resident.model, (now, 0.0))
+        self._uses[resident.model] = (now, 1.0 + uses * exp((at - now) / USE_MEMORY_S))
+        resident.last_used_at = now
+
+    def missed_s(self, model: str, now: float) -> float:
+        """What it would cost to be without a model: the seconds of its return, times how often it is used."""
+        at, uses = self._uses.get(model, (now, 0.0))
+        return self._estimates.swap_s("", model) * uses * exp((at - now) / USE_MEMORY_S)
 
     def begin_load(self, model: str, now: float, why: SwapReason, task_type: str | None = None) -> tuple[str, ...]:
         """Reserve for `model`, or for the task that it is loaded for, and mark it loading. Returns what was unloaded for it."""
@@ -248,6 +280,9 @@ class Residency:
             settled=swap is None,
             embeds=embeds,
         )
+        self.used(self.residents[model], now)
+        if len(self._uses) > MAX_USED:
+            del self._uses[min(self._uses, key=lambda name: self._uses[name])]
         if swap is not None:
             self.swap = None
         return swap
@@ -295,19 +330,23 @@ class Residency:
                 self.swap = None
 
 
-def _smallest(candidates: list[Resident], needed_mib: float) -> tuple[str, ...] | None:
-    """The set with the fewest members that frees enough; among equals idle ones, then the least recently used, then the smallest."""
+def _smallest(candidates: list[Resident], needed_mib: float, missed_s: Mapping[str, float]) -> tuple[str, ...] | None:
+    """The set with the fewest members that frees enough; among equals idle ones, then the least missed, then the least recently used."""
     if needed_mib <= 0:
         return ()
     if len(candidates) == 1 and _freed_mib(candidates) >= needed_mib:
         return (candidates[0].model,)
-    largest = sorted(candidates, key=lambda r: (-(r.reserved_mib or 0.0), bool(r.running), r.last_used_at, r.model))
+
+    def missed(chosen: Iterable[Resident]) -> tuple[int, float]:
+        return sum(bool(r.running) for r in chosen), sum(missed_s.get(r.model, 0.0) for r in chosen)
+
+    largest = sorted(candidates, key=lambda r: (-(r.reserved_mib or 0.0), *missed((r,)), r.last_used_at, r.model))
     enough = next((size for size in range(1, len(largest) + 1) if _freed_mib(largest[:size]) >= needed_mib), None)
     if enough is None:
         return None
-    order = sorted(candidates, key=lambda r: (bool(r.running), r.last_used_at, r.model))
+    order = sorted(candidates, key=lambda r: (*missed((r,)), r.last_used_at, r.model))
     tried = islice(combinations(order, enough), MAX_SETS)
-    best = next((chosen for chosen in tried if _freed_mib(chosen) >= needed_mib), largest[:enough])
+    best = min((chosen for chosen in tried if _freed_mib(chosen) >= needed_mib), key=missed, default=largest[:enough])
     return tuple(resident.model for resident in best)
 
 

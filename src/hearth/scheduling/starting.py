@@ -32,7 +32,7 @@ def start(state: State, entry: Entry, resident: Resident, now: float) -> Dispatc
         resident.settled = True
     if item.kind is _EMBED:
         resident.embeds = True
-    resident.last_used_at = now
+    state.residency.used(resident, now)
     return Dispatch(sequence=item.sequence, attempt=entry.attempts, model=model)
 
 

@@ -66,11 +66,12 @@ class State:
     @classmethod
     def new(cls, settings: SchedulerSettings, *, learns: bool = True) -> State:
         """An empty queue and an empty GPU. `learns`: the policy reads what `arrivals` learns."""
+        estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
         return cls(
             settings=settings,
             waiting=WaitingRoom(),
-            residency=Residency(settings),
-            estimates=Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s),
+            residency=Residency(settings, estimates),
+            estimates=estimates,
             aging=Aging(settings.scheduling.aging),
             arrivals=Arrivals(learns=learns),
         )

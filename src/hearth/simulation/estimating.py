@@ -68,10 +68,14 @@ class Estimating:
         if estimated_s is not None:
             self._open[arrived.item.sequence] = (now, estimated_s)
 
+    def errors_pct(self) -> list[float]:
+        """The error of each estimate in percent of the actual wait, over waits of `WORTH_S` and more."""
+        return [100 * abs(estimated - actual) / actual for estimated, actual in self._pairs_s if actual >= WORTH_S]
+
     def error(self) -> EstimateError:
         """What was found so far."""
         errors_s = [abs(estimated - actual) for estimated, actual in self._pairs_s]
-        errors_pct = [100 * abs(estimated - actual) / actual for estimated, actual in self._pairs_s if actual >= WORTH_S]
+        errors_pct = self.errors_pct()
         return EstimateError(
             sampled=len(errors_s),
             median_error_s=median(errors_s) if errors_s else None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hearth.config.settings import PolicyName
-from hearth.scheduling.policies.adaptive import adaptive, patience_s
+from hearth.scheduling.policies.adaptive import adaptive, forces
 from hearth.scheduling.policies.affinity import affinity
 from hearth.scheduling.policies.candidate import Candidate
 from hearth.scheduling.policies.cost_aware import cost_aware
@@ -25,8 +25,8 @@ Choose = Callable[[Situation], Candidate | Hold]
 """From the candidates of a band, the one to serve next; or no swap for a while, which only makes sense where all of them need one."""
 
 
-def _as_the_owner_says(situation: Situation) -> float:
-    return situation.rules.max_swap_wait_s
+def _once_earned(situation: Situation, oldest: Candidate) -> bool:
+    return situation.all_earned(situation.option(oldest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +36,23 @@ class Policy:
     Attributes:
         learns: it reads what was learned of callers and run times (`arrivals`).
         stays: work for a model in memory goes before all work that needs a swap, unless that is old enough to force it.
-        ages: an item that has waited `patience_s` may force a swap (rule 5 of `placement`).
+        forces: may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of `placement`)? None: never.
         preloads: a model that is likely to be asked for next is loaded while the house is idle.
     """
 
     choose: Choose
-    ages: bool
     learns: bool
     stays: bool = False
-    patience_s: Callable[[Situation], float] = _as_the_owner_says
+    forces: Callable[[Situation, Candidate], bool] | None = None
     preloads: bool = False
 
 
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
     {
-        PolicyName.FIFO: Policy(choose=fifo, ages=False, learns=False),
-        PolicyName.AFFINITY: Policy(choose=affinity, ages=True, learns=False, stays=True),
-        PolicyName.COST_AWARE: Policy(choose=cost_aware, ages=False, learns=True),
-        PolicyName.TIME_SLICE: Policy(choose=time_slice, ages=False, learns=True),
-        PolicyName.ADAPTIVE: Policy(choose=adaptive, ages=True, learns=True, patience_s=patience_s, preloads=True),
+        PolicyName.FIFO: Policy(choose=fifo, learns=False),
+        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, stays=True, forces=_once_earned),
+        PolicyName.COST_AWARE: Policy(choose=cost_aware, learns=True),
+        PolicyName.TIME_SLICE: Policy(choose=time_slice, learns=True),
+        PolicyName.ADAPTIVE: Policy(choose=adaptive, learns=True, forces=forces, preloads=True),
     }
 )

@@ -9,8 +9,11 @@ from math import ceil
 from hearth.config.settings import SchedulingSettings
 from hearth.scheduling.arrivals import Habit
 from hearth.scheduling.policies.candidate import Candidate
+from hearth.scheduling.residency import Phase
 from hearth.scheduling.state import State
 from hearth.types import Band
+
+_READY = Phase.READY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +48,18 @@ class Option:
         return self.swap_s + self.back_s
 
 
-def earned(state: State, resident: str, target: str, now: float) -> bool:
+def earned(state: State, resident: str, target: str, now: float, least: float = 0.0) -> bool:
     """Has a model been in memory for `residency_factor` times what its coming cost and what its going costs, whichever is more?
 
     That is what bounds the time spent on swaps that are forced on a model with work: to `1 / (1 + residency_factor)` at any load.
+
+    Args:
+        least: the factor, where it is more than the owner's.
     """
     estimates = state.estimates
     swap_s = max(estimates.swap_s("", resident), estimates.swap_s(resident, target))
-    return now - state.residency.residents[resident].loaded_at >= state.settings.scheduling.residency_factor * swap_s
+    factor = max(least, state.settings.scheduling.residency_factor)
+    return now - state.residency.residents[resident].loaded_at >= factor * swap_s
 
 
 class Situation:
@@ -85,7 +92,7 @@ class Situation:
         state, item = self._state, candidate.entry.item
         model = item.model or state.home or ""
         waiting = state.waiting.up_to(self.band, item.model)
-        work_s = ceil(waiting / state.settings.parallel(model)) * state.arrivals.run_s(model)
+        work_s = ceil(waiting / state.settings.parallel(model)) * state.estimates.run_s(model)
         if candidate.resident:
             return Option(candidate=candidate, waiting=waiting, work_s=work_s, evicts=(), swap_s=0.0, back_s=0.0)
         evicts = state.residency.eviction_for(model, self._claimed, item.task_type) or ()
@@ -108,9 +115,19 @@ class Situation:
         residents = self._state.residency.residents
         return min((self.now - residents[name].loaded_at for name in option.evicts), default=0.0)
 
-    def earned(self, option: Option) -> bool:
-        """Has all that an option evicts earned its keep?"""
-        return all(earned(self._state, name, self.target(option), self.now) for name in option.evicts)
+    def earned(self, option: Option, least: float = 0.0) -> bool:
+        """Has all that an option evicts earned its keep, at least `least` times what the swap costs?"""
+        return all(earned(self._state, name, self.target(option), self.now, least) for name in option.evicts)
+
+    def all_earned(self, option: Option) -> bool:
+        """Has all that is in memory earned its keep, whether or not an option evicts it?"""
+        residents, target = self._state.residency.residents.values(), self.target(option)
+        return all(earned(self._state, each.model, target, self.now) for each in residents if each.phase is _READY)
+
+    def shrinks(self, candidate: Candidate) -> bool:
+        """Does less wait for a model in memory than when it came?"""
+        resident = self._state.residency.residents.get(candidate.entry.item.model or "")
+        return resident is None or self.option(candidate).waiting < resident.waiting_at_load
 
     def target(self, option: Option) -> str:
         """The model that an option brings in."""
