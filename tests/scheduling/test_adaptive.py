@@ -132,10 +132,11 @@ def test_a_line_that_gets_shorter_is_served_while_an_item_has_waited_less_than_t
     assert 0 <= house.now - began_at - 3 * (5 * (left + 1) + 20) <= 20
 
 
-def test_where_nothing_in_memory_has_work_a_rare_item_waits_at_most_twice_its_patience():
+@pytest.mark.parametrize("turns", [200])
+def test_where_nothing_in_memory_has_work_a_rare_item_waits_at_most_twice_its_patience(turns: int) -> None:
     """Two agents take turns on cheap models, which never have served for three times the 45 s of the rare one."""
     settings = two_agents().settings(SchedulerSettings(), PolicyName.ADAPTIVE)
-    records = simulate(two_agents(turns=200), settings, Scheduler(settings), keep_decisions=False).records
+    records = simulate(two_agents(turns=turns), settings, Scheduler(settings), keep_decisions=False).records
     (rare,) = [record for record in records if record.job.model == "rare"]
     assert rare.wait_s is not None
     assert rare.wait_s <= 2 * settings.scheduling.max_swap_wait_s + 60.0
