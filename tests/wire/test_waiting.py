@@ -214,6 +214,22 @@ async def test_after_the_first_sign_an_error_is_told_in_the_stream():
         assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, [10.0, 20.0])] * 3
 
 
+@pytest.mark.parametrize("ask", CLIENTS)
+@in_virtual_time
+async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: Ask):
+    async with busy_house() as house, clients_of(house) as (clients, _):
+        house.submit("a", service_s=400.0)
+        await settle()
+        first = asyncio.ensure_future(ask(clients))
+        await asyncio.sleep(300.0)
+        later = house.submit("a", service_s=400.0)
+        first.cancel()
+        await asyncio.sleep(1.0)
+        await ask(clients)
+        assert house.now < 410.0
+        assert house.state_of(later.sequence) == "running"
+
+
 @in_virtual_time
 async def test_without_signs_of_life_the_clients_would_give_up():
     async with busy_house(settings_with(keepalive={"after_s": 100.0})) as house, clients_of(house) as (clients, _):

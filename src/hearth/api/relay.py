@@ -110,7 +110,7 @@ class Relay:
             return
         self._left = True
         self._ticket.reply.abandon()
-        self._worker.cancel(self._ticket.sequence)
+        self._worker.leave(self._ticket.sequence)
 
     async def _answer(self, head: ReplyHead) -> None:
         if not self._visit.answer.started:
