@@ -14,7 +14,7 @@ import re
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.replay_frames import WholeFrames, frame_of
 from hearth.dialects.routes import Endpoint, Route
-from hearth.types import Dialect, Headers
+from hearth.types import MIB, Dialect, Headers
 
 _SSE: Headers = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 _NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
@@ -23,6 +23,8 @@ _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 _ENDED = re.compile(rb"^event: ?(?:message_delta|message_stop|response\.(?:completed|incomplete|failed)|error)$", re.MULTILINE)
 """After these nothing may follow that says the answer goes on."""
 _END = b"\n\n"
+_KEPT_BYTES = MIB
+"""Of a stream's beginning and of its last frames; where they are longer, nothing is learned from them."""
 _OPENINGS = ("response.created", "response.in_progress", "message_start")
 
 
@@ -49,7 +51,7 @@ class Signs:
         is_claude_code = route.path is Endpoint.ANTHROPIC_MESSAGES and user_agent.startswith("claude-cli/")
         self._wants_events = is_claude_code or route.path is Endpoint.OPENAI_RESPONSES
         self._first = self._last = b""
-        """The caller's first whole frames, and its last ones, as they came together."""
+        """The caller's first whole frames, and its last ones, as they came together; `_last` is empty before the first byte only."""
         self._number = 0
         self._response: JsonObject = {}
         self._frames: WholeFrames | None = None
@@ -63,7 +65,7 @@ class Signs:
         """The caller has been sent this of the answer."""
         if self._wants_events:
             whole = self._last.endswith(_END)
-            self._last = b"".join(sent if whole else (self._last, *sent)) or self._last
+            self._last = (b"".join(sent if whole else (self._last, *sent)) or self._last)[:_KEPT_BYTES]
             self._first = self._first or (self._last if self._last.endswith(_END) else b"")
 
     def sign(self, created_at: str, wall_s: float) -> bytes:
@@ -85,7 +87,7 @@ class Signs:
 
     def _in_progress(self, wall_s: float) -> bytes:
         opening = b""
-        if self._frames is None and not self._first:
+        if self._frames is None and not self._last:
             self._response = _response(f"resp_{self._name}", self._model, int(wall_s))
             opening = self._event("response.created")
         elif self._frames is None and not self._read_on():
@@ -113,7 +115,7 @@ class Signs:
         """Says nothing that lasts: an empty block of text would, and no such block may be sent back in the next turn."""
         told: JsonObject = {"delta": {"stop_reason": None, "stop_sequence": None}, "usage": {"output_tokens": 0}}
         delta = _event("message_delta", {"type": "message_delta", **told})
-        if self._first or self._frames is not None:
+        if self._last or self._frames is not None:
             return delta
         self._frames = WholeFrames(self._route)
         message: JsonObject = {"id": f"msg_{self._name}", "type": "message", "role": "assistant", "model": self._model, "content": []}
