@@ -7,10 +7,12 @@ plus what serving those takes that came in between. Of another line that one wou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
 from hearth.scheduling.forecast import forecast, is_paused, slot_is_free
 from hearth.scheduling.state import State
+from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
 
 FRESH_S = 0.25
@@ -35,8 +37,10 @@ class Forecaster:
         self._starts: Mapping[Sequence, float] = {}
         self._starts_at = float("-inf")
 
-    def wait_s(self, item: QueueItem, arriving: int, now: float) -> float | None:
+    def wait_s(self, item: QueueItem, arriving: int, now: float, behind: Several[Entry] = ()) -> float | None:
         """Expected seconds until an item that is just being accepted starts, `arriving` others not being decided upon yet.
+
+        It goes before those `behind` it, so it starts when the next of its line was to.
 
         None where it cannot be told, because nothing answers or the lane is paused.
         """
@@ -44,6 +48,9 @@ class Forecaster:
             return None
         if not arriving and slot_is_free(self._state, item):
             return 0.0
+        following = next((entry for entry in behind if entry.item.model == item.model), None)
+        if following is not None:
+            return self.starts(now).get(following.item.sequence)
         line = item.band, item.model
         reading = self._readings.get(line)
         if reading is None or now - reading.at >= FRESH_S:

@@ -3,6 +3,7 @@ will know it by, and the count of those on their way there."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from hearth.errors import Draining, ShuttingDown
@@ -13,6 +14,10 @@ from hearth.work import Call
 
 DRAIN_RETRY_S = 30.0
 """Nobody can tell when a drain ends."""
+KEPT_S = 60.0
+"""How long a place is kept for a caller who has left it."""
+PlaceKey = tuple[str, Lane, Priority, str | None, bytes]
+"""(caller, lane, priority, model, digest): what must be the same for a request to take the place of another."""
 
 
 @value
@@ -25,6 +30,7 @@ class NewItem:
         told: hears the item's events in place of the house; None for the house.
         durable: it is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes.
         chain_id, prompt_preview: as in `QueueItem`.
+        digest: stands for address and body as they were sent; empty for what keeps no place.
         accepted: its callers were promised it before, as a part of another item: only a stop refuses it.
     """
 
@@ -47,6 +53,7 @@ class NewItem:
     accepted: bool = False
     chain_id: str | None = None
     prompt_preview: str = ""
+    digest: bytes = b""
 
 
 @value
@@ -129,6 +136,32 @@ class Arriving:
         """Those of a lane; whoever arrives enters the external band or an internal one."""
         external = self._by_band[Band.EXTERNAL]
         return external if lane is Lane.EXTERNAL else sum(self._by_band.values()) - external
+
+
+class Places:
+    """Where requests waited whose callers have left: who sends the same again within `KEPT_S` gets the old place.
+
+    Many clients give up after some minutes and ask anew; from the end of the queue they would never be served.
+    """
+
+    def __init__(self) -> None:
+        self._left: deque[tuple[float, PlaceKey, float]] = deque()
+
+    def keep(self, key: PlaceKey, arrived_at: float, now: float, *, most: int) -> None:
+        """Remember where a request waited, and of all places the latest `most`."""
+        self._left.append((now, key, arrived_at))
+        while len(self._left) > most:
+            self._left.popleft()
+
+    def take(self, key: PlaceKey, now: float) -> float | None:
+        """When the request arrived whose place is free for this one, None where there is none. A place is taken once."""
+        while self._left and self._left[0][0] < now - KEPT_S:
+            self._left.popleft()
+        for index, (_, other, arrived_at) in enumerate(self._left):
+            if other == key:
+                del self._left[index]
+                return arrived_at
+        return None
 
 
 def item_of(new: NewItem, sequence: Sequence, now: float, max_wait_s: float) -> QueueItem:

@@ -23,7 +23,7 @@ from hearth.executor import Executor
 from hearth.forecaster import Forecaster
 from hearth.gpu_tracker import GpuTracker
 from hearth.in_process import Asked, Futures, complete
-from hearth.intake import Arriving, Doors, NewItem, Sequences, Ticket, item_of
+from hearth.intake import Arriving, Doors, NewItem, PlaceKey, Places, Sequences, Ticket, item_of
 from hearth.mailbox import Mailbox
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.register import Register
@@ -34,7 +34,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.swapper import Swapper
-from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, RequestId, Sequence, canonical_model, preview_of
+from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, QueueItem, RequestId, Sequence, canonical_model, preview_of
 from hearth.work import Work
 
 __all__ = ["LLMQueueWorker", "NewItem", "Ticket"]
@@ -98,6 +98,7 @@ class LLMQueueWorker:
         self._on_decision = on_decision
         self._futures = Futures()
         self._arriving = Arriving()
+        self._places = Places()
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
         self._mode_read_at = float("-inf")
@@ -136,15 +137,20 @@ class LLMQueueWorker:
         state = self.scheduler.state
         if new.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is resident, and gpu.home_model is not set or not installed")
-        item = item_of(new, self.sequences.take(), self._clock.monotonic(), self._config.settings.queue.max_wait_s)
+        now = self._clock.monotonic()
+        item = item_of(new, self.sequences.take(), now, self._config.settings.queue.max_wait_s)
+        place = self._places.take(_place_key(item, new.digest), now) if new.digest else None
+        item = item if place is None else replace(item, arrived_at=place)
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
-        work = Work(item=item, call=new.call, reply=reply, told=new.told)
+        work = Work(item=item, call=new.call, reply=reply, told=new.told, digest=new.digest)
         band = item.band
         arriving = self._arriving.up_to(band)
-        position, wait_s = state.waiting.ahead_of(band) + arriving, self._forecaster.wait_s(item, arriving, item.arrived_at)
+        behind = [] if place is None else state.waiting.behind(item)
+        position = state.waiting.ahead_of(band) - len(behind) + arriving
+        wait_s = self._forecaster.wait_s(item, arriving, now, behind)
         self._register.add(work)
         self._arriving.add(band)
-        self._chronicle.queued(work, position, item.arrived_at)
+        self._chronicle.queued(work, position, now)
         self.post(inputs.Arrived(item=item))
         return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=reply)
 
@@ -242,6 +248,14 @@ class LLMQueueWorker:
         self._dispatching.end(work, Outcome.CANCELLED, self._clock.monotonic(), CallerGone())
         self.post(inputs.Cancelled(sequence=sequence))
         return True
+
+    def leave(self, sequence: Sequence) -> None:
+        """The connection of an item's caller has ended: cancel the item. Where it has only waited so far, its place is kept for a while."""
+        work, now, queue = self._register.live(sequence), self._clock.monotonic(), self._config.settings.queue
+        if work is not None and work.digest and not work.attempt:
+            most = queue.max_internal_depth + queue.max_external_depth
+            self._places.keep(_place_key(work.item, work.digest), work.item.arrived_at, now, most=most)
+        self.cancel(sequence)
 
     def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
         """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
@@ -398,3 +412,7 @@ class LLMQueueWorker:
     def _answer_of(self, ticket: Ticket, asked: Asked, model_of: Callable[[], str | None]) -> asyncio.Task[Completion]:
         answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
         return asyncio.get_running_loop().create_task(answer)
+
+
+def _place_key(item: QueueItem, digest: bytes) -> PlaceKey:
+    return item.caller, item.lane, item.priority, item.model, digest

@@ -117,6 +117,7 @@ class QueueItem:
     """What the scheduler knows of one accepted request: ids and sizes, never a body or a future.
 
     Attributes:
+        arrived_at: when it was accepted, or the request whose place it has taken.
         model: the model it must run on; None matches whatever is resident (and the home model when nothing is).
         streaming: True when bytes reach the caller before the generation ends.
         prompt_tokens: estimated size of the prompt.

@@ -48,6 +48,7 @@ class Work:
     Attributes:
         call: the backend call, or what makes it for the model that was chosen.
         told: hears the events of the item in place of the house.
+        digest: as in `NewItem`.
         attempt: the current or last attempt, 0 before the first.
         reported: the last attempt whose end has been reported.
         dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
@@ -70,6 +71,7 @@ class Work:
     call: Call
     reply: Reply
     told: Callable[[Event], None] | None = None
+    digest: bytes = b""
     attempt: int = 0
     reported: int = 0
     interrupts: int = 0

@@ -112,6 +112,9 @@ class FakeWorker:
         except HearthError as error:
             reply.fail(error)
 
+    def leave(self, sequence: Sequence) -> None:
+        self.cancel(sequence)
+
     def cancel(self, sequence: Sequence) -> bool:
         self.cancelled.append(sequence)
         self._tasks[sequence].cancel()

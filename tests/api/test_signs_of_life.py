@@ -111,3 +111,39 @@ async def test_an_error_answer_of_the_model_server_after_the_first_sign_is_told_
     assert said(error) == reason
     assert b"error" not in sign
     assert (got.status, got.complete) == (200, True)
+
+
+def event(number: int, kind: str, **fields: Any) -> bytes:
+    told = {"type": f"response.{kind}", "sequence_number": number, **fields}
+    return f"event: response.{kind}\ndata: {json.dumps(told)}\n\n".encode()
+
+
+@pytest.mark.parametrize("size", [1, 50, 10_000], ids="in pieces of {} bytes".format)
+@pytest.mark.parametrize("waits_s", [1.0, 30.0])
+@in_virtual_time
+async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_it_is_cut(size: int, waits_s: float):
+    opening = event(0, "created", response={"id": "resp_1"}) + event(1, "in_progress", response={"id": "resp_1"})
+    rest = event(2, "output_text.delta", delta="a") + event(3, "completed", response={"id": "resp_1"})
+
+    async def halting(new: NewItem, reply: Reply) -> None:
+        await asyncio.sleep(waits_s)
+        reply.start(ReplyHead(status=200, headers=()))
+        for part in (opening, rest):
+            for start in range(0, len(part), size):
+                reply.push(part[start : start + size])
+            await asyncio.sleep(70.0)
+        reply.finish()
+
+    gateway = FakeGateway()
+    gateway.worker.serve = halting
+    got = await ask(gateway.app(), "POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
+    told = [json.loads(line[6:]) for line in got.body.splitlines() if line.startswith(b"data: ")]
+    assert [each["sequence_number"] for each in told] == list(range(len(told)))
+    assert [each["type"] for each in told].count("response.created") == 1
+    assert len({each["response"]["id"] for each in told if "response" in each}) == 1
+    assert [each["type"] for each in told if each["type"] != "response.in_progress"][1:] == [
+        "response.output_text.delta",
+        "response.completed",
+    ]
+    assert [each["type"] for each in told].count("response.in_progress") > 2
+    assert got.body.endswith(SIGN)  # nothing is in progress any more

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from hearth.config.settings import (
     BackendSettings,
     CallerLimits,
     GpuSettings,
+    KeepaliveSettings,
     KeySettings,
     ModelSettings,
     QueueSettings,
@@ -104,6 +105,11 @@ def house_settings(
         server=ServerSettings(shutdown_grace_s=0),
         auth=AuthSettings(keys=keys),
     )
+
+
+def impatient_settings() -> Settings:
+    """One model at a time, and a sign of life for whoever waits for more than a moment."""
+    return replace(house_settings(gpu=NARROW), keepalive=KeepaliveSettings(after_s=0.05, every_s=0.05))
 
 
 class Events:

@@ -21,6 +21,7 @@ from tests.clients.home import (
     StartHome,
     exhaust,
     house_settings,
+    impatient_settings,
 )
 from tests.support.patience import WITHIN_S
 
@@ -122,3 +123,22 @@ async def test_all_three_clients_share_one_queue_and_one_card(start_home: StartH
     assert [answer.model for answer in whole] == [LLAMA, CODER, LLAMA, CODER, LLAMA]
     assert home.emulator.max_concurrent == 1
     assert len(home.events.of(SwapCompleted)) == 2
+
+
+async def test_claude_code_is_sent_events_while_it_waits_of_which_nothing_stays_in_the_message(start_home: StartHome):
+    home = await start_home(impatient_settings())
+    asked: dict[str, Any] = {"model": CODER, "messages": WEATHER_QUESTION, "max_tokens": 100, "tools": [TOOL]}
+    async with home.claude() as claude:
+        other = await claude.messages.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, stream=True)
+        await home.running(SLOW)
+        kinds = []
+        async with claude.messages.stream(**asked, extra_headers={"User-Agent": "claude-cli/2.1.200 (external, cli)"}) as stream:
+            async for event in stream:
+                kinds.append(event.type)
+                if len(kinds) == 4:
+                    await other.close()
+            final = await stream.get_final_message()
+    assert kinds[:4] == ["message_start", *["message_delta"] * 3]
+    assert kinds.count("message_start") == 1
+    assert [block.type for block in final.content] == ["tool_use"]
+    assert (final.stop_reason, final.usage.input_tokens > 0) == ("tool_use", True)

@@ -25,6 +25,7 @@ from tests.clients.home import (
     StartHome,
     exhaust,
     house_settings,
+    impatient_settings,
 )
 from tests.support.patience import WITHIN_S
 
@@ -107,6 +108,27 @@ async def test_a_response_can_call_a_tool(gpt):
     called = await gpt.responses.create(model=CODER, input="the weather in Rome", tools=[tool])
 
     assert (called.output[0].name, json.loads(called.output[0].arguments)) == ("get_weather", {"city": "Rome"})
+
+
+async def test_a_response_that_waits_has_begun_and_goes_on_as_the_same(start_home: StartHome):
+    home = await start_home(impatient_settings())
+    tool: Any = {"type": "function", "name": "get_weather", "parameters": WEATHER_PARAMETERS}
+    async with home.gpt() as gpt:
+        other = await gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, stream=True)
+        await home.running(SLOW)
+        waited, numbers = 0, []
+        async with gpt.responses.stream(model=CODER, input="the weather in Rome", tools=[tool]) as stream:
+            async for event in stream:
+                numbers.append(event.sequence_number)
+                waited += event.type == "response.in_progress"
+                if waited == 3:
+                    await other.close()
+            final = await stream.get_final_response()
+    assert waited >= 3
+    assert numbers == list(range(len(numbers)))
+    (called,) = final.output
+    assert called.type == "function_call"
+    assert (called.name, json.loads(called.arguments)) == ("get_weather", {"city": "Rome"})
 
 
 @pytest.mark.parametrize("stream", [False, True])

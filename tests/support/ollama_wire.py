@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 from zlib import crc32
 
@@ -97,7 +98,7 @@ def answer(path: str, body: Mapping[str, Any], service: Service, at: float) -> A
     if not _is_streaming(route, body):
         return _json(_whole(route, body, service, at), route)
     if route.startswith("/v1/"):
-        events = service.frames or (_anthropic_events(body, service) if route == "/v1/messages" else _openai_events(route, body, service))
+        events = service.frames or _events(route, body, service)
         return Answer(status=200, headers=((b"content-type", b"text/event-stream"),), chunks=events)
     return Answer(
         status=200, headers=((b"content-type", b"application/x-ndjson"),), chunks=service.frames or _native_lines(route, body, service, at)
@@ -205,6 +206,35 @@ def _embedding(route: str, body: Mapping[str, Any], service: Service) -> dict[st
     data = [{"object": "embedding", "embedding": vector, "index": index} for index, vector in enumerate(vectors)]
     usage = {"prompt_tokens": service.prompt_tokens, "total_tokens": service.prompt_tokens}
     return {"object": "list", "data": data, "model": body["model"], "usage": usage}
+
+
+def _events(route: str, body: Mapping[str, Any], service: Service) -> tuple[bytes, ...]:
+    if route == "/v1/responses":
+        return _responses_events(body, service)
+    return _anthropic_events(body, service) if route == "/v1/messages" else _openai_events(route, body, service)
+
+
+def _responses_events(body: Mapping[str, Any], service: Service) -> tuple[bytes, ...]:
+    number = count()
+
+    def event(kind: str, **fields: Any) -> bytes:
+        told = {**fields, "sequence_number": next(number), "type": f"response.{kind}"}
+        return f"event: response.{kind}\ndata: ".encode() + _line(told) + b"\n"
+
+    text, spoken = "".join(service.words), len(service.words)
+    place = {"output_index": 0, "content_index": 0, "item_id": "msg_0"}
+    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    item = {"type": "message", "id": "msg_0", "role": "assistant", "status": "in_progress", "content": []}
+    done = {**item, "status": "completed", "content": [{**part, "text": text}]}
+    response = {"id": "resp_0", "object": "response", "created_at": 0, "status": "in_progress", "model": body["model"], "output": []}
+    usage = {"input_tokens": service.prompt_tokens, "output_tokens": spoken, "total_tokens": service.prompt_tokens + spoken}
+    opening = event("created", response=response) + event("in_progress", response=response)
+    opening += event("output_item.added", output_index=0, item=item) + event("content_part.added", **place, part=part)
+    said = [event("output_text.delta", **place, delta=word, logprobs=[]) for word in service.words]
+    end = event("output_text.done", **place, text=text, logprobs=[]) + event("content_part.done", **place, part={**part, "text": text})
+    end += event("output_item.done", output_index=0, item=done)
+    end += event("completed", response={**response, "status": "completed", "output": [done], "usage": usage})
+    return (opening, *said, end)
 
 
 def _openai_events(route: str, body: Mapping[str, Any], service: Service) -> tuple[bytes, ...]:

@@ -15,6 +15,7 @@ import httpx2
 import ollama
 import openai
 import pytest
+from openai.types.responses import ResponseCompletedEvent, ResponseCreatedEvent, ResponseInProgressEvent
 
 from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
@@ -24,6 +25,7 @@ from tests.support.fake_ollama import Service
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
 from tests.wire.in_process import Httpx2Transport, HttpxTransport, Wire
 from tests.worker.house import FULL_TEXT, House, settings_with, settle
+from tests.worker.test_continuing import TEXT, Model
 
 MODEL = "a:latest"
 TEN_MINUTES_S = 600.0
@@ -31,6 +33,7 @@ IMPATIENCE_S = 30.0
 """How long each client waits for the next byte."""
 SIGNS_AT_S = [10.0 + 15.0 * index for index in range(40)]
 ASKED: Any = [{"role": "user", "content": "say hello"}]
+LIFECYCLE = (ResponseCreatedEvent, ResponseInProgressEvent, ResponseCompletedEvent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,28 @@ async def claude_message(clients: Clients) -> str:
     return said
 
 
+async def claude_code(clients: Clients) -> str:
+    """As Claude Code asks. What it would send back in the next turn holds no empty block, which the API would refuse."""
+    code: Any = {"User-Agent": "claude-cli/2.1.200 (external, cli)"}
+    async with clients.claude.messages.stream(model=MODEL, messages=ASKED, max_tokens=100, extra_headers=code) as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_message()
+    assert (kinds.count("message_start"), final.stop_reason) == (1, "end_turn")
+    assert min(final.usage.input_tokens, final.usage.output_tokens) > 2
+    return "|".join(block.text for block in final.content if block.type == "text")
+
+
+async def gpt_response(clients: Clients) -> str:
+    """The client itself sees to it that a response begins, and keeps its id."""
+    async with clients.gpt.responses.stream(model=MODEL, input="say hello") as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events].count("response.created") == 1
+    assert {event.response.created_at for event in events if isinstance(event, LIFECYCLE)} == {final.created_at}
+    return final.output_text
+
+
 Ask = Callable[[Clients], Coroutine[Any, Any, str]]
 
 OPENAI_SIGN = b": waiting\n\n"
@@ -109,14 +134,26 @@ def _is_generate_line(piece: bytes) -> bool:
     return line["response"] == "" and line["model"] == MODEL and line["done"] is False
 
 
+def _is_delta(piece: bytes) -> bool:
+    return b"event: message_delta" in piece and b'"stop_reason":null' in piece
+
+
 DIALECTS = [
     pytest.param(chat, _is_chat_line, "application/x-ndjson", id="ollama chat"),
     pytest.param(generate, _is_generate_line, "application/x-ndjson", id="ollama generate"),
     pytest.param(gpt_chat, OPENAI_SIGN.__eq__, "text/event-stream", id="openai chat"),
     pytest.param(gpt_completion, OPENAI_SIGN.__eq__, "text/event-stream", id="openai completion"),
+    pytest.param(gpt_response, lambda piece: b"event: response.in_progress" in piece, "text/event-stream", id="openai response"),
     pytest.param(claude_message, ANTHROPIC_SIGN.__eq__, "text/event-stream", id="anthropic"),
+    pytest.param(claude_code, _is_delta, "text/event-stream", id="claude code"),
 ]
-CLIENTS = [pytest.param(chat, id="ollama"), pytest.param(gpt_chat, id="openai"), pytest.param(claude_message, id="anthropic")]
+CLIENTS = [
+    pytest.param(chat, id="ollama"),
+    pytest.param(gpt_chat, id="openai"),
+    pytest.param(gpt_response, id="openai response"),
+    pytest.param(claude_message, id="anthropic"),
+    pytest.param(claude_code, id="claude code"),
+]
 
 
 def busy_house(settings: Settings | None = None) -> House:
@@ -147,7 +184,7 @@ async def test_a_short_wait_shows_nothing_but_the_answer(ask: Ask, is_sign: Call
         (heard,) = wire.calls
         assert heard.head_s == pytest.approx(9.1)
         assert heard.headers["content-type"] == content_type
-        if ask not in (chat, generate):  # the last line of a native answer says nothing either
+        if ask not in (chat, generate, gpt_response):  # the last line of a native answer says nothing either, a response begins so
             assert not any(is_sign(piece) for _, piece in heard.pieces)
 
 
@@ -208,10 +245,52 @@ async def test_after_the_first_sign_an_error_is_told_in_the_stream():
             await gpt_chat(clients)
         with pytest.raises(anthropic.APIStatusError, match="waited longer") as by_claude:
             await claude_message(clients)
+        with pytest.raises(openai.APIError, match="waited longer"):
+            await gpt_response(clients)
+        with pytest.raises(anthropic.APIStatusError, match="waited longer"):
+            await claude_code(clients)
         assert by_native.value.status_code == -1
         assert by_gpt.value.type == "api_error"
         assert by_claude.value.type == "overloaded_error"
-        assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, [10.0, 20.0])] * 3
+        assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, [10.0, 20.0])] * 5
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+@in_virtual_time
+async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: Ask):
+    async with busy_house() as house, clients_of(house) as (clients, _):
+        house.submit("a", service_s=400.0)
+        await settle()
+        first = asyncio.ensure_future(ask(clients))
+        await asyncio.sleep(300.0)
+        later = house.submit("a", service_s=400.0)
+        first.cancel()
+        await asyncio.sleep(1.0)
+        await ask(clients)
+        assert house.now < 410.0
+        assert house.state_of(later.sequence) == "running"
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+@pytest.mark.parametrize("waits", [False, True], ids=["begins at once", "begins with signs"])
+@in_virtual_time
+async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, waits: bool):
+    says = Model()
+    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+    house = House(
+        "a", resident=("a",), settings=settings, service=lambda call: says(call) if b"true" in call.body else Service(service_s=400.0)
+    )
+    async with house, clients_of(house) as (clients, wire):
+        if waits:
+            house.submit("a")
+            await settle()
+        asking = asyncio.ensure_future(ask(clients))
+        await asyncio.sleep(404.5 if waits else 4.5)
+        house.internal("a")
+        assert await asking == TEXT
+        assert house.now > 400.0
+        (heard,) = wire.calls
+        assert 40 > len([at_s for at_s, _ in heard.pieces if 15.0 < at_s - 400.0 * waits < 400.0]) > 20
 
 
 @in_virtual_time

@@ -76,6 +76,7 @@ def new_item(
     request_id: str = "req_1",
     max_tokens: int | None = None,
     prompt_tokens: int = 0,
+    digest: bytes = b"",
     **asked: float,
 ) -> NewItem:
     """A request as a route would submit it: with the name that the backend lists (`a:latest` for `a`)."""
@@ -92,6 +93,7 @@ def new_item(
         streaming=stream,
         max_tokens=max_tokens,
         prompt_tokens=prompt_tokens,
+        digest=digest,
     )
 
 

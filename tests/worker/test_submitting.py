@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
+from hearth.intake import Ticket
 from hearth.types import Lane, Outcome, Priority
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, new_item, settings_with, settle, text_of
@@ -176,3 +178,72 @@ async def test_internal_work_runs_before_external_work_and_by_priority():
         await body_of(external)
         order = [event.sequence for event in house.events.of(ItemDispatched)]
         assert order == [ticket.sequence for ticket in (running, critical, normal, background, external)]
+
+
+@in_virtual_time
+async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place():
+    async with House("a", resident=("a",)) as house:
+        house.submit("a", service_s=400.0)
+        await sleep_until(1.0)
+        first = house.submit("a", digest=b"d")
+        await sleep_until(2.0)
+        others = [house.submit("a", caller="other", digest=b"d"), house.submit("a")]
+        await sleep_until(300.0)
+        house.worker.leave(first.sequence)
+        await sleep_until(359.0)
+        again = house.submit("a", digest=b"d")
+        house.worker.leave(again.sequence)
+        again, twin = house.submit("a", digest=b"d"), house.submit("a", digest=b"d")
+        assert (again.position, twin.position) == (0, 3)
+        assert again.estimated_wait_s is not None
+        await sleep_until(1000.0)
+        order = [event.sequence for event in house.events.of(ItemDispatched)]
+        assert order[1:] == [each.sequence for each in (again, *others, twin)]
+
+
+def place_of(house: House, ticket: Ticket) -> float:
+    """When the request came whose place an item has, the item itself having come just now."""
+    item = house.worker.get_item(ticket.sequence)
+    assert item is not None
+    return house.now - float(str(item["waited_s"]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "after_s", "placed_at"),
+    [
+        pytest.param({}, 60.0, 1.0, id="the same"),
+        pytest.param({}, 60.5, 62.5, id="too late"),
+        pytest.param({"digest": b"e"}, 1.0, 3.0, id="another body"),
+        pytest.param({"caller": "somebody"}, 1.0, 3.0, id="another caller"),
+        pytest.param({"model": "b"}, 1.0, 3.0, id="another model"),
+        pytest.param({"lane": Lane.INTERNAL}, 1.0, 3.0, id="another lane"),
+        pytest.param({"priority": Priority.CRITICAL}, 1.0, 3.0, id="another priority"),
+    ],
+)
+@in_virtual_time
+async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(asked: dict[str, Any], after_s: float, placed_at: float):
+    async with House("a", "b", resident=("a",)) as house:
+        house.submit("a", service_s=400.0)
+        await sleep_until(1.0)
+        left = house.submit("a", digest=b"d")
+        await sleep_until(2.0)
+        house.worker.leave(left.sequence)
+        await sleep_until(2.0 + after_s)
+        assert place_of(house, house.submit(**{"model": "a", "digest": b"d", **asked})) == placed_at
+
+
+@in_virtual_time
+async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_than_may_wait():
+    async with House("a", resident=("a",), settings=settings_with(queue={"max_internal_depth": 1, "max_external_depth": 5})) as house:
+        ran = house.submit("a", service_s=400.0, digest=b"ran")
+        await sleep_until(1.0)
+        cancelled = house.submit("a", digest=b"cancelled")
+        house.worker.cancel(cancelled.sequence)
+        for sequence in (ran.sequence, cancelled.sequence):
+            house.worker.leave(sequence)
+        house.submit("a", service_s=400.0)
+        for number in range(7):
+            house.worker.leave(house.submit("a", digest=b"%d" % number).sequence)
+        await sleep_until(2.0)
+        for digest, placed_at in ((b"ran", 2.0), (b"cancelled", 2.0), (b"0", 2.0), (b"1", 1.0), (b"6", 1.0)):
+            assert place_of(house, house.submit("a", digest=digest)) == placed_at, digest

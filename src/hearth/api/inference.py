@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from typing import TypeAlias
 
 from hearth.admission.auth import Identity
@@ -28,6 +29,8 @@ from hearth.gateway import Gateway
 from hearth.types import BackendCall, Way, WorkKind
 
 NameOf: TypeAlias = Callable[[str], str | None]
+_Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
+"""The envelope, how an interrupted stream of it can go on, and what stands for the request in `intake.Places`."""
 _NATIVE_STREAM = (b"content-type", b"application/x-ndjson")
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 
@@ -57,7 +60,7 @@ class Inference:
         settings = self._gateway.config.settings
         if route.kind is not WorkKind.EMBED or self._gateway.embeddings is None:  # there it may join another call
             body.check_ahead()
-        envelope, ways = await self._read(route, body, identity, settings)
+        envelope, ways, digest = await self._read(route, body, identity, settings)
         body.hold(len(envelope.body))
         if envelope.kind is WorkKind.UNLOAD or (envelope.kind is WorkKind.GENERATE and envelope.max_tokens == 0):
             check_model(identity, envelope.model)
@@ -68,20 +71,22 @@ class Inference:
             await self._answer_empty(visit, route, envelope)
             return None
         call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
-        ticket = await submit(self._gateway, visit, identity, Wanted(envelope=envelope, model=envelope.model, call=call, ways=ways))
+        wanted = Wanted(envelope=envelope, model=envelope.model, call=call, ways=ways, digest=digest)
+        ticket = await submit(self._gateway, visit, identity, wanted)
         self._stand_ins.note(envelope)
         relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
         return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed)
 
-    async def _read(self, route: Route, body: Body, identity: Identity, settings: Settings) -> tuple[Envelope, tuple[Way, ...]]:
+    async def _read(self, route: Route, body: Body, identity: Identity, settings: Settings) -> _Read:
         read = partial(_read, route, settings=settings, name_of=self._gateway.name_of)
         content = await body.read()
-        envelope, ways = await body.parsed(read, content)
+        found = await body.parsed(read, content)
+        envelope = found[0]
         stand_in = await self._stand_ins.instead_of(identity, envelope)
         if stand_in is None:
-            return envelope, ways
-        moved, ways = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
-        return replace(moved, rewritten=(*moved.rewritten, "model")), ways
+            return found
+        moved, ways, digest = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
+        return replace(moved, rewritten=(*moved.rewritten, "model")), ways, digest
 
     async def _answer_empty(self, visit: Visit, route: Route, envelope: Envelope) -> None:
         """What Ollama says after an unload; and where no token is wanted, for which it would generate until it repeats itself."""
@@ -93,15 +98,16 @@ class Inference:
         await visit.answer.whole(200, (kind, (b"x-request-id", visit.request_id.encode("ascii"))), body)
 
 
-def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> tuple[Envelope, tuple[Way, ...]]:
-    """The envelope, and how an interrupted stream of it can go on."""
+def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> _Read:
     strip = settings.clients.strip_attribution
     envelope = read_envelope(route, body, partial(load_options, settings, name_of=name_of), strip_attribution=strip)
+    digest = sha256(route.path.encode() + b" " + envelope.body).digest()  # before a seed is put in, which is another one each time
     scheduling = settings.scheduling
     if not envelope.streaming or scheduling.started_streams is StartedStreams.FINISH:
-        return envelope, ()
+        return envelope, (), digest
     known = seeded(route, envelope.body, new_seed())
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
     only_replay = scheduling.started_streams is StartedStreams.REPLAY
-    return envelope, known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence is OnDivergence.CONTINUE)
+    ways = known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence is OnDivergence.CONTINUE)
+    return envelope, ways, digest

@@ -19,7 +19,7 @@ from hearth.api.visit import Visit
 from hearth.clock import Clock
 from hearth.config.settings import KeepaliveSettings
 from hearth.dialects.errors import stream_error
-from hearth.dialects.keepalive import keep_alive, stream_headers
+from hearth.dialects.keepalive import Signs, stream_headers
 from hearth.dialects.ollama import error_text
 from hearth.dialects.replay_frames import frame_end
 from hearth.dialects.routes import Route
@@ -52,6 +52,7 @@ class Relay:
         "_quiet",
         "_sending",
         "_settings",
+        "_signs",
         "_tail",
         "_ticket",
         "_visit",
@@ -72,6 +73,8 @@ class Relay:
         self._sending = False
         self._complete = False
         self._quiet: _Quiet | None = None
+        name = ticket.request_id.removeprefix("req_")
+        self._signs = Signs(of.route, of.model, name, visit.headers.text(b"user-agent"))
         self._frame_end = frame_end(of.route)
         self._tail = self._frame_end
 
@@ -110,7 +113,7 @@ class Relay:
             return
         self._left = True
         self._ticket.reply.abandon()
-        self._worker.cancel(self._ticket.sequence)
+        self._worker.leave(self._ticket.sequence)
 
     async def _answer(self, head: ReplyHead) -> None:
         if not self._visit.answer.started:
@@ -151,29 +154,31 @@ class Relay:
             while chunks := await reply.take(self._sent_at_once):
                 self._sending = True
                 last = reply.complete  # asked once: it may become so while these are being sent, and then more has come
+                chunks = self._signs.passed(chunks, last=last)
                 for chunk in chunks[:-1] if last else chunks:
                     await answer.chunk(chunk)
                 if last:
                     self._complete = True
-                    await answer.end(chunks[-1])
+                    await answer.end(*chunks[-1:])
                     return
                 self._sending = False
                 self._note_sent(chunks)
             self._complete = True
-            await answer.end()
+            await answer.end(*self._signs.passed((), last=True))
         finally:
             self._quiet = None  # it holds this relay
             if quiet is not None:
                 quiet.stop()
 
     def _sent_at_once(self, chunks: tuple[bytes, ...]) -> bool:
-        sent = self._visit.answer.chunks_at_once(chunks)
+        sent = not self._signs.rewrites and self._visit.answer.chunks_at_once(chunks)
         if sent:
             self._note_sent(chunks)
         return sent
 
     def _note_sent(self, chunks: tuple[bytes, ...]) -> None:
         self._tail = (self._tail + b"".join(chunks[-2:]))[-2:]
+        self._signs.note(chunks)
         if self._quiet is not None:
             self._quiet.heard = True
 
@@ -188,7 +193,7 @@ class Relay:
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._of.route), *self._headers()))
-        await answer.chunk(keep_alive(self._of.route, self._of.model, wire_time(self._clock)))
+        await answer.chunk(self._signs.sign(wire_time(self._clock), self._clock.wall()))
 
     async def _fail(self, error: HearthError, sent: ReplyHead | None) -> None:
         """Refuse with a status code while there still is one to choose. `sent`: the head of the answer; None for Hearth's own, or for none.

@@ -37,6 +37,7 @@ class Wanted:
         call: the backend call, or what makes it once the model is chosen.
         ways: how a stream of it can go on after an interruption.
         task_type: from the body, where the route has the field.
+        digest: stands for address and body as they were sent.
         allow_cloud: Claude may answer, as far as the caller's own rights go.
     """
 
@@ -45,6 +46,7 @@ class Wanted:
     call: BackendCall | Callable[[str], BackendCall]
     ways: tuple[Way, ...] = ()
     task_type: str | None = None
+    digest: bytes = b""
     allow_cloud: bool = True
     prompt: str | None = None
 
@@ -127,6 +129,7 @@ def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, 
         max_tokens=envelope.max_tokens,
         request_id=visit.request_id,
         call=wanted.call,
+        digest=wanted.digest,
         prompt_preview=wanted.preview() if previews else "",
     )
 

@@ -1,18 +1,31 @@
 """What a waiting caller is sent so that nobody in between, nor the client itself, gives the connection up.
 
 Each dialect has a form of its own that official clients read over: OpenAI SSE a comment, Anthropic its `ping` event, Ollama a line with
-empty content. It must only be sent between lines, and it starts the answer: from then on there is no status code to choose. Called by
-`api.relay`.
+empty content. Clients that count nothing but events are sent events: a Responses stream begins and says that it is in progress, Claude Code
+gets `message_start` and `message_delta` without a reason to stop. The model server's own beginning is left out then, and its events are
+numbered after those that were sent. A sign must only be sent between frames, and it starts the answer: from then on there is no status
+code to choose. Called by `api.relay`.
 """
 
 from __future__ import annotations
 
+import re
+
 from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.replay_frames import WholeFrames, frame_of
 from hearth.dialects.routes import Endpoint, Route
-from hearth.types import Dialect, Headers
+from hearth.types import MIB, Dialect, Headers
 
 _SSE: Headers = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 _NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
+_COMMENT = b": waiting\n\n"
+_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+_ENDED = re.compile(rb"^event: ?(?:message_delta|message_stop|response\.(?:completed|incomplete|failed)|error)$", re.MULTILINE)
+"""After these nothing may follow that says the answer goes on."""
+_END = b"\n\n"
+_KEPT_BYTES = MIB
+"""Of a stream's beginning and of its last frames; where they are longer, nothing is learned from them."""
+_OPENINGS = ("response.created", "response.in_progress", "message_start")
 
 
 def stream_headers(route: Route) -> Headers:
@@ -20,11 +33,129 @@ def stream_headers(route: Route) -> Headers:
     return _NDJSON if route.dialect is Dialect.OLLAMA else _SSE
 
 
-def keep_alive(route: Route, model: str, created_at: str) -> bytes:
-    """One sign of life; `created_at` is RFC 3339 in UTC."""
-    if route.dialect is Dialect.OPENAI:
-        return b": waiting\n\n"
-    if route.dialect is Dialect.ANTHROPIC:
-        return b'event: ping\ndata: {"type": "ping"}\n\n'
-    content: JsonObject = {"message": {"role": "assistant", "content": ""}} if route.path is Endpoint.CHAT else {"response": ""}
-    return encode({"model": model, "created_at": created_at, **content, "done": False}) + b"\n"
+class Signs:
+    """The signs of life of one stream, and what of the model server's stream fits after them.
+
+    Args:
+        model: as the caller wrote it; name: what the ids of an answer that begins with a sign end with.
+        user_agent: what the client says it is.
+    """
+
+    __slots__ = ("_first", "_frames", "_last", "_model", "_name", "_number", "_response", "_route", "_wants_events")
+
+    def __init__(self, route: Route, model: str, name: str, user_agent: str) -> None:
+        self._route = route
+        self._model = model
+        self._name = name
+        # Codex and Claude Code give up after 300 s without an event. Codex sees no comments, and Claude Code's library shows it no pings.
+        is_claude_code = route.path is Endpoint.ANTHROPIC_MESSAGES and user_agent.startswith("claude-cli/")
+        self._wants_events = is_claude_code or route.path is Endpoint.OPENAI_RESPONSES
+        self._first = self._last = b""
+        """The caller's first whole frames, and its last ones, as they came together; `_last` is empty before the first byte only."""
+        self._number = 0
+        self._response: JsonObject = {}
+        self._frames: WholeFrames | None = None
+
+    @property
+    def rewrites(self) -> bool:
+        """What the model server sends has to go through `passed`."""
+        return self._frames is not None
+
+    def note(self, sent: tuple[bytes, ...]) -> None:
+        """The caller has been sent this of the answer."""
+        if self._wants_events:
+            whole = self._last.endswith(_END)
+            self._last = (b"".join(sent if whole else (self._last, *sent)) or self._last)[:_KEPT_BYTES]
+            self._first = self._first or (self._last if self._last.endswith(_END) else b"")
+
+    def sign(self, created_at: str, wall_s: float) -> bytes:
+        """One sign of life; `created_at` is RFC 3339 in UTC, `wall_s` seconds since 1970."""
+        is_anthropic = self._route.dialect is Dialect.ANTHROPIC
+        if self._wants_events and not _ENDED.search(self._last):
+            return self._delta() if is_anthropic else self._in_progress(wall_s)
+        if self._route.dialect is not Dialect.OLLAMA:
+            return _PING if is_anthropic else _COMMENT
+        content: JsonObject = {"message": {"role": "assistant", "content": ""}} if self._route.path is Endpoint.CHAT else {"response": ""}
+        return encode({"model": self._model, "created_at": created_at, **content, "done": False}) + b"\n"
+
+    def passed(self, chunks: tuple[bytes, ...], *, last: bool) -> tuple[bytes, ...]:
+        """What of these bytes the caller is sent; after the `last` nothing is held back."""
+        if self._frames is None:
+            return chunks
+        frames = [self._fitted(raw) for chunk in chunks for raw in self._frames.split(chunk)]
+        return tuple(filter(None, (*frames, self._frames.rest if last else b"")))
+
+    def _in_progress(self, wall_s: float) -> bytes:
+        opening = b""
+        if self._frames is None and not self._last:
+            self._response = _response(f"resp_{self._name}", self._model, int(wall_s))
+            opening = self._event("response.created")
+        elif self._frames is None and not self._read_on():
+            return _COMMENT
+        self._frames = self._frames or WholeFrames(self._route)
+        return opening + self._event("response.in_progress")
+
+    def _read_on(self) -> bool:
+        """Learn from the stream that the caller has the beginning of how to go on with it; False where that is not to be seen."""
+        whole = WholeFrames(self._route).split(self._first), WholeFrames(self._route).split(self._last)
+        created, latest = (
+            frame_of(self._route, frames[index]).fields if frames else {} for frames, index in zip(whole, (0, -1), strict=True)
+        )
+        response, number = created.get("response"), latest.get("sequence_number")
+        if not isinstance(response, dict) or not isinstance(number, int):
+            return False
+        self._response, self._number = response, number + 1
+        return True
+
+    def _event(self, kind: str) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return _event(kind, {"response": self._response, "sequence_number": number, "type": kind})
+
+    def _delta(self) -> bytes:
+        """Says nothing that lasts: an empty block of text would, and no such block may be sent back in the next turn."""
+        told: JsonObject = {"delta": {"stop_reason": None, "stop_sequence": None}, "usage": {"output_tokens": 0}}
+        delta = _event("message_delta", {"type": "message_delta", **told})
+        if self._last or self._frames is not None:
+            return delta
+        self._frames = WholeFrames(self._route)
+        message: JsonObject = {"id": f"msg_{self._name}", "type": "message", "role": "assistant", "model": self._model, "content": []}
+        rest: JsonObject = {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0}}
+        return _event("message_start", {"type": "message_start", "message": message | rest}) + delta
+
+    def _fitted(self, raw: bytes) -> bytes:
+        frame = frame_of(self._route, raw)
+        if frame.event in _OPENINGS:
+            return b""
+        if "sequence_number" not in frame.fields:
+            return raw
+        number, self._number = self._number, self._number + 1
+        response, told = frame.fields.get("response"), {**frame.fields, "sequence_number": number}
+        if isinstance(response, dict):
+            told["response"] = response | {name: self._response[name] for name in ("id", "created_at") if name in self._response}
+        return frame.saying(told).raw
+
+
+def _event(kind: str, fields: JsonObject) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + encode(fields) + b"\n\n"
+
+
+def _response(response_id: str, model: str, created_at: int) -> JsonObject:
+    """A response of which nothing is there yet: what OpenAI's reference requires of one."""
+    return {
+        "created_at": created_at,
+        "error": None,
+        "id": response_id,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "model": model,
+        "object": "response",
+        "output": [],
+        "parallel_tool_calls": True,
+        "status": "in_progress",
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "usage": None,
+    }

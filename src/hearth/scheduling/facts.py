@@ -55,9 +55,10 @@ def _arrived(state: State, fact: inputs.Arrived, now: float) -> list[Action] | N
         state.arrivals.arrived(item.caller, item.model, now)
         if item.model is not None and state.is_idle(item.model):
             state.arrivals.came_back(item.caller, item.model, now)
-    behind = item.expires_at is None and item.lane is _EXTERNAL_LANE and item.model in state.waiting.lines[_EXTERNAL_BAND]
     entry = state.entries[item.sequence] = Entry(item, item.band)
     state.enqueue(entry)
+    line = state.waiting.lines[_EXTERNAL_BAND].get(item.model)
+    behind = item.expires_at is None and item.lane is _EXTERNAL_LANE and line is not None and line.head is not entry
     if item.expires_at is not None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))
     return None if behind and state.held_until is None and state.down_since is None and not state.draining else []

@@ -1,6 +1,7 @@
 """Who waits, in which order: one line per band and model, so that a decision looks at heads and never at the whole queue.
 
-Every order is an explicit key that ends in the sequence number. Reading never changes an order. A line knows its first entry; finding the
+Every order is an explicit key that ends in the sequence number. Reading never changes an order. The instant of arrival comes before the
+number, since an item may have taken the place of an earlier one (`intake.Places`). A line knows its first entry; finding the
 next costs O(1) amortised at any depth, since lines are heaps whose removed entries are dropped when they surface.
 """
 
@@ -13,9 +14,9 @@ from enum import Enum
 
 from hearth.types import Band, Lane, QueueItem, Sequence
 
-Key = tuple[int, Sequence]
-"""(rank, sequence). Rank is 0, or minus the interruption's number: the most recently interrupted item is first in its line."""
-NOWHERE: Key = (0, Sequence(0))
+Key = tuple[int, float, Sequence]
+"""(rank, arrived_at, sequence). Rank is 0, or minus the interruption's number: the most recently interrupted item is first in its line."""
+NOWHERE: Key = (0, 0.0, Sequence(0))
 """The key of an entry that has not waited yet."""
 
 BANDS = tuple(Band)
@@ -94,8 +95,8 @@ class Line:
 
     def add(self, entry: Entry) -> None:
         """Put an entry where its key puts it."""
-        key = entry.key = (entry.rank, entry.item.sequence)
-        self.alive[key[1]] = entry
+        key = entry.key = (entry.rank, entry.item.arrived_at, entry.item.sequence)
+        self.alive[entry.item.sequence] = entry
         heapq.heappush(self.heap, key)
         if self.head is None or key < self.head.key:
             self.head = entry
@@ -104,7 +105,7 @@ class Line:
         """The first of those that are still here, dropping the keys of what has left."""
         while self.heap:
             key = self.heap[0]
-            entry = self.alive.get(key[1])
+            entry = self.alive.get(key[-1])
             if entry is not None and entry.rank == key[0]:
                 return entry
             heapq.heappop(self.heap)
@@ -116,7 +117,7 @@ class Line:
         ahead = [(self.heap[0], 0)] if self.heap else []
         while ahead and len(found) < limit:
             key, index = heapq.heappop(ahead)
-            entry = self.alive.get(key[1])
+            entry = self.alive.get(key[-1])
             if entry is not None and entry.key == key and (not found or found[-1] is not entry):
                 found.append(entry)
             for child in range(2 * index + 1, min(2 * index + 3, len(self.heap))):
@@ -125,7 +126,7 @@ class Line:
 
     def discard(self, entry: Entry) -> None:
         """Take an entry out; the keys of what has left are kept below those of what has not, so that no walk is long."""
-        del self.alive[entry.key[1]]
+        del self.alive[entry.item.sequence]
         if len(self.heap) > 2 * len(self.alive) + SPARE_KEYS:
             self.heap = [other.key for other in self.alive.values()]
             heapq.heapify(self.heap)
@@ -191,6 +192,10 @@ class WaitingRoom:
     def ahead_of(self, band: Band) -> int:
         """How many entries wait in this band or a more urgent one: those before a newcomer to it."""
         return 0 if not self.lines_of else sum(len(line.alive) for lines in self.lines[: band + 1] for line in lines.values())
+
+    def behind(self, item: QueueItem) -> list[Entry]:
+        """The waiting entries that an item goes before which takes an earlier one's place, in order."""
+        return [entry for entry in self.in_order(item.band) if entry.key > (0, item.arrived_at, item.sequence)]
 
     def heads(self, band: Band) -> list[Entry]:
         """The first entry of each line of a band, in no particular order."""

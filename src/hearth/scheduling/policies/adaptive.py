@@ -63,9 +63,10 @@ def forces(situation: Situation, oldest: Candidate) -> bool:
     return not may_shrink and situation.earned(option, MOST_TRIPS)
 
 
-def _gain(option: Option) -> tuple[float, int]:
+def _gain(option: Option) -> tuple[float, float, int]:
     """Items served per second, the way back counted as dear as the way there; among equals the one that came first."""
-    return (option.waiting / max(2 * option.swap_s + option.work_s, 1e-9), -option.candidate.entry.item.sequence)
+    item = option.candidate.entry.item
+    return (option.waiting / max(2 * option.swap_s + option.work_s, 1e-9), -item.arrived_at, -item.sequence)
 
 
 def _leaves(situation: Situation, own: Candidate, other: Option) -> bool:
