@@ -49,7 +49,7 @@ def _arrived(state: State, fact: inputs.Arrived, now: float) -> list[Action] | N
     item = fact.item
     if item.model is not None and state.residency.never_fits(item.model, item.task_type):
         return [Fail(sequence=item.sequence, why=Refusal.NEVER_FITS)]
-    if _is_gone(state, item):
+    if state.installed is not None and _is_gone(state, item):
         return [Fail(sequence=item.sequence, why=Refusal.NOT_INSTALLED)]
     if state.arrivals.learns:
         state.arrivals.arrived(item.caller, item.model, now)
