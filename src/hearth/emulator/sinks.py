@@ -5,6 +5,8 @@ Must never know a route. Called by the emulator's HTTP server.
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
@@ -33,9 +35,13 @@ class WireSink:
         self._prepared = web.StreamResponse(status=status, headers=self._headers(content_type))
 
     async def chunk(self, data: bytes) -> None:
+        """Raises CancelledError where the caller has left: aiohttp cancels the handler then, but may not have done so yet."""
         await self._begin()
         if self.response is not None:
-            await self.response.write(data)
+            try:
+                await self.response.write(data)
+            except ConnectionError as left:
+                raise asyncio.CancelledError from left
 
     async def whole(self, body: bytes, content_type: str | None = JSON_UTF8, *, status: int = 200) -> None:
         response = web.Response(status=status, body=body, headers=self._headers(content_type))
