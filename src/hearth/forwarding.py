@@ -84,23 +84,14 @@ class Forwarding:
             work.sent = Sent(limit_bytes=int(self._settings().scheduling.replay_limit_mib * MIB))
         tail = StreamTail(route)
 
-        def put(chunks: tuple[bytes, ...]) -> None:
+        while chunks := await exchange.take():
             pace.progressed = True
+            await self._reader_catches_up(work, pace)
             tail.feed(b"".join(chunks))
             if not work.forwarded:
                 self._first_byte(work, forwarded=True)
                 work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
             self._pass_on(work, chunks)
-
-        def offered(chunks: tuple[bytes, ...]) -> bool:
-            if work.reply.full:
-                return False
-            put(chunks)
-            return True
-
-        while chunks := await exchange.take(offered):
-            await self._reader_catches_up(work, pace)
-            put(chunks)
         self._finish(work, tail.ending())
 
     async def replay(self, work: Work, exchange: Exchange, route: Route, pace: Pace) -> None:

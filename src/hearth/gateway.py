@@ -207,12 +207,10 @@ class Gateway:
             await self._drain(grace_s, hurry)
         await self._supervisor.stop()
         await self._reloader.close()
-        self.records.flush()
         for close in self._on_stop:
             await close()
         now = self.clock.monotonic()
         self.events.emit(GatewayStopped(at=now, uptime_s=now - (now if self._started_at is None else self._started_at)))
-        self.records.flush()
 
     async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
         grace_s = self.config.settings.server.shutdown_grace_s if grace_s is None else grace_s

@@ -36,7 +36,6 @@ from hearth.types import (
     LoadOptions,
     LoggedSwap,
     ResidentModel,
-    Taker,
 )
 
 __all__ = [
@@ -86,11 +85,8 @@ class Exchange(Protocol):
     def headers(self) -> Headers:
         """End-to-end headers only: hop-by-hop fields and Transfer-Encoding are gone."""
 
-    async def take(self, at_once: Taker | None = None) -> tuple[bytes, ...]:
+    async def take(self) -> tuple[bytes, ...]:
         """The chunks that have come, at least one; none at the end.
-
-        While this waits, what comes is offered to `at_once` first, which saves waking the task that waits: what is taken there is not
-        returned. Nothing is offered once that task has been cancelled. Where `at_once` raises, so does this.
 
         Raises:
             BackendGone: the body ended short of its framing, after the chunks taken so far.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from hearth.errors import CallerGone, HearthError
-from hearth.types import Headers, Taker, value
+from hearth.types import Headers, value
 
 
 @value
@@ -34,7 +34,6 @@ class Reply:
         self._abandoned = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._at_once: Taker | None = None
         self.cost_usd = 0.0
         """What the answer has cost in money, known when it is complete."""
 
@@ -76,15 +75,11 @@ class Reply:
 
     def push_all(self, chunks: tuple[bytes, ...]) -> None:
         """Add chunks, none of them empty."""
-        if self._ended or self._abandoned or self._taken_at_once(chunks):
+        if self._ended or self._abandoned:
             return
         self._chunks.extend(chunks)
         self._unread_bytes += sum(map(len, chunks))
         _wake(self._reader)
-
-    def _taken_at_once(self, chunks: tuple[bytes, ...]) -> bool:
-        reader = self._reader
-        return self._at_once is not None and reader is not None and not reader.done() and self._at_once(chunks)
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -124,10 +119,8 @@ class Reply:
             await self._news()
         return self._head
 
-    async def take(self, at_once: Taker | None = None) -> tuple[bytes, ...]:
+    async def take(self) -> tuple[bytes, ...]:
         """All unread chunks, at least one; empty at the end of a complete answer.
-
-        While this waits, what is pushed is offered to `at_once` first: what it takes is neither unread nor returned.
 
         Raises:
             HearthError: the answer broke off after the chunks taken so far.
@@ -137,11 +130,7 @@ class Reply:
                 if self._error is not None or self._abandoned:
                     raise self._broken()
                 return ()
-            self._at_once = at_once
-            try:
-                await self._news()
-            finally:
-                self._at_once = None
+            await self._news()
         chunks = tuple(self._chunks)
         self._chunks.clear()
         self._unread_bytes = 0

@@ -6,7 +6,6 @@ monotonic clock unless a name says `wall`; durations end in `_s`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import lru_cache
@@ -26,8 +25,6 @@ SEVERAL_CALLERS = "several"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""
-Taker = Callable[[tuple[bytes, ...]], bool]
-"""Is offered chunks within the callback that brought them; takes all, or says False and takes none."""
 
 T = TypeVar("T")
 

@@ -62,7 +62,8 @@ async def test_what_is_written_to_a_connection_that_has_ended_goes_nowhere(trans
     transport.write(b"late")
     recorder.end = "lost"
     transport.flush()
-    transport.write_at_once(b"later")
+    transport.write(b"later")
+    transport.flush()
     assert recorder.sent == []
 
 
@@ -80,14 +81,6 @@ async def test_much_is_sent_at_once(transport, recorder):
     assert recorder.sent == [b"a" + b"b" * SEND_FROM_BYTES]
     await asyncio.sleep(0)
     assert len(recorder.sent) == 1
-
-
-async def test_what_is_to_go_at_once_goes_after_what_was_written(transport, recorder):
-    transport.write(b"first")
-    transport.write_at_once(b"second")
-    assert recorder.sent == [b"first", b"second"]
-    await asyncio.sleep(0)
-    assert len(recorder.sent) == 2
 
 
 async def test_closing_sends_what_was_written_first(transport, recorder):

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.asgi import AT_ONCE, Answer, AtOnce, Receive, Scope, Send
+from hearth.api.asgi import Answer, Receive, Scope, Send
 from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.relay import Relay
 from hearth.api.server import HearthServer
@@ -186,32 +186,14 @@ async def test_a_connection_is_kept_for_the_next_request(url):
 
 
 class Saying:
-    """Answers everything with the same complete answer, in one piece where it may."""
+    """Answers everything with the same complete answer."""
 
-    def __init__(self, headers: Headers, *, at_once: bool) -> None:
+    def __init__(self, headers: Headers) -> None:
         self.headers = headers
-        self.at_once = at_once
-        self.took: list[bool] = []
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await Answer(send, self._noted(scope["extensions"][AT_ONCE]) if self.at_once else None).whole(200, self.headers, b"hello")
-
-    def _noted(self, at_once: AtOnce) -> AtOnce:
-        self._real = at_once
-        return self
-
-    @property
-    def full(self) -> bool:
-        return self._real.full
-
-    def whole(self, status: int, headers: Headers, body: bytes) -> bool:
-        self.took.append(self._real.whole(status, headers, body))
-        return self.took[-1]
-
-    def chunks(self, chunks: tuple[bytes, ...]) -> bool:
-        self.took.append(self._real.chunks(chunks))
-        return self.took[-1]
+            await Answer(send).whole(200, self.headers, b"hello")
 
     def end_streams(self) -> None:
         """There are none."""
@@ -224,63 +206,8 @@ async def said_by(app: Saying, raw: bytes) -> bytes:
     return said
 
 
-@pytest.mark.parametrize(
-    ("before", "took"),
-    [
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", [True, False]),
-        (2 * b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", [True, True, False]),
-        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{}", [True, False]),
-        (b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n", [False, False]),
-        (b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", [False]),
-    ],
-)
-@pytest.mark.parametrize("headers", [(), ((b"content-type", b"text/plain"), (b"x-model", b"a"))])
-async def test_an_answer_in_one_piece_is_the_same_as_one_in_two_messages(headers, before, took):
-    raw = before if b"1.0" in before else before + b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    short = Saying(headers, at_once=True)
-    assert await said_by(short, raw) == await said_by(Saying(short.headers, at_once=False), raw)
-    assert short.took == took
-
-
-class Streaming(Saying):
-    """Answers everything with the same stream, two pieces of which go at once where they may, and tries so before and after it, too."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        answer = Answer(send, self._noted(scope["extensions"][AT_ONCE]) if self.at_once else None)
-        answer.chunks_at_once((b"too early",))
-        await answer.head(200, self.headers)
-        if not answer.chunks_at_once((b"one\n", b"two")):
-            await answer.chunk(b"one\ntwo")
-        await answer.chunk(b"three")
-        await answer.end(b"four")
-        answer.chunks_at_once((b"too late",))
-
-
-@pytest.mark.parametrize(
-    ("line", "took"),
-    [(b"POST / HTTP/1.1", [False, True, False]), (b"HEAD / HTTP/1.1", 3 * [False]), (b"POST / HTTP/1.0", 3 * [False])],
-)
-async def test_chunks_that_are_sent_at_once_stand_in_their_place_in_the_stream(line, took):
-    raw = b"%b\r\nHost: localhost\r\nConnection: close\r\n\r\n" % line
-    short, long = Streaming((), at_once=True), Streaming((), at_once=False)
-    said, expected = await said_by(short, raw), await said_by(long, raw)
-    assert short.took == took
-    assert said.replace(b"4\r\none\n\r\n3\r\ntwo\r\n", b"7\r\none\ntwo\r\n") == expected
-    assert (b"\r\none\n\r\n" in said) is any(took)
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_an_answer_that_ends_its_connection_does_so(at_once):
-    closing = Saying(((b"Connection", b"close"),), at_once=at_once)
-    assert (await said_by(closing, 2 * HEALTH)).count(b"HTTP/1.1 200 ") == 1
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("value", [b"a\r\nset-cookie: b", b"a\nset-cookie: b", b"a\rset-cookie: b"])
-async def test_an_answer_with_a_line_break_in_a_header_is_never_sent(at_once, value):
-    assert await said_by(Saying(((b"x-model", value),), at_once=at_once), HEALTH) == b""
+async def test_an_answer_that_ends_its_connection_does_so():
+    assert (await said_by(Saying(((b"Connection", b"close"),)), 2 * HEALTH)).count(b"HTTP/1.1 200 ") == 1
 
 
 async def test_a_taken_port_is_an_error_that_names_it_and_says_what_to_do(app):

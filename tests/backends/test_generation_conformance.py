@@ -150,21 +150,6 @@ async def test_chunks_come_one_by_one_and_in_order(bench: Bench) -> None:
     assert words_in(chunks) == ["t-one", "t-two", "t-three", ""]
 
 
-async def test_what_is_offered_and_what_is_returned_is_together_the_body(bench: Bench) -> None:
-    exchange = await bench.backend.open(call("t"))
-    came: list[bytes] = []
-
-    def all_but_the_second(chunks: tuple[bytes, ...]) -> bool:
-        wanted = b"t-two" not in chunks[0]
-        came.extend(chunks if wanted else ())
-        return wanted
-
-    while chunks := await exchange.take(all_but_the_second):
-        came.extend(chunks)
-    exchange.close()
-    assert words_in(came) == ["t-one", "t-two", "t-three", ""]
-
-
 async def test_status_and_end_to_end_headers_are_handed_on(bench: Bench) -> None:
     exchange = await bench.backend.open(call())
     exchange.close()

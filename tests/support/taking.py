@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 from hearth.ports import Exchange
-from hearth.types import Taker
 
 
 class Taking(ABC):
-    """What `chunks` yields is offered and taken one by one."""
+    """What `chunks` yields is taken one by one."""
 
     _left: AsyncIterator[bytes] | None = None
 
@@ -18,12 +17,11 @@ class Taking(ABC):
     def chunks(self) -> AsyncIterator[bytes]:
         """The body, each chunk when it comes."""
 
-    async def take(self, at_once: Taker | None = None) -> tuple[bytes, ...]:
+    async def take(self) -> tuple[bytes, ...]:
         if self._left is None:
             self._left = self.chunks()
         async for chunk in self._left:
-            if at_once is None or not at_once((chunk,)):
-                return (chunk,)
+            return (chunk,)
         return ()
 
 

@@ -22,7 +22,7 @@ from hearth.admission.door import (
     cors_headers,
 )
 from hearth.api.addresses import Access, Address, AddressBook, is_odd
-from hearth.api.asgi import Receive, Scope, Send, answer_to
+from hearth.api.asgi import Answer, Receive, Scope, Send
 from hearth.api.control import Control
 from hearth.api.dashboard.pages import DashboardPages, wants_page
 from hearth.api.files import FileTransfer
@@ -94,7 +94,7 @@ class HearthApp:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            return self._serve(visit_of(scope, receive, answer_to(scope, send), self._new_id))
+            return self._serve(visit_of(scope, receive, Answer(send), self._new_id))
         if scope["type"] == "lifespan":
             return _live(receive, send)
         return send({"type": "websocket.close", "code": 1008})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any
 
 from hearth.errors import BodyTooLarge, CallerGone
 from hearth.types import Headers
@@ -21,24 +21,6 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class AtOnce(Protocol):
-    """Writes past ASGI, without waiting, where that is possible now; False where it is not, and then nothing was written."""
-
-    @property
-    def full(self) -> bool:
-        """The caller takes nothing now: whatever is sent has to wait."""
-
-    def whole(self, status: int, headers: Headers, body: bytes) -> bool:
-        """A complete answer in one piece; its headers declare its length."""
-
-    def chunks(self, chunks: tuple[bytes, ...]) -> bool:
-        """Pieces of the body, each as one HTTP chunk."""
-
-
-AT_ONCE = "hearth.at_once"
-"""Where an `AtOnce` stands in `scope["extensions"]`, where the server is Hearth's own."""
-
-
 class Answer:
     """One HTTP answer being written; after the caller has left every write returns without effect.
 
@@ -46,18 +28,12 @@ class Answer:
         added: fields of whatever answer it becomes.
     """
 
-    __slots__ = ("_at_once", "_send", "added", "started")
+    __slots__ = ("_send", "added", "started")
 
-    def __init__(self, send: Send, at_once: AtOnce | None = None) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._at_once = at_once
         self.added: Headers = ()
         self.started = False
-
-    @property
-    def full(self) -> bool:
-        """Whatever is sent now is known to have to wait for the caller."""
-        return self._at_once is not None and self._at_once.full
 
     async def head(self, status: int, headers: Headers) -> None:
         """Status line and headers; only the first call of an answer may be this one."""
@@ -67,10 +43,6 @@ class Answer:
     async def chunk(self, data: bytes) -> None:
         """One piece of the body, as one HTTP chunk where the answer is chunked. Waits while the socket is full."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    def chunks_at_once(self, chunks: tuple[bytes, ...]) -> bool:
-        """Several of them, all or none; False where they would have to wait, or the server cannot."""
-        return self._at_once is not None and self._at_once.chunks(chunks)
 
     async def end(self, last: bytes = b"") -> None:
         """The body is complete, with `last` as its last piece."""
@@ -82,20 +54,13 @@ class Answer:
 
     async def measured(self, status: int, headers: Headers, body: bytes) -> None:
         """A complete answer whose headers have its Content-Length."""
-        self.started = True
-        if self._at_once is None or not self._at_once.whole(status, (*headers, *self.added), body):
-            await self.head(status, headers)
-            await self.end(body)
+        await self.head(status, headers)
+        await self.end(body)
 
     async def raw(self, message: Message) -> None:
         """An ASGI message as another framework made it."""
         self.started = True
         await self._send(message)
-
-
-def answer_to(scope: Scope, send: Send) -> Answer:
-    """The answer to a request. What sends it at once is taken out of the scope: it holds the connection, which holds the scope."""
-    return Answer(send, scope.get("extensions", {}).pop(AT_ONCE, None))
 
 
 async def read_body(

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from hearth.admission.auth import NOBODY
 from hearth.admission.crowd import ConnectionLimits, Crowd, Place
 from hearth.admission.peers import THIS_MACHINE, peer_of
-from hearth.api.asgi import Receive, Scope, Send, answer_to
+from hearth.api.asgi import Answer, Receive, Scope, Send
 from hearth.api.protocol import DeadlineConfig, DeadlineProtocol
 from hearth.api.refusals import Refusals
 from hearth.api.visit import visit_of
@@ -62,7 +62,7 @@ class Connections:
 
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of connections that are not let in."""
-        visit = visit_of(scope, receive, answer_to(scope, send), self._new_id)
+        visit = visit_of(scope, receive, Answer(send), self._new_id)
         await self._refusals.refuse(visit, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
 
     def shown(self) -> dict[str, object]:

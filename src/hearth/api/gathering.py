@@ -47,11 +47,6 @@ class GatheringTransport(asyncio.Transport):
             self._size_bytes = 0
             self._send(data)
 
-    def write_at_once(self, data: bytes) -> None:
-        """Send what was written, and the data after it, now."""
-        self.flush()
-        self._send(data)
-
     def _send(self, data: bytes) -> None:
         if not self.is_closing():  # uvloop's transports raise where asyncio's take no notice
             self._transport.write(data)

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from hearth.admission.headers import LOWER
-from hearth.api.asgi import AT_ONCE, App, Departure
+from hearth.api.asgi import App, Departure
 from hearth.api.gathering import GatheringTransport
 from hearth.api.old_http import without_chunks
-from hearth.types import Headers
 
 if TYPE_CHECKING:
     from array import array
@@ -265,7 +264,6 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self.headers = []
         _slim(self.cycle.message_event)
-        self.scope["extensions"][AT_ONCE] = _AtOnce(self.cycle, self._outgoing)  # type: ignore[assignment]  # as in `on_message_begin`
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body; after the answer it is only read so that the answer arrives."""
@@ -369,47 +367,6 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._start_writing_deadline()
         else:
             self.transport.abort()
-
-
-class _AtOnce:
-    """What uvicorn does for the messages of an answer, where it need not wait for the caller."""
-
-    __slots__ = ("_cycle", "_outgoing")
-
-    def __init__(self, cycle: RequestResponseCycle, outgoing: GatheringTransport) -> None:
-        self._cycle = cycle
-        self._outgoing = outgoing
-
-    @property
-    def full(self) -> bool:
-        """The connection has no room."""
-        return self._cycle.flow.write_paused
-
-    def whole(self, status: int, headers: Headers, body: bytes) -> bool:
-        """False where uvicorn is to do it, to close, or to object to the headers."""
-        cycle = self._cycle
-        special = cycle.response_started or not cycle.keep_alive or cycle.scope["method"] == "HEAD"
-        if special or cycle.disconnected or cycle.flow.write_paused:
-            return False
-        fields = (*cycle.default_headers, *headers)
-        head = STATUS_LINE[status] + b"\r\n".join(map(b": ".join, fields))
-        if head.count(b"\n") != len(fields) or head.count(b"\r") != len(fields) or b"\r\nconnection:" in head.lower():
-            return False
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        self._outgoing.write_at_once(b"%b\r\n\r\n%b" % (head, body))
-        cycle.message_event.set()
-        cycle.on_response()
-        return True
-
-    def chunks(self, chunks: tuple[bytes, ...]) -> bool:
-        """False where the body is not chunked, and after its end."""
-        cycle = self._cycle
-        if not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected or cycle.flow.write_paused:
-            return False
-        framed = b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
-        self._outgoing.write_at_once(framed)
-        return True
 
 
 def _slim(event: asyncio.Event) -> None:

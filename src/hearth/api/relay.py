@@ -1,7 +1,7 @@
 """From a submitted request to its last byte: stream the reply, and free the model the moment the caller leaves.
 
 One task per request watches for the caller's departure, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
-per chunk than sending it, at once where the connection has room, so chunk boundaries come out as they went in. A streaming caller who has
+per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller who has
 heard nothing for a while is sent a sign of life in its dialect; from the first one on, errors can only be told inside the stream. Called by
 `api.inference`.
 """
@@ -151,7 +151,7 @@ class Relay:
         reply, answer = self._ticket.reply, self._visit.answer
         self._quiet = quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
         try:
-            while chunks := await reply.take(self._sent_at_once):
+            while chunks := await reply.take():
                 self._sending = True
                 last = reply.complete  # asked once: it may become so while these are being sent, and then more has come
                 chunks = self._signs.passed(chunks, last=last)
@@ -170,12 +170,6 @@ class Relay:
             if quiet is not None:
                 quiet.stop()
 
-    def _sent_at_once(self, chunks: tuple[bytes, ...]) -> bool:
-        sent = not self._signs.rewrites and self._visit.answer.chunks_at_once(chunks)
-        if sent:
-            self._note_sent(chunks)
-        return sent
-
     def _note_sent(self, chunks: tuple[bytes, ...]) -> None:
         self._tail = (self._tail + b"".join(chunks[-2:]))[-2:]
         self._signs.note(chunks)
@@ -185,11 +179,10 @@ class Relay:
     async def _sign_of_life(self) -> None:
         """Only between frames: one that has been sent in part must go on with its own bytes.
 
-        Nor while bytes of the answer wait for room, or a sign would have to: it would wait behind them, or those that come when there is
-        room again go past it, and nobody knows where in a frame it would come out.
+        Nor while bytes of the answer wait for room. What comes while a sign waits for it is sent behind the sign.
         """
         answer = self._visit.answer
-        if self._gone or self._sending or answer.full or not self._tail.endswith(self._frame_end):
+        if self._gone or self._sending or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
             await answer.head(200, (*stream_headers(self._of.route), *self._headers()))

@@ -18,7 +18,7 @@ import httptools
 
 from hearth.backends import headers as fields
 from hearth.errors import BackendError, BackendGone, BackendProtocolError
-from hearth.types import Headers, Taker
+from hearth.types import Headers
 
 MAX_HEAD_BYTES = 64 * 1024
 _FRAMING_PER_BODY_BYTE = 8
@@ -134,7 +134,6 @@ class Answer:
         self._keep = False
         self._error: BackendError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._at_once: Taker | None = None
 
     async def head(self) -> None:
         """Wait for status and headers.
@@ -152,11 +151,11 @@ class Answer:
             self._keep = False
             raise BackendProtocolError(f"The model server at {self._address} {problem}")
 
-    async def take(self, at_once: Taker | None = None) -> tuple[bytes, ...]:
+    async def take(self) -> tuple[bytes, ...]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
 
         A body with neither chunks nor a length is whole wherever its connection ends (RFC 9112, section 6.3): only the terminator of
-        its dialect tells. `at_once`: as in `ports.Exchange`.
+        its dialect tells.
 
         Raises:
             BackendGone: the body ended short of its framing.
@@ -168,13 +167,9 @@ class Answer:
             if self._ended:
                 return ()
             self._read_on()
-            self._at_once = at_once
-            try:
-                await self._news()
-            finally:
-                self._at_once = None
+            await self._news()
         chunks = tuple(self._ready)
-        self._taken()
+        self._ready, self._unread_bytes = [], 0
         return chunks
 
     def close(self) -> None:
@@ -203,22 +198,8 @@ class Answer:
         return self._waiter
 
     def _tell(self) -> None:
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            return
-        try:
-            awaited = self._at_once is None or self._ended or (bool(self._ready) and not self._at_once(tuple(self._ready)))
-        except Exception as error:  # noqa: BLE001 - whatever it is, who takes the chunks is to hear of it, not this connection
-            waiter.set_exception(error)
-            return
-        if awaited:
-            waiter.set_result(None)
-        else:
-            self._taken()
-            self._read_on()
-
-    def _taken(self) -> None:
-        self._ready, self._unread_bytes = [], 0
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _read_on(self) -> None:
         if self._paused and self._link is not None:

@@ -22,8 +22,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
-from hearth.housekeeping import housekeeping
-from hearth.observability.late import LateFanout
+from hearth.observability.fanout import EventFanout
 from hearth.observability.logs import LogSink, configure_logging
 from hearth.ports import EventSink
 
@@ -121,7 +120,7 @@ async def serve(
     raise_descriptor_limit()
     clock = SystemClock()
     output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
-    log = LateFanout((LogSink(clock, output),))
+    log = EventFanout((LogSink(clock, output),))
     signals = Signals()
     try:
         async with (
@@ -138,12 +137,10 @@ async def serve(
                 stop=signals.stop_requested,
                 hurry=signals.hurry_requested,
                 beside=lambda gateway: signals.on_reload(join_service_manager(gateway, os.environ)),
-            ) as (gateway, _),
-            housekeeping(lambda: bool(gateway.worker.scheduler.state.entries)),
+            ),
         ):
             await signals.stop_requested.wait()
     finally:
         signals.close()
-        log.flush()
         output.close()
     return 0

@@ -56,11 +56,6 @@ class Signs:
         self._response: JsonObject = {}
         self._frames: WholeFrames | None = None
 
-    @property
-    def rewrites(self) -> bool:
-        """What the model server sends has to go through `passed`."""
-        return self._frames is not None
-
     def note(self, sent: tuple[bytes, ...]) -> None:
         """The caller has been sent this of the answer."""
         if self._wants_events:

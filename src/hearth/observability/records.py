@@ -1,12 +1,11 @@
 """What is kept in memory of what happened, for whoever looks: the counts of a day, the timeline of the dashboard, the metrics.
 
-Each sink keeps its own and nobody waits for any of them, so they hear of events a moment late; read through here they are complete.
 Others who only keep records subscribe too. Owned by the gateway.
 """
 
 from __future__ import annotations
 
-from hearth.observability.late import LateFanout
+from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics.families import Reading
 from hearth.observability.metrics.live import Live
 from hearth.observability.metrics.tallies import MetricTallies
@@ -16,12 +15,12 @@ from hearth.ports import InvocationHistory
 from hearth.types import InvocationFilter
 
 
-class Records(LateFanout):
+class Records(EventFanout):
     """The `EventSink` in front of them all; see `Stats24h`, `Timeline` and `MetricTallies` for what each can say."""
 
     def __init__(self) -> None:
-        self._stats, self._timeline, self._tallies = Stats24h(), Timeline(), MetricTallies()
-        super().__init__((self._stats, self._timeline, self._tallies))
+        self.stats, self.timeline, self._tallies = Stats24h(), Timeline(), MetricTallies()
+        super().__init__((self.stats, self.timeline, self._tallies))
         self.note_loop_lag = self._tallies.note_loop_lag
 
     async def recall(self, history: InvocationHistory, *, now: float, wall_s: float) -> None:
@@ -35,18 +34,6 @@ class Records(LateFanout):
         swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)
         self.timeline.recall(swaps, await history.find(InvocationFilter(limit=RECALLED_ROWS)), now=now, wall_s=wall_s)
 
-    @property
-    def stats(self) -> Stats24h:
-        """Complete up to now, as the others."""
-        self.flush()
-        return self._stats
-
-    @property
-    def timeline(self) -> Timeline:
-        self.flush()
-        return self._timeline
-
     def readings(self, live: Live) -> list[Reading]:
         """Every metric as it is now."""
-        self.flush()
         return self._tallies.readings(live)
