@@ -14,7 +14,7 @@ INSTALL = @{ $(PIP) install --retries 2 --progress-bar off $(1) 2>&1; echo "exit
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench sim reliability compare docs lock clean
+.PHONY: help setup run demo test check format bench sim reliability mutants compare docs lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 
 		$(or $(ARGS),tests/scheduling tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security \
 		tests/worker/test_continuing.py tests/engine)
 	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)
+
+mutants: $(VENV)/.dev ## Random defects in the source, one at a time: which do the tests notice? For a night (ARGS="--count 100 --seed 0")
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 compare: $(VENV)/.dev ## This tree beside the version of another commit, with the same traffic: what differs (VERSION=HEAD~1)
 	@rm -rf build/version && mkdir -p build/version

@@ -15,7 +15,6 @@ from hearth.api.connections import Connections
 from hearth.api.server import HearthServer
 from hearth.bootstrap import Signals, build_gateway, run
 from hearth.config.loading import load_gateway_config
-from hearth.housekeeping import housekeeping
 
 GRACE_S = 1.0
 
@@ -31,8 +30,7 @@ async def serve(file: Path, connections: int) -> None:
     try:
         await gateway.start()
         await server.start(settings.host, settings.port)
-        async with housekeeping(lambda: bool(gateway.worker.scheduler.state.entries)):
-            await signals.stop_requested.wait()
+        await signals.stop_requested.wait()
     finally:
         await gateway.stop(GRACE_S)
         await server.stop(GRACE_S)

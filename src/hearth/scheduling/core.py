@@ -5,7 +5,7 @@
 1. fold the fact into the state (a late report about an attempt that is over is ignored; a fact that cannot change what was decided
    before ends the decision here);
 2. give up what has waited too long, raise what has waited long;
-3. stop what must yield, start the best item per free slot, swap where that is due (`placement`; `starting` where it is plain);
+3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
 4. go home when there is nothing else to do (`home`);
 5. re-arm the one timer.
 
@@ -26,7 +26,6 @@ from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preload import preload
-from hearth.scheduling.starting import start_alone, start_next_of_line
 from hearth.scheduling.state import State
 from hearth.types import Band, Lane
 
@@ -70,19 +69,12 @@ class Scheduler:
 
     def _place(self, now: float) -> list[Action]:
         """What starts, stops and is swapped; where the house is at rest, what may be loaded meanwhile."""
-        state, started = self.state, list[Action]()
-        if not state.at_rest:
+        state, placement = self.state, Placement(self.state, now)
+        if state.at_rest:
+            restore(state, placement, now)
+            preload(state, placement, now)
+        else:
             state.idle_since = None
-            if (action := start_alone(state, now)) is not None:
-                return [action]
-            if (action := start_next_of_line(state, now)) is not None:
-                started.append(action)
-                if not state.orders.wanted and state.residency.saturated(state.waiting.lines_of):
-                    return started
-            return started + Placement(state, now).run()
-        placement = Placement(state, now)
-        restore(state, placement, now)
-        preload(state, placement, now)
         return placement.run()
 
     def _raise(self, now: float) -> list[Action]:

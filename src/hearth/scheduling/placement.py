@@ -19,19 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hearth.scheduling.actions import Action, Load, SwapReason, Unload
+from hearth.scheduling.actions import Action, Dispatch, Load, SwapReason, Unload
 from hearth.scheduling.packing import is_reading, next_round
 from hearth.scheduling.policies import POLICIES, Candidate, Hold, Situation
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Phase, Resident
-from hearth.scheduling.starting import start
 from hearth.scheduling.state import State
-from hearth.scheduling.waiting import BANDS, Entry, Line
-from hearth.types import Band
+from hearth.scheduling.waiting import BANDS, Entry, Line, Place
+from hearth.types import Band, WorkKind
 
 WAITED_FOR = frozenset({SwapReason.WAITING, SwapReason.OVERDUE})
 EXTERNAL_BANDS = frozenset({Band.INTERRUPTED, Band.EXTERNAL})
 _READY, _UNLOADING, _WAITING, _INTERRUPTED = Phase.READY, Phase.UNLOADING, SwapReason.WAITING, Band.INTERRUPTED
+_RUNNING, _EMBED = Place.RUNNING, WorkKind.EMBED
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
@@ -260,7 +260,7 @@ class Placement:
         """Start the next round of a line; False while the prompts of the last one are being read."""
         chosen = next_round(self._state, head, resident, self._now, self._may_start)
         for entry in chosen:
-            self._actions.append(start(self._state, entry, resident, self._now))
+            self._actions.append(_start(self._state, entry, resident, self._now))
         if not chosen:
             self._claimed.add(resident.model)
         return bool(chosen)
@@ -302,3 +302,21 @@ class Placement:
             idle = [r.model for r in residency.residents.values() if r.suspect and not r.running and not self._left_alone(r.model)]
             if idle:
                 self._begin(idle[0], tuple(idle), SwapReason.RELOAD)
+
+
+def _start(state: State, entry: Entry, resident: Resident, now: float) -> Dispatch:
+    """Give a waiting entry a slot."""
+    item, model = entry.item, resident.model
+    state.waiting.remove(entry)
+    entry.place = _RUNNING
+    entry.attempts += 1
+    entry.model = model
+    entry.dispatched_at = now
+    entry.expected_end_at = now + state.estimates.service_s(item, model, entry.kept_tokens)
+    resident.running[item.sequence] = entry
+    if item.model is not None or state.waiting.best_band(model) is None:
+        resident.settled = True
+    if item.kind is _EMBED:
+        resident.embeds = True
+    state.residency.used(resident, now)
+    return Dispatch(sequence=item.sequence, attempt=entry.attempts, model=model)

@@ -210,12 +210,6 @@ class WaitingRoom:
         """How many entries wait for exactly this model, in any band."""
         return self.up_to(BANDS[-1], model) if model in self.lines_of else 0
 
-    def only(self) -> Entry:
-        """The entry that waits, where there is exactly one."""
-        (line,) = [line for lines in self.lines for line in lines.values()]
-        (entry,) = line.alive.values()
-        return entry
-
     def models(self) -> tuple[str | None, ...]:
         """The models that anything waits for."""
         return tuple(self.lines_of)

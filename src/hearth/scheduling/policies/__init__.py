@@ -35,14 +35,12 @@ class Policy:
 
     Attributes:
         learns: it reads what was learned of callers and run times (`arrivals`).
-        stays: work for a model in memory goes before all work that needs a swap, unless that is old enough to force it.
         forces: may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of `placement`)? None: never.
         preloads: a model that is likely to be asked for next is loaded while the house is idle.
     """
 
     choose: Choose
     learns: bool
-    stays: bool = False
     forces: Callable[[Situation, Candidate], bool] | None = None
     preloads: bool = False
 
@@ -50,7 +48,7 @@ class Policy:
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
     {
         PolicyName.FIFO: Policy(choose=fifo, learns=False),
-        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, stays=True, forces=_once_earned),
+        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, forces=_once_earned),
         PolicyName.COST_AWARE: Policy(choose=cost_aware, learns=True),
         PolicyName.TIME_SLICE: Policy(choose=time_slice, learns=True),
         PolicyName.ADAPTIVE: Policy(choose=adaptive, learns=True, forces=forces, preloads=True),
