@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from collections.abc import Sequence as Several
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from hearth.clock import Clock
 from hearth.config.settings import Settings, load_options
-from hearth.dialects.continuing import Continuation, lead_in, load_options_in, rendered_in, template_probe
+from hearth.dialects.continuing import Continuation, ends_with_the_answer, lead_in, load_options_in, rendered_in, template_probe
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
 from hearth.forwarding import Forwarding, Limit, Pace
@@ -54,17 +54,22 @@ class _Times:
     whole_s: float
 
 
+T = TypeVar("T")
+
+
 @dataclass(slots=True, eq=False)
 class _Knowledge:
     """What was found out about a model as it is loaded.
 
     Attributes:
         asked: whether its server shows how prompts are rendered; lead: what its template writes before an answer, None where it does not.
+        goes_on: with tools on offer, its template goes on with an answer that was begun.
         diverged: of its last replays, whether they said something else than the caller has.
     """
 
     asked: bool = False
     lead: str | None = None
+    goes_on: bool = False
     diverged: deque[bool] = field(default_factory=lambda: deque(maxlen=REPLAYS))
 
     @property
@@ -287,11 +292,7 @@ class Executor:
         if rest.nothing_said:  # then any answer goes on from there
             await self._exchange(work, call_on(work.call, work.model or ""), None, times, self._forwarding.replay)
             return
-        try:
-            async with asyncio.timeout(times.quiet_s):
-                prefix = await self._prefix(work, rest)
-        except TimeoutError as error:
-            raise FirstByteTimeout from error
+        prefix = await _in_time(self._prefix(work, rest), times)
         if work.rendering not in (None, hash(prefix)):
             raise StreamDiverged("the model's template has changed while the answer was interrupted")
         try:
@@ -303,6 +304,10 @@ class Executor:
             await self._ask_rest(work, rest, rest.ask(prefix, from_before=False), times)
 
     async def _ask_rest(self, work: Work, rest: Continuation, call: BackendCall, times: _Times) -> None:
+        rendering = rest.goes_on(call)
+        if rendering is not None and not rest.is_read_as(await _in_time(self._rendered(rendering), times)):
+            raise StreamDiverged("the model's template does not go on with an answer that was begun")
+
         async def pass_on(work: Work, exchange: Exchange, _route: Route, pace: Pace) -> None:
             await self._forwarding.rest(work, exchange, rest, pace)
 
@@ -370,7 +375,7 @@ class Executor:
             work.rest = self._continuation(work)
         except StreamDiverged:
             return False
-        return True
+        return self._knowledge(work).goes_on or not work.rest.offers_tools
 
     def _ways(self, work: Work, *, same_load: bool = True) -> Several[Way]:
         """How its stream can go on, best first."""
@@ -398,12 +403,14 @@ class Executor:
             async with asyncio.timeout(RENDER_S):
                 plain = await self._rendered(template_probe(model, load, answered=False))
                 answered = None if plain is None else await self._rendered(template_probe(model, load, answered=True))
+                offering = None if plain is None else await self._rendered(template_probe(model, load, answered=True, offering=True))
         except TimeoutError:
-            plain = answered = None
+            plain = answered = offering = None
         except HearthError:
             return
         known = self._known.setdefault(self._fingerprint_of(model), _Knowledge())
         known.asked, known.lead = True, None if plain is None else lead_in(plain, answered or "")
+        known.goes_on = offering is not None and ends_with_the_answer(offering)
 
     async def aclose(self) -> None:
         """Stop everything and wait until it has stopped."""
@@ -413,6 +420,15 @@ class Executor:
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
+
+
+async def _in_time(shown: Coroutine[None, None, T], times: _Times) -> T:
+    """What the model server shows, within the time of a first byte. Raises FirstByteTimeout."""
+    try:
+        async with asyncio.timeout(times.quiet_s):
+            return await shown
+    except TimeoutError as error:
+        raise FirstByteTimeout from error
 
 
 def _fault_of(error: HearthError) -> Fault:

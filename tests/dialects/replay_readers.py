@@ -136,7 +136,7 @@ def _read_anthropic(reader: Told, events: Iterator[dict[str, Any]]) -> None:
             block = {}
         elif kind == "message_delta":
             need(not block and event["usage"]["input_tokens"] > 0, "a block is open")
-            reader.reason = {"end_turn": "stop", "max_tokens": "length"}[event["delta"]["stop_reason"]]
+            reader.reason = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls"}[event["delta"]["stop_reason"]]
         elif kind == "message_stop":
             reader.ended = reader.reason is not None
 

@@ -237,8 +237,9 @@ def _response_item(write: _ResponseWriter, index: int, kind: str, text: str) -> 
     if kind == "call":
         name, arguments = json.loads(text)
         said, call = encode(arguments).decode(), f"call_{write.run.digits()}"
-        item: JsonObject = {"arguments": said, "call_id": call, "id": f"fc_{call}", "name": name, "type": "function_call"}
-        begun: JsonObject = {**item, "arguments": ""}
+        item: JsonObject = {"arguments": said, "call_id": call, "id": f"fc_{call}", "name": name, "status": "completed"}
+        item["type"] = "function_call"
+        begun: JsonObject = {**item, "arguments": "", "status": "in_progress"}
         delta, done = "function_call_arguments", {"arguments": said}
     elif kind == "thinking":
         said = text

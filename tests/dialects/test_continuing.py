@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hearth.dialects.continuing import NO_TIME, Continuation, Spent, lead_in, rendered_in
-from hearth.dialects.gojson import encode
+from hearth.dialects.gojson import JsonObject, encode
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall
 from tests.dialects.replay_play import chunked, expected, sent_of
@@ -38,6 +38,19 @@ class Words(Run):
 
     def cut(self, text: str) -> Iterator[str]:
         return iter(text.split("|"))
+
+
+TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "Finds", "parameters": {"type": "object"}}}
+
+
+def offering(path: str) -> dict[str, Any]:
+    """The tool in the words of a route."""
+    told = {"name": "find", "description": "Finds"}
+    by_path: dict[str, Any] = {
+        "/v1/messages": {**told, "input_schema": {"type": "object"}},
+        "/v1/responses": {**told, "type": "function", "parameters": {"type": "object"}, "strict": None},
+    }
+    return {"tools": [by_path.get(path, TOOL)]}
 
 
 WALL_S = 1_795_227_019.0
@@ -243,22 +256,173 @@ def test_a_rest_without_its_last_line_is_not_complete() -> None:
     ("path", "more"),
     [
         ("/api/chat", {"format": "json"}),
-        ("/api/chat", {"tools": [{"type": "function"}]}),
         ("/api/chat", {"logprobs": True}),
         ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}),
         ("/api/generate", {"images": ["aGk="]}),
         ("/v1/chat/completions", {"response_format": {"type": "json_object"}}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}),
         ("/v1/completions", {"prompt": ["a", "b"]}),
-        ("/v1/messages", {"tools": [{"name": "t", "input_schema": {}}]}),
+        ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
         ("/v1/responses", {"text": {"format": {"type": "json_schema", "schema": {}}}}),
-        ("/v1/responses", {"input": [{"type": "function_call", "name": "t", "arguments": "{}"}]}),
+        ("/v1/responses", {"input": [{"type": "function_call", "name": "t", "arguments": "{"}]}),
+        ("/v1/responses", {"tools": [{"type": "web_search"}]}),
+        ("/v1/chat/completions", {"tools": [TOOL], "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]}),
     ],
 )
 def test_what_is_no_plain_text_is_not_continued(path: str, more: dict[str, Any]) -> None:
     with pytest.raises(StreamDiverged):
         Continuation(route_of(path), call_to(path, **more), sent_of(path, b"".join(stream(path, TWO, Run(rng=random.Random(0))))[:-90]))
+
+
+CHATS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
+TOLD_BY = {"/v1/chat/completions": "tool_calls", "/v1/messages": "tool_calls"}
+"""How an answer that calls a tool ends, where that is not `stop`."""
+
+
+def chat_rest(rest: str, calls: Sequence[str], cut: Run, done: str = "stop") -> bytes:
+    """What a model server says to `/api/chat` with the beginning of an answer."""
+    head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
+    said: list[dict[str, Any]] = [{"content": piece} for piece in cut.cut(rest)]
+    for number, call in enumerate(calls):
+        name, arguments = json.loads(call)
+        said.append({"content": "", "tool_calls": [{"id": f"call_{number}", "function": {"name": name, "arguments": arguments}}]})
+    lines = [{**head, "message": {"role": "assistant", **one}, "done": False} for one in said]
+    counts = {"total_duration": 5, "prompt_eval_count": 30, "eval_count": len(said), "eval_duration": 3}
+    last = {**head, "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": done, **counts}
+    return b"".join(encode(line) + b"\n" for line in (*lines, last))
+
+
+@pytest.mark.parametrize(
+    "calls", [(), ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',), ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]')]
+)
+@pytest.mark.parametrize("path", CHATS)
+def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_with_calls(path: str, calls: tuple[str, ...]) -> None:
+    reason = TOLD_BY.get(path, "stop") if calls else "stop"
+    for number in range(6 * EXAMPLES):
+        rng = random.Random(number)
+        text = some_text(rng, 14)
+        answer = Answer(parts=(("content", text), *(("call", call) for call in calls)), reason=reason)
+        frames = list(stream(path, Answer(parts=(("content", text),)), Run(rng=rng)))
+        whole = b"".join(frames[: -ENDINGS.get(path, 1)])
+        for cut in range(1, len(whole) + 1):
+            rest = Continuation(route_of(path), call_to(path, **offering(path)), sent_of(path, whole[:cut]))
+            if rest.nothing_said:
+                continue
+            asked = json.loads(rest.ask(PREFIX, from_before=True).body)
+            known = asked["messages"][-1]["content"]
+            assert text.startswith(known)
+            assert rest.is_read_as(PREFIX + known)
+            parts = [rest.feed(chunk) for chunk in chunked(chat_rest(text[len(known) :], calls, Run(rng=rng)), rng)]
+            seen = whole[:cut] + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
+            assert told(path, seen).answer == expected(path, answer), (number, cut)
+
+
+def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows() -> None:
+    frames = list(stream("/v1/messages", TWO, Run(rng=random.Random(0))))
+    with pytest.raises(StreamDiverged):
+        Continuation(
+            route_of("/v1/messages"), call_to("/v1/messages", **offering("/v1/messages")), sent_of("/v1/messages", b"".join(frames[:-2]))
+        )
+
+
+def test_thoughts_in_the_rest_of_a_text_are_no_rest() -> None:
+    rest = Continuation(
+        route_of("/api/chat"),
+        call_to("/api/chat", **offering("/api/chat")),
+        sent_of("/api/chat", b"".join(stream("/api/chat", TWO, Run(rng=random.Random(0)))[:4])),
+    )
+    rest.ask(PREFIX, from_before=True)
+    with pytest.raises(StreamDiverged):
+        rest.feed(encode({"model": "m", "message": {"role": "assistant", "content": "", "thinking": "well"}, "done": False}) + b"\n")
+
+
+ASKED: JsonObject = {"role": "user", "content": "weather?"}
+CALLED: JsonObject = {"id": "c1", "function": {"name": "find", "arguments": {"city": "Rome"}}}
+NATIVE_TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "messages"),
+    [
+        (
+            "/v1/chat/completions",
+            {
+                "tools": [NATIVE_TOOL],
+                "messages": [
+                    ASKED,
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Rome"}'}}],
+                    },
+                    {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "sun"}]},
+                ],
+            },
+            [
+                ASKED,
+                {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+                {"role": "tool", "content": "sun", "tool_call_id": "c1", "tool_name": "find"},
+            ],
+        ),
+        (
+            "/v1/messages",
+            {
+                "tools": [{"name": "find", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}],
+                "messages": [
+                    ASKED,
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {"type": "text", "text": "Let me see."},
+                            {"type": "tool_use", "id": "c1", "name": "find", "input": {"city": "Rome"}},
+                        ],
+                    },
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "go on"},
+                            {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "sun"}]},
+                        ],
+                    },
+                ],
+            },
+            [
+                ASKED,
+                {"role": "assistant", "content": "Let me see.", "tool_calls": [CALLED]},
+                {"role": "tool", "content": "sun", "tool_call_id": "c1"},
+                {"role": "user", "content": "go on"},
+            ],
+        ),
+        (
+            "/v1/responses",
+            {
+                "tools": [{"type": "function", "name": "find", "description": None, "strict": False, "parameters": {"type": "object"}}],
+                "input": [
+                    ASKED,
+                    {"type": "reasoning", "summary": [], "encrypted_content": "hm"},
+                    {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"city": "Rome"}'},
+                    {"type": "function_call_output", "call_id": "c1", "output": "sun"},
+                ],
+            },
+            [
+                ASKED,
+                {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [CALLED]},
+                {"role": "tool", "content": "sun", "tool_call_id": "c1"},
+            ],
+        ),
+    ],
+)
+def test_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(
+    path: str, more: dict[str, Any], messages: list[Any]
+) -> None:
+    sent = sent_of(path, b"".join(stream(path, TWO, Run(rng=random.Random(0)))[:6]))
+    rest = Continuation(route_of(path), call_to(path, **more), sent)
+    body = json.loads(rest.ask(PREFIX, from_before=True).body)
+    assert body["messages"][:-1] == messages
+    assert body["tools"] == [NATIVE_TOOL]
+    assert (body["stream"], body["truncate"], body["messages"][-1]["role"]) == (True, False, "assistant")
 
 
 TWO = Answer(parts=(("content", "one two three four"),))

@@ -135,14 +135,14 @@ WRONG_BODIES: tuple[bytes, ...] = (
     b"null",
     b'{"model": 3}',
     b'{"model": ""}',
-    b'{"model": "house:8b", "messages": "text"}',
-    b'{"model": "house:8b", "messages": [{"role": "nobody", "content": 1}]}',
-    b'{"model": "house:8b", "prompt": 7, "input": 7, "max_tokens": "x"}',
-    b'{"model": "house:8b", "stream": "yes"}',
+    b'{"model": "house:8b", "seed": 1, "temperature": 0, "messages": "text", "options": {"seed": 1}}',
+    b'{"model": "house:8b", "seed": 1, "temperature": 0, "messages": [{"role": "nobody", "content": 1}], "options": {"seed": 1}}',
+    b'{"model": "house:8b", "seed": 1, "temperature": 0, "prompt": 7, "input": 7, "max_tokens": "x", "options": {"seed": 1}}',
+    b'{"model": "house:8b", "seed": 1, "temperature": 0, "stream": "yes", "options": {"seed": 1}}',
     b'{"model": "missing:1b", "messages": [], "prompt": "x", "input": "x", "max_tokens": 1}',
     b'{"model": "no such name!", "messages": [], "prompt": "x", "input": "x", "max_tokens": 1}',
     b'{"model": "embedder", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "max_tokens": 1}',
-    b'{"model": "house:8b", "prompt": "\xff", "messages": [{"role": "user", "content": "\xff"}], "options": {"num_predict": 3, "seed": 1}}',
+    b'{"model": "house:8b", "seed": 1, "temperature": 0, "prompt": "\xff", "messages": [{"role": "user", "content": "\xff"}], "options": {"num_predict": 3, "seed": 1}}',
 )
 FORM = """--BOUND\r
 Content-Disposition: form-data; name="purpose"\r

@@ -163,10 +163,11 @@ def _native_lines(route: str, body: Mapping[str, Any], service: Service, at: flo
 
 
 def rendering(path: str, body: Mapping[str, Any], at: float) -> Answer:
-    """The prompt that a body becomes, for `_debug_render_only`: each turn with its role, then the assistant's."""
+    """The prompt that a body becomes, for `_debug_render_only`: each turn with its role, then the assistant's, unless it has begun."""
     turns = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
     thought = "".join(f"<think>{turn['thinking']}</think>" for turn in turns if turn.get("thinking"))
-    prompt = "".join(f"<{turn['role']}>{thought if turn['role'] == 'assistant' else ''}{turn['content']}" for turn in turns) + "<assistant>"
+    prompt = "".join(f"<{turn['role']}>{thought if turn['role'] == 'assistant' else ''}{turn['content']}" for turn in turns)
+    prompt += "" if turns[-1]["role"] == "assistant" else "<assistant>"
     said = {"message": {"role": "", "content": ""}} if path == "/api/chat" else {"response": ""}
     shown = {"_debug_info": {"rendered_template": body["prompt"] if body.get("raw") else prompt}}
     return _json({"model": body["model"], "created_at": _created(at), **said, "done": False, **shown}, path)

@@ -18,7 +18,7 @@ from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId, Way
 from tests.dialects.replay_play import expected
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, stream
-from tests.dialects.test_continuing import BODIES
+from tests.dialects.test_continuing import BODIES, CHATS, TOLD_BY, chat_rest, offering
 from tests.support import ollama_wire as wire
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, Service
@@ -42,6 +42,8 @@ class Pieces(Run):
             if place < len(text):
                 yield text[place : place + len(word)]
                 place += len(word)
+        if text[place:]:
+            yield text[place:]
 
     words: tuple[str, ...] = WORDS
 
@@ -49,8 +51,10 @@ class Pieces(Run):
 class Model:
     """A model: what it says is a function of the text so far, whoever asks and in whichever words. Internal work is short."""
 
-    def __init__(self, words: tuple[str, ...] = WORDS, *, replays: tuple[str, ...] = (), stop: str = "", limit: int = 0) -> None:
-        self.words, self.stop, self.limit = words, stop, limit
+    def __init__(
+        self, words: tuple[str, ...] = WORDS, *, replays: tuple[str, ...] = (), stop: str = "", limit: int = 0, calls: tuple[str, ...] = ()
+    ) -> None:
+        self.words, self.stop, self.limit, self.calls = words, stop, limit, calls
         self.replays = replays
         """What it says when the whole is asked for a second time."""
         self.asked = 0
@@ -58,8 +62,11 @@ class Model:
     @property
     def answer(self) -> Answer:
         """What a caller is to read in the end."""
-        kept, reason = self._until(self.words, self.limit)
-        return Answer(parts=(("content", "".join(kept)),), reason=reason)
+        return self._answer(self.words)
+
+    def _answer(self, words: tuple[str, ...]) -> Answer:
+        kept, reason = self._until(words, self.limit)
+        return Answer(parts=(("content", "".join(kept)), *(("call", call) for call in self.calls)), reason=reason)
 
     def _until(self, words: tuple[str, ...], limit: int) -> tuple[tuple[str, ...], str]:
         text = "".join(words)
@@ -75,18 +82,18 @@ class Model:
         body = json.loads(call.body)
         if not body["stream"]:
             return Service(service_s=1.0)
-        if body.get("raw"):
+        if body.get("raw") or (call.path == "/api/chat" and body["messages"][-1]["role"] == "assistant"):
             return self._rest(body)
         self.asked += 1
-        words, reason = self._until(self.replays if self.asked > 1 and self.replays else self.words, self.limit)
+        words = self.replays if self.asked > 1 and self.replays else self.words
         run = Pieces(rng=Random(self.asked))
-        run.words = words
-        frames = tuple(stream(call.path, Answer(parts=(("content", "".join(words)),), reason=reason), run))
+        run.words, _ = self._until(words, self.limit)
+        frames = tuple(stream(call.path, self._answer(words), run))
         return Service(frames=frames, first_byte_s=A_WORD_S, service_s=len(frames) * A_WORD_S)
 
     def _rest(self, body: dict[str, Any]) -> Service:
         """Goes on from the text so far; from another one, it says so."""
-        known = body["prompt"].rpartition(ASSISTANT)[2]
+        known = body["prompt"].rpartition(ASSISTANT)[2] if body.get("raw") else body["messages"][-1]["content"]
         whole = "".join(self.words)
         if not whole.startswith(known):
             return Service(words=("WRONG",))
@@ -96,6 +103,11 @@ class Model:
             if place > len(known):
                 rest.append(word[max(0, len(word) - (place - len(known))) :])
         words, reason = self._until(tuple(rest), body["options"].get("num_predict", 0))
+        if not body.get("raw"):
+            run = Pieces(rng=Random(0))
+            run.words = words
+            frames = tuple(chat_rest("".join(words), self.calls, run, reason).splitlines(keepends=True))
+            return Service(frames=frames, first_byte_s=A_WORD_S, service_s=len(frames) * A_WORD_S)
         service_s, prompt_tokens = (len(words) + 1) * A_WORD_S, 11 + len(self.words) - len(rest)
         return Service(words=words, first_byte_s=A_WORD_S, service_s=service_s, prompt_tokens=prompt_tokens, done_reason=reason)
 
@@ -164,6 +176,42 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.attempts, ended.interrupt_count) == (Outcome.COMPLETED, 2, 1)
         assert ended.output_tokens == len(WORDS)
+
+
+CALL = '["find", {"city": "Rome"}]'
+
+
+@pytest.mark.parametrize("calls", [(), (CALL,)])
+@pytest.mark.parametrize("path", CHATS)
+@in_virtual_time
+async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_calls(path: str, calls: tuple[str, ...]):
+    model = Model(calls=calls)
+    async with house_of(model) as house:
+        listening = asyncio.ensure_future(heard(streaming(house, path, **offering(path))))
+        await interrupt(house, 7.5)
+        await interrupt(house, 12.5, "b")
+        said, error = await listening
+        assert error is None
+        reason = TOLD_BY.get(path, "stop") if calls else "stop"
+        assert told(path, said).answer == Answer(parts=model.answer.parts, reason=reason)
+        assert [event.how for event in house.events.of(ItemResumed)] == [Way.CONTINUE, Way.CONTINUE]
+        assert [call.path for call in house.ollama.calls if json.loads(call.body)["stream"]] == [path, "/api/chat", "/api/chat"]
+
+
+@in_virtual_time
+async def test_where_a_template_closes_an_answer_that_was_begun_a_stream_with_tools_on_offer_finishes_first():
+    def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
+        turns = [*body["messages"], {"role": "user", "content": ""}]
+        return wire.rendering(path, {**body, "messages": turns}, at)
+
+    async with house_of(Model()) as house:
+        house.ollama.render = closing
+        listening = asyncio.ensure_future(heard(streaming(house, "/v1/messages", **offering("/v1/messages"))))
+        await interrupt(house, 7.5)
+        said, error = await listening
+        assert (error, told("/v1/messages", said).answer.text) == (None, TEXT)
+        assert len(house.events.of(ItemHeld)) == 1
+        assert house.events.of(ItemInterrupted) == []
 
 
 @in_virtual_time
@@ -410,7 +458,7 @@ LETTERS = ("a", " b", " ", "\n", "é", "中", "😀", "E", "N", "D", "<", "&", '
 def drawn(rng: Random) -> Model:
     words = tuple("".join(rng.choices(LETTERS, k=rng.choice((1, 1, 2)))).rstrip() or rng.choice(LETTERS) for _ in range(rng.randint(1, 14)))
     stop = rng.choice(("", "", "END", "ND", "\n\n", "é中"))
-    return Model(words, stop=stop, limit=rng.choice((0, 0, 0, rng.randint(1, 14))))
+    return Model(words, stop=stop, limit=rng.choice((0, 0, 0, rng.randint(1, 14))), calls=(CALL,) * rng.choice((0, 0, 1, 2)))
 
 
 async def _many(rounds: int, rng: Random) -> tuple[int, int]:
@@ -427,15 +475,20 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
                 more = {"stop_sequences" if path == "/v1/messages" else "stop": stops, **({name: model.limit} if model.limit else {})}
             if path == "/v1/responses":
                 model.stop = ""
+            if path not in CHATS or model.stop or model.limit:  # what ends a text so leaves no call
+                model.calls = ()
+            tools = offering(path) if path in CHATS and (model.calls or rng.random() < 0.3) else {}
             if not model.answer.text:
                 continue
             began_at = house.now
-            listening = asyncio.ensure_future(heard(streaming(house, path, rng.choice((ONLY, (Way.CONTINUE, Way.REPLAY))), **more)))
+            listening = asyncio.ensure_future(
+                heard(streaming(house, path, rng.choice((ONLY, (Way.CONTINUE, Way.REPLAY))), **more, **tools))
+            )
             for _ in range(rng.randint(1, 3)):
                 await sleep_until(began_at + rng.uniform(0.0, 2.0 * len(model.words)))
                 await body_of(house.submit(rng.choice(("m", "b")), lane=Lane.INTERNAL))
             said, error = await listening
-            wrong += error is not None or told(path, said).answer != expected(path, model.answer)
+            wrong += error is not None or told(path, said).answer.parts != expected(path, model.answer).parts
         interruptions = len(house.events.of(ItemInterrupted))
         assert len(house.events.of(ItemStreaming)) >= interruptions
         assert all(event.outcome is Outcome.COMPLETED for event in house.events.of(ItemEnded))

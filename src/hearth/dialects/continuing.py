@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from hearth.dialects.continuing_writers import Ended, Heard, writer_for
+from hearth.dialects.continuing_writers import TOOL_CALLS, Ended, Heard, writer_for
 from hearth.dialects.framing import MOST_NANOSECONDS, MOST_TOKENS
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import Native, native_form
@@ -24,6 +24,10 @@ from hearth.types import BackendCall, Headers, Usage, value
 
 _HERE = "the answer begins here 5f3c9a"
 """Stands for an answer in a rendering, to see what the model's template writes before one."""
+_TOOL: JsonObject = {
+    "type": "function",
+    "function": {"name": "none", "description": "", "parameters": {"type": "object", "properties": {}}},
+}
 _TEXTS = frozenset({"content", "text", "response.output_text.delta"})
 _THOUGHTS = frozenset({"thinking", "reasoning", "response.reasoning_summary_text.delta"})
 _IGNORED = frozenset({ROLE, "signature"})
@@ -46,16 +50,24 @@ class Spent:
 NO_TIME = Spent()
 
 
-def template_probe(model: str, load: JsonObject, *, answered: bool) -> BackendCall:
+def template_probe(model: str, load: JsonObject, *, answered: bool, offering: bool = False) -> BackendCall:
     """Asks how a model's prompts are rendered; a server that cannot be asked says a word in place of that.
 
     Args:
         load: the options that the model is loaded with.
+        answered: the conversation ends with an answer; offering: with a tool on offer.
     """
     answer: list[JsonValue] = [{"role": "assistant", "content": _HERE}] if answered else []
     turns: list[JsonValue] = [{"role": "user", "content": "?"}, *answer]
     fields: JsonObject = {"model": model, "messages": turns, "options": {**load, "num_predict": 1}}
+    if offering:
+        fields["tools"] = [_TOOL]
     return _rendering(Endpoint.CHAT, fields, ((b"content-type", b"application/json"),))
+
+
+def ends_with_the_answer(answered: str) -> bool:
+    """The template goes on with an answer that was begun, in place of closing it and beginning another one."""
+    return answered.endswith(_HERE)
 
 
 def load_options_in(body: bytes) -> JsonObject:
@@ -95,13 +107,15 @@ class Continuation:
         self._begun = _Begun()
         self._replay = Replay(route, sent, self._begun.hear)
         self._replay.trust()
-        if not isinstance(fields, dict) or native is None or not self._begun.is_plain_text:
+        closed = native is not None and native.chat is not None and self._begun.endings > 0  # a call may be what follows
+        if not isinstance(fields, dict) or native is None or closed or not self._begun.is_plain_text:
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._native: Native = native
         self._headers = call.headers
         self._writer = writer_for(route, fields, self._begun.heard)
         self._lines = WholeFrames(_NATIVE)
-        self._missing = ""
+        self._missing = self._read = ""
+        self._called = False
         self._asked_from_before = self._stops_within = self._mute = self._used_up = False
         self._known_tokens = 0
         self._last: JsonObject | None = None
@@ -122,16 +136,14 @@ class Continuation:
         """Asks for the prompt as the model server renders it; `answered`: with a stand-in for the text so far."""
         fields = self._native.fields
         if answered:
-            thoughts: JsonObject = {}
-            if self._begun.thoughts:
-                thoughts = {"reasoning" if self._native.path is Endpoint.OPENAI_CHAT else "thinking": "".join(self._begun.thoughts)}
-            messages = lookup(fields, "messages")
-            turns: list[JsonValue] = [
-                *(messages if isinstance(messages, list) else []),
-                {"role": "assistant", "content": _HERE, **thoughts},
-            ]
-            fields = {**fields, "messages": turns}
+            fields = self._answered(fields, _HERE, "reasoning" if self._native.path is Endpoint.OPENAI_CHAT else "thinking")
         return _rendering(self._native.path, fields, self._headers)
+
+    def _answered(self, fields: JsonObject, text: str, thoughts: str) -> JsonObject:
+        """The conversation with an answer that the model has begun; `thoughts`: the name of theirs."""
+        said: JsonObject = {thoughts: "".join(self._begun.thoughts)} if self._begun.thoughts else {}
+        messages = lookup(fields, "messages")
+        return {**fields, "messages": [*(messages if isinstance(messages, list) else []), {"role": "assistant", "content": text, **said}]}
 
     @property
     def has_thought(self) -> bool:
@@ -167,18 +179,32 @@ class Continuation:
         self._missing = text[len(kept) :]
         self._asked_from_before = bool(self._missing)
         self._known_tokens = self.tokens - self._begun.frames_with(len(self._missing))
-        fields: JsonObject = {
-            "model": lookup(self._native.fields, "model"),
-            "prompt": prefix + kept,
-            "raw": True,
-            "stream": True,
-            "truncate": False,
-            "options": self._options(),
-        }
+        self._read = prefix + kept
+        asked: JsonObject = {"model": lookup(self._native.fields, "model"), "prompt": self._read, "raw": True}
+        if self._native.chat is not None:
+            asked = self._answered(self._native.chat, kept, "thinking")
+        fields: JsonObject = {**asked, "stream": True, "truncate": False, "options": self._options()}
         shift = lookup(self._native.fields, "shift")
         if shift is not None and self._native.path is not Endpoint.OPENAI_CHAT:
             fields["shift"] = shift
-        return BackendCall(method="POST", path=Endpoint.GENERATE.value, headers=self._headers, body=encode(fields))
+        path = Endpoint.GENERATE if self._native.chat is None else Endpoint.CHAT
+        return BackendCall(method="POST", path=path.value, headers=self._headers, body=encode(fields))
+
+    @property
+    def offers_tools(self) -> bool:
+        """Calls may follow the text, so that only `/api/chat` can be asked for the rest."""
+        return self._native.chat is not None
+
+    def goes_on(self, ask: BackendCall) -> BackendCall | None:
+        """Where tools are on offer: asks how the model server reads what `ask` asks, which has to be `is_read_as` it."""
+        if self._native.chat is None:
+            return None
+        fields = decode(ask.body)
+        return _rendering(Endpoint.CHAT, fields if isinstance(fields, dict) else {}, self._headers)
+
+    def is_read_as(self, rendering: str | None) -> bool:
+        """The text so far is the end of it: the template neither closes an answer that is begun nor opens another turn after it."""
+        return rendering == self._read
 
     @property
     def asked_from_before(self) -> bool:
@@ -224,16 +250,31 @@ class Continuation:
     def _line(self, fields: JsonObject) -> bytes:
         if error := fields.get("error"):
             raise BackendError(f"the model server said: {str(error)[:500]}")
-        text = fields.get("response")
+        message = fields.get("message")
+        said: JsonObject = message if isinstance(message, dict) else {"content": fields.get("response")}
+        text, calls = said.get("content"), said.get("tool_calls")
         new = self._new(text) if isinstance(text, str) and not self._mute else ""
+        if said.get("thinking") or (calls and self._missing):
+            raise StreamDiverged("the rest says something else than was asked from")
         if fields.get("done") is True:
             self._last = fields
             if self._missing and not self._mute and not self._stops_within:
                 raise StreamDiverged("the rest ended before it had said again what was asked from")
-        if not new:
-            return b""
-        self._begun.texts.append(new)
-        return self._replay.feed(self._writer.text(new, fields))
+        out = b""
+        if new:
+            self._begun.texts.append(new)
+            out = self._replay.feed(self._writer.text(new, fields))
+        if isinstance(calls, list) and calls and not self._mute:
+            out += self._calls([call for call in calls if isinstance(call, dict)], fields)
+        return out
+
+    def _calls(self, calls: list[JsonObject], line: JsonObject) -> bytes:
+        self._called = True
+        return self._whole_frame(line) + b"".join(map(self._replay.feed, self._writer.calls(calls, "".join(self._begun.texts), line)))
+
+    def _whole_frame(self, line: JsonObject) -> bytes:
+        """The rest of a frame that the caller has the beginning of, without another letter."""
+        return self._replay.feed(self._writer.text("", line)) if self._replay.is_open and not self._begun.endings else b""
 
     def _new(self, text: str) -> str:
         """What of it the caller has not got."""
@@ -257,7 +298,7 @@ class Continuation:
         reason = ("length" if self._used_up else "stop") if self._mute else last.get("done_reason")
         ended = Ended(
             line=_whole_line(last, prompt, output, before),
-            reason=self._begun.reason or (reason if isinstance(reason, str) else "stop"),
+            reason=TOOL_CALLS if self._called else self._begun.reason or (reason if isinstance(reason, str) else "stop"),
             prompt_tokens=prompt,
             output_tokens=output,
             text="".join(self._begun.texts),
@@ -266,8 +307,7 @@ class Continuation:
         decode_s = before.decode_s + _count(last, "eval_duration", MOST_NANOSECONDS) / 1e9
         self.usage = Usage(prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None)
         frames = self._writer.ending(ended)[self._begun.endings :]
-        joined = self._replay.feed(self._writer.text("", last)) if self._replay.is_open and not self._begun.endings else b""
-        return joined + b"".join([self._replay.feed(frame) for frame in frames]) + self._replay.finish()
+        return self._whole_frame(last) + b"".join([self._replay.feed(frame) for frame in frames]) + self._replay.finish()
 
 
 class _Begun:

@@ -16,12 +16,14 @@ from hearth.dialects.replay_reading import at
 from hearth.dialects.routes import Endpoint, Route
 from hearth.types import Dialect, value
 
-_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+TOOL_CALLS = "tool_calls"
+"""Why an answer ended that calls tools: in OpenAI's words, since Ollama has none."""
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", TOOL_CALLS: "tool_use"}
 
 
 @value
 class Ended:
-    """How an answer ended: the native last line with the counts of the whole, Ollama's reason, the whole text, when."""
+    """How an answer ended: the native last line with the counts of the whole, Ollama's reason (or TOOL_CALLS), the whole text, when."""
 
     line: JsonObject
     reason: str
@@ -67,8 +69,11 @@ class Writer(Protocol):
     def text(self, text: str, line: JsonObject, /) -> bytes:
         """A piece of the answer; `line` is the native one that brought it."""
 
+    def calls(self, calls: list[JsonObject], text: str, line: JsonObject, /) -> list[bytes]:
+        """The frames of tool calls, one element each; `calls` are Ollama's own, `text` is all that was said before them."""
+
     def ending(self, ended: Ended) -> list[bytes]:
-        """The frames after the text, one element each."""
+        """The frames after the text and the calls, one element each."""
 
 
 def writer_for(route: Route, fields: JsonObject, heard: Heard) -> Writer:
@@ -89,8 +94,12 @@ class _Native:
     def text(self, text: str, line: JsonObject, /) -> bytes:
         return self._line({name: line.get(name) for name in ("model", "created_at")} | {"response": text, "done": False})
 
+    def calls(self, _calls: list[JsonObject], _text: str, line: JsonObject, /) -> list[bytes]:
+        return [encode(line) + b"\n"]
+
     def ending(self, ended: Ended) -> list[bytes]:
-        return [self._line(ended.line | {"response": "", "done_reason": ended.reason})]
+        reason = "stop" if ended.reason == TOOL_CALLS else ended.reason
+        return [self._line(ended.line | {"response": "", "done_reason": reason})]
 
     def _line(self, fields: JsonObject) -> bytes:
         if self._chat:
@@ -128,6 +137,13 @@ class _OpenAi:
     def text(self, text: str, _line: JsonObject, /) -> bytes:
         return self._frame({"content": text} if self._chat else text, None)
 
+    def calls(self, calls: list[JsonObject], _text: str, _line: JsonObject, /) -> list[bytes]:
+        told: list[JsonValue] = []
+        for index, call in enumerate(calls):
+            function: JsonObject = {"name": _function(call).get("name"), "arguments": _arguments(call)}
+            told.append({"id": call.get("id"), "index": index, "type": "function", "function": function})
+        return [self._frame({"content": "", "tool_calls": told}, None)]
+
     def ending(self, ended: Ended) -> list[bytes]:
         frames = [self._frame({} if self._chat else "", ended.reason)]
         if self._usage:
@@ -145,15 +161,33 @@ class _OpenAi:
 class _Messages:
     def __init__(self, heard: Heard) -> None:
         self._index = heard.index
+        self._in_text = True
 
     def text(self, text: str, _line: JsonObject, /) -> bytes:
         return _event({"type": "content_block_delta", "index": self._index, "delta": {"type": "text_delta", "text": text}})
+
+    def calls(self, calls: list[JsonObject], _text: str, _line: JsonObject, /) -> list[bytes]:
+        frames = self._end_of_text()
+        for call in calls:
+            self._index += 1
+            block: JsonObject = {"type": "tool_use", "id": call.get("id"), "name": _function(call).get("name"), "input": {}}
+            delta: JsonObject = {"type": "input_json_delta", "partial_json": _arguments(call)}
+            frames += [
+                _event({"type": "content_block_start", "index": self._index, "content_block": block}),
+                _event({"type": "content_block_delta", "index": self._index, "delta": delta}),
+                _event({"type": "content_block_stop", "index": self._index}),
+            ]
+        return frames
+
+    def _end_of_text(self) -> list[bytes]:
+        was_open, self._in_text = self._in_text, False
+        return [_event({"type": "content_block_stop", "index": self._index})] if was_open else []
 
     def ending(self, ended: Ended) -> list[bytes]:
         usage: JsonObject = {"input_tokens": ended.prompt_tokens, "output_tokens": ended.output_tokens}
         reason: JsonObject = {"stop_reason": _STOP_REASONS.get(ended.reason, "stop_sequence")}
         return [
-            _event({"type": "content_block_stop", "index": self._index}),
+            *self._end_of_text(),
             _event({"type": "message_delta", "delta": reason, "usage": usage}),
             _event({"type": "message_stop"}),
         ]
@@ -164,30 +198,63 @@ class _Responses:
 
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
+        self._items: list[JsonValue] = [*heard.items]
+        self._in_text = True
 
     def text(self, text: str, _line: JsonObject, /) -> bytes:
         return self._send("output_text.delta", self._place() | {"delta": text, "logprobs": []})
 
-    def ending(self, ended: Ended) -> list[bytes]:
-        heard, place = self._heard, self._place()
-        part: JsonObject = {"annotations": [], "logprobs": [], "text": ended.text, "type": "output_text"}
+    def calls(self, calls: list[JsonObject], text: str, _line: JsonObject, /) -> list[bytes]:
+        frames = self._end_of_text(text)
+        for call in calls:
+            place: JsonObject = {"output_index": self._heard.index - len(self._heard.items) + len(self._items)}
+            name, arguments = _function(call).get("name"), _arguments(call)
+            item: JsonObject = {"call_id": call.get("id"), "id": f"fc_{call.get('id')}", "name": name, "type": "function_call"}
+            named, done = place | {"item_id": item["id"]}, item | {"arguments": arguments, "status": "completed"}
+            self._items.append(done)
+            frames += [
+                self._send("output_item.added", place | {"item": item | {"arguments": "", "status": "in_progress"}}),
+                self._send("function_call_arguments.delta", named | {"delta": arguments}),
+                self._send("function_call_arguments.done", named | {"arguments": arguments}),
+                self._send("output_item.done", place | {"item": done}),
+            ]
+        return frames
+
+    def _end_of_text(self, text: str) -> list[bytes]:
+        if not self._in_text:
+            return []
+        heard, place, self._in_text = self._heard, self._place(), False
+        part: JsonObject = {"annotations": [], "logprobs": [], "text": text, "type": "output_text"}
         item: JsonObject = {"content": [part], "id": heard.item_id, "role": "assistant", "status": "completed", "type": "message"}
+        self._items.append(item)
+        return [
+            self._send("output_text.done", place | {"logprobs": [], "text": text}),
+            self._send("content_part.done", place | {"part": part}),
+            self._send("output_item.done", {"item": item, "output_index": heard.index}),
+        ]
+
+    def ending(self, ended: Ended) -> list[bytes]:
+        frames = self._end_of_text(ended.text)
         prompt, output = ended.prompt_tokens, ended.output_tokens
         counts: JsonObject = {"input_tokens": prompt, "output_tokens": output, "total_tokens": prompt + output}
         details: JsonObject = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-        told: JsonObject = {"status": "completed", "completed_at": ended.wall_s, "output": [*heard.items, item], "usage": counts | details}
-        return [
-            self._send("output_text.done", place | {"logprobs": [], "text": ended.text}),
-            self._send("content_part.done", place | {"part": part}),
-            self._send("output_item.done", {"item": item, "output_index": heard.index}),
-            self._send("completed", {"response": heard.response | told}),
-        ]
+        told: JsonObject = {"status": "completed", "completed_at": ended.wall_s, "output": self._items, "usage": counts | details}
+        return [*frames, self._send("completed", {"response": self._heard.response | told})]
 
     def _place(self) -> JsonObject:
         return {"content_index": 0, "item_id": self._heard.item_id, "output_index": self._heard.index}
 
     def _send(self, name: str, fields: JsonObject) -> bytes:
         return _event(_sorted({**fields, "sequence_number": 0, "type": f"response.{name}"}))
+
+
+def _function(call: JsonObject) -> JsonObject:
+    function = call.get("function")
+    return function if isinstance(function, dict) else {}
+
+
+def _arguments(call: JsonObject) -> str:
+    return encode(_function(call).get("arguments") or {}).decode()
 
 
 def _event(fields: JsonObject) -> bytes:

@@ -55,9 +55,12 @@ class Room:
 
 
 def render(messages: Sequence[Message], *, tools: Sequence[JsonObject] = ()) -> str:
-    """The conversation as the model reads it, ready for the assistant's turn."""
+    """The conversation as the model reads it, ready for the assistant's turn, or in the middle of it where that is the last message."""
     offered = f"<tools>{encode([*tools]).decode()}\n" if tools else ""
-    return offered + "".join(map(_turn, messages)) + ASSISTANT
+    said = offered + "".join(map(_turn, messages))
+    if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+        return said.removesuffix("\n")
+    return said + ASSISTANT
 
 
 def _turn(one: Message) -> str:

@@ -244,7 +244,7 @@ function Ended({ item, longest, now }) {
     <td><${Lane} item=${item} /> <b class="caller">${item.caller}</b>${item.task_type ? html` <span class="muted">${item.task_type}</span>` : null}</td>
     <td><${Model} name=${item.model} /></td>
     <td class="outcome"><span class=${`dot ${tone}`}></span> ${item.outcome}${item.reason && item.reason !== item.outcome ? html` <span class="muted">${item.reason}</span>` : null}
-      ${item.interrupts ? html` <span class="badge warn" title="${item.resumed ?? "interrupted"}">${item.interrupts}×</span>` : null}</td>
+      ${item.interrupts ? html` <span class="badge warn">${item.interrupts}× ${item.resumed ?? "interrupted"}</span>` : null}</td>
     <td class="phases"><${Phases} item=${item} longest=${longest} /></td>
     <td class="number">${duration(item.total_s)}</td>
     <td class="number">${item.prompt_tokens == null && item.output_tokens == null ? "–" : html`${count(item.prompt_tokens)} <span class="muted">→</span> ${count(item.output_tokens)}`}</td>
