@@ -61,7 +61,7 @@ def _best(workload: Workload, lines: Mapping[str, deque[Job]], runs_s: Mapping[s
 
 def scoreboard(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     """(what, found), each as soon as it is known."""
-    for one in (_against_exhaustive, _adversaries, _short, _estimates, _restart):
+    for one in (_against_exhaustive, _adversaries, _short, _house_day, _estimates, _restart):
         yield from one(base)
 
 
@@ -108,6 +108,13 @@ def _short(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     )
     worst = max(summary(_run(WORKLOADS[name](), base)).makespan_s / limit_s for name, limit_s in PROFILE_LIMITS_S.items())
     yield "profiles of the report, makespan / limit, worst", f"{worst:.3f}"
+
+
+def _house_day(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+    workload = WORKLOADS["house_day"]()
+    run = _run(workload, base)
+    home_s = fmean(waits_s(record for record in run.records if record.job.model == workload.home))
+    yield "house_day, mean wait of all / for the home model", f"{summary(run).mean_wait_s:.1f} / {home_s:.1f} s"
 
 
 def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
