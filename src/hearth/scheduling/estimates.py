@@ -22,6 +22,8 @@ PRIOR_OUTPUT_TOKENS = 200.0
 PRIOR_RUN_S = 5.0
 RUNS = 30
 """Runs over which the mean run time of a model is taken; a few would follow every outlier."""
+FEW_RUNS = 5
+"""Fewer runs of a model than this say little of the next; so does a load that was never measured."""
 MIN_PROMPT_TOKENS = 64
 """Shorter prompts teach nothing of that: most of what is counted then is the model's own template."""
 FACTORS = (0.2, 5.0)
@@ -110,6 +112,14 @@ class Estimates:
     def run_s(self, model: str) -> float:
         """Mean seconds that an item of a model runs."""
         return self._runs[model][1] if model in self._runs else PRIOR_RUN_S
+
+    def knows_runs(self, model: str) -> bool:
+        """Have enough runs of a model been seen to tell how long one takes?"""
+        return model in self._runs and self._runs[model][0] >= FEW_RUNS
+
+    def knows_load(self, model: str) -> bool:
+        """Was a load of this model ever measured?"""
+        return model in self._target_s
 
     def learn_idle_end(self, models: tuple[str, ...], end: IdleEnd) -> None:
         """Fold in what ended an idle time that began with these models in memory."""
