@@ -184,6 +184,11 @@ def test_the_home_model_is_never_later_than_the_owner_has_said():
     assert house.timer == house.now + 25.0
 
 
+def test_where_the_owner_allows_too_little_to_wait_for_those_who_come_back_the_home_model_comes_at_once():
+    house = after_idle_times(*[(100.0, "c", None), (60.0, "h", None)] * MIN_ENDS, setting_s=30.0)
+    assert house.unloading == ["c"]
+
+
 def test_too_few_idle_times_teach_nothing():
     house = after_idle_times(*[(60.0, "h", None)] * (MIN_ENDS - 1))
     assert house.timer == house.now + 120.0

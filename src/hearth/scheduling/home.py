@@ -64,11 +64,11 @@ def delay_s(state: State, home: str) -> float:
     ends = () if models is None or home in models else state.estimates.idle_ends(models)
     if models is None or len(ends) < MIN_ENDS:
         return setting_s
-    return min(setting_s, _cheapest_s(state, home, models, sorted(ends, key=itemgetter(0))))
+    return _cheapest_s(state, home, models, sorted(ends, key=itemgetter(0)))
 
 
 def _cheapest_s(state: State, home: str, there: tuple[str, ...], ends: list[IdleEnd]) -> float:
-    """The delay at which those who ended idle times would have waited least; the shortest of several.
+    """The delay up to the setting at which those who ended idle times would have waited least; the shortest of several.
 
     Who came during the delay waited for a swap from what was in memory; who came later, for the rest of the load of the home model
     and for a swap from there. All sums are prefix sums over the idle times, the shortest first.
@@ -91,4 +91,5 @@ def _cheapest_s(state: State, home: str, there: tuple[str, ...], ends: list[Idle
         loading_s = (at_s + load_s) * (weights[last] - weights[first]) - (weighted_gaps[last] - weighted_gaps[first])
         return stayed[first] + gone[-1] - gone[first] + max(0.0, loading_s)
 
-    return min((0.0, *(gap_s * LATE + LATE_S for gap_s in gaps_s)), key=waited_s)
+    setting_s = state.settings.gpu.restore_home_delay_s
+    return min((0.0, *(min(setting_s, gap_s * LATE + LATE_S) for gap_s in gaps_s)), key=waited_s)
