@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
-from hearth.scheduling.forecast import forecast, is_paused, slot_is_free
+from hearth.scheduling.forecast import forecast, is_paused, is_rough, slot_is_free
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
@@ -62,6 +62,10 @@ class Forecaster:
             return wait_s
         reading.since += 1
         return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since
+
+    def is_rough(self, item: QueueItem) -> bool:
+        """Is the wait of an item that is just being accepted no more than a guess?"""
+        return is_rough(self._state, item.model)
 
     def starts(self, now: float) -> Mapping[Sequence, float]:
         """Expected seconds until the start of each waiting item; up to `FRESH_S` old."""

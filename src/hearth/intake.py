@@ -63,6 +63,7 @@ class Ticket:
     Attributes:
         position: items that were ahead of it when it came.
         estimated_wait_s: seconds until it is expected to start, None where nobody can tell.
+        is_rough: that is no more than a guess.
         served_by: `claude` where it does not wait for the GPU.
     """
 
@@ -72,6 +73,7 @@ class Ticket:
     estimated_wait_s: float | None
     reply: Reply
     served_by: str = ""
+    is_rough: bool = False
 
 
 class Sequences:

@@ -148,11 +148,19 @@ class LLMQueueWorker:
         behind = [] if place is None else state.waiting.behind(item)
         position = state.waiting.ahead_of(band) - len(behind) + arriving
         wait_s = self._forecaster.wait_s(item, arriving, now, behind)
+        is_rough = bool(wait_s) and self._forecaster.is_rough(item)
         self._register.add(work)
         self._arriving.add(band)
         self._chronicle.queued(work, position, now)
         self.post(inputs.Arrived(item=item))
-        return Ticket(sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=reply)
+        return Ticket(
+            sequence=item.sequence,
+            request_id=item.request_id,
+            position=position,
+            estimated_wait_s=wait_s,
+            is_rough=is_rough,
+            reply=reply,
+        )
 
     def check_depth(self, lane: Lane) -> None:
         """Raises QueueFull where `submit` would for this lane."""

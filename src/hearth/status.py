@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from hearth.gpu_tracker import GpuTracker
 from hearth.scheduling import snapshot
+from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.snapshot import EntryView, ResidentView
 from hearth.scheduling.state import State
 from hearth.types import Lane, QueueItem, ResidentModel, Sequence
@@ -92,10 +93,12 @@ def models(
 
 
 def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
+    rough = is_rough(state)
     return {
         "pending": state.waiting.count(lane),
         "next_items": [
-            _item(view, items, now, wall_s) | {"estimated_start_s": _rounded(starts.get(view.sequence))}
+            _item(view, items, now, wall_s)
+            | {"estimated_start_s": _rounded(starts.get(view.sequence)), "estimate_is_rough": rough and view.sequence in starts}
             for view in snapshot.waiting(state, lane, NEXT_ITEMS)
         ],
     }

@@ -104,7 +104,9 @@ class FakeWorker:
         sequence = Sequence(len(self.submitted))
         self._tasks[sequence] = asyncio.get_running_loop().create_task(self._run(new, reply))
         self.arrived.set()
-        return Ticket(sequence=sequence, request_id=new.request_id, position=sequence - 1, estimated_wait_s=7.44, reply=reply)
+        return Ticket(
+            sequence=sequence, request_id=new.request_id, position=sequence - 1, estimated_wait_s=7.44, is_rough=True, reply=reply
+        )
 
     async def _run(self, new: NewItem, reply: Reply) -> None:
         try:

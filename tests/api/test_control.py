@@ -210,6 +210,7 @@ async def test_a_completion_goes_through_the_queue(gateway, app):
     assert got.status == 200
     assert got.json == {"output": "Hello!", "model": "m", "tokens_in": 7, "tokens_out": 3, "latency_ms": 0, "parsed": None, "cost_usd": 0.0}
     assert (got.headers["x-queue-position"], got.headers["x-estimated-wait-seconds"]) == ("0", "7.4")
+    assert got.headers["x-estimated-wait-rough"] == "true"
     (new,) = gateway.worker.submitted
     assert (new.kind, new.streaming, new.model, new.max_tokens) == (WorkKind.GENERATE, False, "m", 9)
     assert json.loads(gateway.worker.calls[0].body)["format"] == "json"

@@ -134,6 +134,7 @@ async def test_keys_and_hop_by_hop_fields_of_a_caller_stay_here(header: tuple[by
 async def test_the_answer_loses_only_its_hop_by_hop_fields_and_what_is_hearths_to_say() -> None:
     dropped = b"Connection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nSet-Cookie: a=1\r\nAccess-Control-Allow-Origin: *\r\n"
     dropped += b"X-Request-Id: req_theirs\r\nX-Queue-Position: 1\r\nX-Estimated-Wait-Seconds: 1.0\r\nX-Hearth-Served-By: us\r\n"
+    dropped += b"X-Estimated-Wait-Rough: true\r\n"
     head = b"HTTP/1.1 200 OK\r\n" + dropped + b"X-Stay: 1\r\nx-stay: 2\r\nContent-Length: 0\r\n\r\n"
     async with StubServer(saying(head)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(post())

@@ -99,9 +99,8 @@ def test_what_is_simulated_can_be_saved_and_is_the_same_when_it_is_read(hearth, 
     assert [run | {"workload": SECOND} for run in again] == first
 
 
-@pytest.mark.parametrize("option", ["--plot", "--save"])
-def test_one_file_holds_one_workload(hearth, tmp_path, option):
-    result = hearth("simulate", "--workload", "all", option, str(tmp_path / "out"))
+def test_a_trace_holds_one_workload(hearth, tmp_path):
+    result = hearth("simulate", "--workload", "all", "--save", str(tmp_path / "out"))
     assert result.exit_code == 2
     assert not (tmp_path / "out").exists()
 
@@ -109,6 +108,14 @@ def test_one_file_holds_one_workload(hearth, tmp_path, option):
 def test_a_picture_is_written_where_it_is_wanted(hearth, tmp_path):
     assert hearth("simulate", "--workload", FIRST, "--plot", str(tmp_path / "p.png")).exit_code == 0
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_several_workloads_shows_them_all(hearth, tmp_path):
+    both, one = ["--workload", FIRST, "--workload", SECOND], ["--workload", FIRST]
+    for name, options in (("both", both), ("one", one)):
+        assert hearth("simulate", *options, "--policy", "affinity", "--plot", str(tmp_path / name)).exit_code == 0
+    assert (tmp_path / "both").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "both").read_bytes() != (tmp_path / "one").read_bytes()
 
 
 def test_a_picture_that_cannot_be_written_is_a_failure_in_words(hearth, tmp_path):

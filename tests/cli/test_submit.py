@@ -246,6 +246,10 @@ WORDS = [
     (status("me", gpu={"residents": [{"model": "m", "phase": "loading"}]}), "next in line, starts in about 75 s; m is loading"),
     (status("x", "y"), "waiting, 2 in the queue"),
     (status(running=[{"request_id": "me"}]), "the model reads the prompt"),
+    (
+        {"external_queue": {"next_items": [{"request_id": "me", "estimated_start_s": 9.0, "estimate_is_rough": True}]}},
+        "next in line, starts in very roughly 9.0 s",
+    ),
     ({"external_queue": {"next_items": [{"request_id": "me"}]}}, "next in line"),
     ({"external_queue": {"next_items": [{"request_id": "me", "estimated_start_s": float("inf")}]}}, "next in line"),
     ({}, "waiting"),

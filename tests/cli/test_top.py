@@ -39,7 +39,7 @@ def test_the_screen_has_counts_requests_the_gpu_and_the_callers():
 def test_expected_starts_interruptions_claude_and_alerts_are_shown_where_there_are_any():
     answer = recorded("status_busy")
     first = answer["external_queue"]["next_items"][0]
-    first.update(interrupt_count=2, estimated_start_s=125.0)
+    first.update(interrupt_count=2, estimated_start_s=125.0, estimate_is_rough=True)
     answer["cloud"] = {"state": "ready", "running": [{}], "spent_today_usd": 1.5, "limit_today_usd": 5}
     answer["alerts"] = {"active": [{"type": "swap_failed", "subject": "m"}]}
     answer["draining"] = True
@@ -47,7 +47,7 @@ def test_expected_starts_interruptions_claude_and_alerts_are_shown_where_there_a
     answer["running"][0]["first_byte"] = False
     answer["rate_limits"] = {f"caller-{number}": {"minute": "1/10", "hour": "2/100"} for number in range(9)}
     lines = drawn(answer)
-    assert "interrupted x2 41 open-webui llama3.1:8b 120 2 min 2 min" in lines
+    assert "interrupted x2 41 open-webui llama3.1:8b 120 2 min ~2 min" in lines
     assert "Claude ready, 1 running, 1.50 of 5.00 USD today" in lines
     assert "alerts swap_failed m" in lines
     assert "24 h: 3 failed" in lines[0]

@@ -113,7 +113,7 @@ def test_the_keys_that_are_set_are_those_of_the_page_it_comes_from() -> None:
         "budget": {"daily_external_usd": 5.00, "alert_pct": 80},
         "gpu": {
             "swap_timeout_s": 120,
-            "restore_home_delay_s": 30,
+            "restore_home_delay_s": 120,
             "alerts": {"swaps_per_hour_warning": 4, "swap_wait_ms_warning": 60000, "swap_overhead_pct_warning": 25},
         },
     }

@@ -194,7 +194,7 @@ async def test_a_pinned_model_is_loaded_and_stays_against_external_work():
         assert house.state_of(theirs.sequence) == "waiting"
         await body_of(house.internal("a"))
         await body_of(theirs)
-        await sleep_until(700.0)
+        await sleep_until(900.0)
         assert [event.to_model for event in house.events.of(SwapCompleted)] == [B, A, B]
 
 

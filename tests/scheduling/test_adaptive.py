@@ -10,7 +10,7 @@ import pytest
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.policies.adaptive import MOST_TRIPS
-from hearth.scheduling.policies.comeback import HOLD_SHARE, UNKNOWN_HOLD_S, UNKNOWN_SHARE
+from hearth.scheduling.policies.comeback import HOLD_SHARE, LATE, LATE_S, UNKNOWN_HOLD_S, UNKNOWN_SHARE
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads.long import rare_in_overload, two_agents
 from hearth.types import Band, Priority
@@ -234,6 +234,20 @@ def test_a_caller_of_whom_nothing_is_known_gets_a_moment():
     assert house.unloading == ["a"]
 
 
+def test_two_gaps_that_may_be_chance_earn_no_hold():
+    house = adaptive()
+    loop_of(house, gap_s=5.0, turns=3)
+    house.arrive("b")
+    assert house.unloading == ["a"]
+
+
+def test_one_gap_is_enough_where_the_hold_is_but_a_moment():
+    house = adaptive()
+    loop_of(house, gap_s=0.1, turns=2)
+    house.arrive("b")
+    assert house.timer == pytest.approx(house.now + 0.1 * LATE + LATE_S)
+
+
 def test_that_moment_is_shorter_where_swaps_are_cheap():
     house = adaptive()
     house.state.estimates.learn_swap("a", "b", 1.0)
@@ -268,7 +282,7 @@ def test_a_hold_does_not_delay_a_model_for_which_there_is_room():
     assert house.said == ["load b"]
 
 
-@pytest.mark.parametrize(("turns", "held_s"), [(1, UNKNOWN_HOLD_S), (2, 5.255), (3, 5.255), (5, 5.255), (40, 5.255)])
+@pytest.mark.parametrize(("turns", "held_s"), [(1, UNKNOWN_HOLD_S), (4, 5.255), (5, 5.255), (40, 5.255)])
 def test_a_hold_ends_by_a_timer_a_little_after_the_longest_likely_gap(turns: int, held_s: float) -> None:
     house = adaptive()
     loop_of(house, gap_s=5.0, turns=turns)

@@ -161,6 +161,8 @@ def an_experienced_one() -> Estimates:
     usage = Usage(prompt_tokens=300, output_tokens=50, prompt_s=0.5, decode_s=2.0)
     for caller in ("c", "d"):
         estimates.learn_item(item(caller=caller, prompt_tokens=200), "a", usage, run_s=9.0)
+    estimates.learn_idle_end(("a", "b"), (0.0, 4.0, "b"))
+    estimates.learn_idle_end(("a", "b"), (7.5, 1.0, ""))
     return estimates
 
 
@@ -180,6 +182,7 @@ def test_a_copy_knows_the_same_and_learns_apart():
     before, twin = old.export(), old.copied()
     assert twin.export() == before
     twin.learn_swap("a", "b", 1.0)
+    twin.learn_idle_end(("a", "b"), (1.0, 1.0, "a"))
     twin.learn_item(item(prompt_tokens=200), "a", Usage(prompt_tokens=900, output_tokens=5, prompt_s=0.1), run_s=1.0)
     assert old.export() == before
 
@@ -203,6 +206,10 @@ def test_of_many_callers_the_latest_are_written_down():
         {"format": 1, "swap_s": [["a", "b", float("inf")], ["a", "b", float("nan")], ["a", "b", 10**400]]},
         {"format": 1, "prompt_factor": {"a": 100.0, "b": 0.0001}, "decode_tps": {"a": 0}, "prompt_tps": {"a": -5.0}},
         {"format": 1, "recent_swaps_s": {"b": [None, "x", -3, float("nan")]}},
+        {
+            "format": 1,
+            "idle_ends": [["a", []], [[1], []], [["a"], 7], [["a"], [[-1, 1, "b"], [1, 0, "b"], [1, 1], [float("nan"), 1, "b"]]]],
+        },
     ],
 )
 def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]) -> None:
@@ -210,6 +217,7 @@ def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]
     estimates.restore(document)
     assert (estimates.swap_s("a", "b"), estimates.prompt_tokens(item(prompt_tokens=700), "a")) == (10.0, 700)
     assert estimates.service_s(item(prompt_tokens=1000, max_tokens=80), "a") == 3.0
+    assert estimates.idle_ends(("a",)) == ()
     estimates.learn_swap("a", "b", 4.0)
     assert estimates.swap_s("a", "b") == 4.0
 

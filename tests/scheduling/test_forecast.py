@@ -12,7 +12,8 @@ from hearth.config.settings import ModelSettings, PackingSettings, PolicyName, S
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action
 from hearth.scheduling.core import Scheduler
-from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, slot_is_free
+from hearth.scheduling.estimates import FEW_RUNS
+from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, is_rough, slot_is_free
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.invariants import DecisionChecker
 from hearth.types import Lane, Sequence, Usage
@@ -69,6 +70,43 @@ def test_outside_active_hours_urgent_work_is_expected_after_what_runs():
     house.tell(inputs.ModeChanged(active=False))
     urgent = house.internal("a")
     assert forecast(house.state, house.now) == {urgent: 2.0}
+
+
+@pytest.mark.parametrize(("late_s", "wait_s"), [(0.0, 1.0), (0.5, 1.0), (30.0, 30.0)])
+def test_behind_an_answer_that_takes_longer_than_expected_nobody_is_promised_less_than_it_is_late(late_s: float, wait_s: float) -> None:
+    house = taught()
+    house.arrive("a")
+    waiting = house.arrive("a")
+    assert forecast(house.state, house.now + 2.0 + late_s)[Sequence(waiting)] == pytest.approx(wait_s)
+
+
+def run(house: Shell, model: str) -> None:
+    house.finish(house.arrive(model))
+
+
+def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run():
+    house = Shell(resident=("a",))
+    for _ in range(FEW_RUNS):
+        assert not is_rough(house.state, "a")
+        sequence = house.arrive("a")
+        assert is_rough(house.state, "a")
+        house.finish(sequence)
+    house.arrive("a")
+    assert not is_rough(house.state, "a")
+
+
+def test_an_estimate_is_rough_while_a_model_that_has_to_be_loaded_was_never_seen_loading():
+    house = Shell(resident=("a",))
+    for _ in range(FEW_RUNS):
+        run(house, "a")
+    assert is_rough(house.state, "b")
+    house.arrive("b")
+    house.swap()
+    for sequence in range(FEW_RUNS + 1, 2 * FEW_RUNS + 1):
+        house.finish(sequence)
+        house.arrive("b")
+    assert not is_rough(house.state, "b")
+    assert is_rough(house.state, "a"), "it was there from the start"
 
 
 def test_a_load_that_is_under_way_is_expected_to_take_what_is_left_of_it():

@@ -26,7 +26,7 @@ from tests.support.virtual_time import LoopClock, sleep_until
 ALWAYS = Window(start_minute=0, end_minute=0)
 NEVER = Window(start_minute=20 * 60, end_minute=20 * 60 + 1)
 """Not within the first hours of virtual time, which begins at midnight."""
-AFTERWARDS_S = 120.0
+AFTERWARDS_S = 240.0
 """Long enough for the home model to come back."""
 
 

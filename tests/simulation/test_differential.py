@@ -12,6 +12,8 @@ from random import Random
 import pytest
 
 from hearth.config.settings import PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.scheduling.actions import Load, SwapReason
+from hearth.scheduling.home import MIN_ENDS
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Job, Mix, Workload, random_workload
 from hearth.swapper import POLL_S
@@ -25,14 +27,18 @@ BLOCK = 10
 KEPT = (646, 1107, 3670, 3919)
 """Have differed: which of two models that leave at one instant went first."""
 MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
+SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
+"""Long idle times, from which is learned when to go home."""
+HOMING = (5, 11, 23, 41)
+"""Seeds with more than a dozen ways home."""
 LONGEST_S = 25.0
 """Shorter than any timeout of the worker."""
 
 
-def drawn(seed: int) -> tuple[Workload, SchedulerSettings]:
+def drawn(seed: int, mix: Mix = MIX) -> tuple[Workload, SchedulerSettings]:
     """A workload and the rules it is served by, both sides being told the same."""
     rng = Random(seed)
-    workload = random_workload(rng, MIX)
+    workload = random_workload(rng, mix)
     max_wait_s = rng.choice((0.0, 30.0))
     jobs = tuple(_as_the_fake_serves(job, max_wait_s) for job in workload.jobs)
     quiet = ((0.0, False),) if rng.random() < 0.3 else ()
@@ -55,8 +61,8 @@ def _as_the_fake_serves(job: Job, max_wait_s: float) -> Job:
     return replace(job, service_s=service_s, first_byte_s=first_byte_s, usage=usage, max_wait_s=max_wait_s or None)
 
 
-def both_logs(seed: int, policy: PolicyName) -> tuple[list[tuple[float, object]], list[tuple[float, object]]]:
-    workload, rules = drawn(seed)
+def both_logs(seed: int, policy: PolicyName, mix: Mix) -> tuple[list[tuple[float, object]], list[tuple[float, object]]]:
+    workload, rules = drawn(seed, mix)
     settings = workload.settings(rules, policy)
     live = LiveHouse(workload, settings)
     run_virtual(live.run)
@@ -76,8 +82,13 @@ def test_they_take_the_same_decisions_where_they_once_did_not(policy: PolicyName
     assert_alike(seed, policy)
 
 
-def assert_alike(seed: int, policy: PolicyName) -> None:
-    live, simulated = both_logs(seed, policy)
+@pytest.mark.parametrize("seed", HOMING)
+def test_they_go_home_at_the_same_instants(seed: int) -> None:
+    assert_alike(seed, PolicyName.ADAPTIVE, SPARSE)
+
+
+def assert_alike(seed: int, policy: PolicyName, mix: Mix = MIX) -> None:
+    live, simulated = both_logs(seed, policy, mix)
     assert [action for _, action in live] == [action for _, action in simulated], f"seed {seed}"
     assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6), f"seed {seed}"
 
@@ -85,5 +96,8 @@ def assert_alike(seed: int, policy: PolicyName) -> None:
 def test_the_workloads_contain_what_the_comparison_is_for() -> None:
     drawings = [drawn(seed) for seed in range(20)]
     runs = [simulate(workload, workload.settings(rules, PolicyName.AFFINITY)) for workload, rules in drawings]
+    sparse, rules = drawn(HOMING[0], SPARSE)
+    runs.append(simulate(sparse, sparse.settings(rules, PolicyName.ADAPTIVE)))
+    assert sum(isinstance(action, Load) and action.why is SwapReason.HOME for _, action in runs[-1].decisions) > MIN_ENDS
     kinds = {type(action).__name__ for run in runs for _, action in run.decisions}
     assert kinds >= {"Dispatch", "Load", "Unload", "Preempt", "Abort", "Expire"}

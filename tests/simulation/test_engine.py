@@ -136,7 +136,7 @@ def test_models_that_fit_together_run_side_by_side():
 
 def test_the_home_model_comes_back_at_the_end_of_the_day():
     outcome = run(workload(job(0, "b"), home="a"))
-    assert [(swap.target, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 38.4)]
+    assert [(swap.target, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
 
 
 def test_a_home_model_that_the_trace_does_not_know_is_no_home():

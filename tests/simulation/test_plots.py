@@ -11,7 +11,7 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import Run, simulate
-from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_png, merged
+from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_means_png, draw_png, merged
 from hearth.simulation.records import StopRecord
 from hearth.simulation.traces import parse_trace
 from hearth.simulation.workloads import Mix, random_workload
@@ -85,3 +85,9 @@ def test_a_name_that_would_be_a_bad_formula_can_be_drawn():
     house = parse_trace(trace, source="t")
     drawn = draw_png({"$x$": simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))}, title="$\\nonsense$")
     assert size(drawn)[0] == WIDTH_IN * DOTS_PER_INCH
+
+
+def test_mean_waits_have_a_row_for_each_workload_and_a_mark_for_each_policy():
+    one, two = draw_means_png({"day": {"fifo": 2.0}}), draw_means_png({"day": {"fifo": 2.0}, "$night$": {"fifo": 90.0}})
+    assert size(two)[1] > size(one)[1]
+    assert draw_means_png({"day": {"fifo": 2.0, "affinity": 1.0}}) != one

@@ -14,7 +14,7 @@ from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
 
-HOME = settings_with(gpu={"home_model": "h"})
+HOME = settings_with(gpu={"home_model": "h", "restore_home_delay_s": 30.0})
 
 
 def loads_at(house: House) -> list[float]:

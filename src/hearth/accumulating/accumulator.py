@@ -123,12 +123,18 @@ class Accumulator:
         member = self._member(new, one, now)
         item, position = member.work.item, self._state.waiting.ahead_of(member.work.item.band)
         wait_s = self._forecaster.wait_s(item, 0, now)
+        is_rough = bool(wait_s) and self._forecaster.is_rough(item)
         self._sit(member, group.held)
         self._roll.enter(member, position)
         if len(group.held.members) >= settings.max_inputs:
             self._flush(key, Why.FULL)
         return Ticket(
-            sequence=item.sequence, request_id=item.request_id, position=position, estimated_wait_s=wait_s, reply=member.work.reply
+            sequence=item.sequence,
+            request_id=item.request_id,
+            position=position,
+            estimated_wait_s=wait_s,
+            is_rough=is_rough,
+            reply=member.work.reply,
         )
 
     def _member(self, new: NewItem, one: SingleInput, now: float) -> Member:

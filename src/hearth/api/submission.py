@@ -96,6 +96,8 @@ def told_of(ticket: Ticket) -> Headers:
     told: Headers = ((b"x-queue-position", b"%d" % ticket.position),)
     if ticket.estimated_wait_s is not None:
         told = (*told, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
+    if ticket.is_rough:
+        told = (*told, (b"x-estimated-wait-rough", b"true"))
     return (*told, (b"x-hearth-served-by", ticket.served_by.encode("ascii"))) if ticket.served_by else told
 
 

@@ -30,7 +30,7 @@ WRITTEN_BY_THE_ADAPTER = frozenset({b"accept-encoding", b"content-length", b"exp
 REFUSED_BY_OLLAMA = frozenset({b"origin"})
 """An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
 NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_BY_THE_ADAPTER | REFUSED_BY_OLLAMA
-WRITTEN_BY_HEARTH = frozenset({b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds"})
+WRITTEN_BY_HEARTH = frozenset({b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough"})
 """In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's name."""
 WRITTEN_BY_HEARTH_PREFIXES = (b"access-control-", b"x-hearth-")
 LINE_BREAK = re.compile(rb"[\r\n\0]")

@@ -25,7 +25,7 @@ from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import PolicyName
-from hearth.simulation.measures import as_json, findings
+from hearth.simulation.measures import as_json, findings, summary
 from hearth.simulation.report import comparison
 from hearth.simulation.scoreboard import scoreboard
 from hearth.simulation.trace_text import trace_text
@@ -62,7 +62,12 @@ _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makes
 )
 @click.option("--config", "config_file", type=_FILE, help="Configuration whose rules and GPU apply. Default: the built-in ones.")
 @click.option("--json", "json_file", type=_OUT, help="Write the runs here; - is stdout.")
-@click.option("--plot", "plot_file", type=_FILE, help="Draw the GPU's day and the waits into this PNG (needs the extra `plots`).")
+@click.option(
+    "--plot",
+    "plot_file",
+    type=_FILE,
+    help="Draw the GPU's day and the waits into this PNG; of several workloads, the mean waits. Needs matplotlib.",
+)
 @click.option("--save", "save_file", type=_OUT, help="Write what is simulated as a trace; - is stdout.")
 def simulate(
     policies: Sequence[str],
@@ -90,8 +95,8 @@ def simulate(
         return
     wanted = SourceOptions(trace_file=trace_file, names=names, from_log=from_log, since=since, address=address, key=key)
     chosen = sources(wanted, config)
-    if len(chosen) > 1 and (plot_file is not None or save_file is not None):
-        raise click.UsageError("--plot and --save take one workload; name it with --workload")
+    if len(chosen) > 1 and save_file is not None:
+        raise click.UsageError("--save takes one workload; name it with --workload")
     if plot_file is not None:
         _check_plots()
     if save_file is not None:
@@ -136,10 +141,15 @@ def _check_plots() -> None:
 
 
 def _plot(path: Path, runs: Sequence[PolicyRun]) -> None:
-    from hearth.simulation.plots import draw_png  # noqa: PLC0415 (matplotlib is not paid for by others)
+    from hearth.simulation.plots import draw_means_png, draw_png  # noqa: PLC0415 (matplotlib is not paid for by others)
 
+    means_s: dict[str, dict[str, float]] = {}
+    for run in runs:
+        means_s.setdefault(run.workload or "", {})[run.policy] = summary(run.run).mean_wait_s
     try:
-        path.write_bytes(draw_png({run.policy: run.run for run in runs}, title=runs[0].workload))
+        path.write_bytes(
+            draw_means_png(means_s) if len(means_s) > 1 else draw_png({run.policy: run.run for run in runs}, title=runs[0].workload)
+        )
     except OSError as error:
         raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from error
 

@@ -77,7 +77,8 @@ def _cells(item: Mapping[str, object]) -> tuple[Text | str, ...]:
     runs = number(item, "running_s")
     interrupted = number(item, "interrupt_count") or 0
     prompt = number(item, "prompt_tokens")
-    last = duration(runs) if runs is not None else duration(number(item, "estimated_start_s"))
+    rough = "~" if runs is None and item.get("estimate_is_rough") is True else ""
+    last = duration(runs) if runs is not None else rough + duration(number(item, "estimated_start_s"))
     return (
         _state(item, runs, interrupted),
         printable(item.get("sequence") or ""),

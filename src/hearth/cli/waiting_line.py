@@ -29,14 +29,15 @@ def waiting_words(answer: Mapping[str, object], request_id: str) -> str:
         queue = part(answer, lane)
         for index, item in enumerate(parts(queue, "next_items")):
             if item.get("request_id") == request_id:
-                return _place(ahead + index, number(item, "estimated_start_s")) + _loading(answer)
+                start_s, rough = number(item, "estimated_start_s"), item.get("estimate_is_rough") is True
+                return _place(ahead + index, start_s, rough=rough) + _loading(answer)
         ahead += int(number(queue, "pending") or 0)
     return "waiting" + (f", {ahead} in the queue" if ahead else "") + _loading(answer)
 
 
-def _place(ahead: int, start_s: float | None) -> str:
+def _place(ahead: int, start_s: float | None, *, rough: bool) -> str:
     place = "next in line" if not ahead else f"{ahead} ahead"
-    return place if start_s is None else f"{place}, starts in about {duration(start_s)}"
+    return place if start_s is None else f"{place}, starts in {'very roughly' if rough else 'about'} {duration(start_s)}"
 
 
 def _loading(answer: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ ground truth. `export` and `restore` carry what was learned over a restart as pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from hearth.types import QueueItem, Usage, WorkKind
@@ -22,6 +22,8 @@ PRIOR_OUTPUT_TOKENS = 200.0
 PRIOR_RUN_S = 5.0
 RUNS = 30
 """Runs over which the mean run time of a model is taken; a few would follow every outlier."""
+FEW_RUNS = 5
+"""Fewer runs of a model than this say little of the next; so does a load that was never measured."""
 MIN_PROMPT_TOKENS = 64
 """Shorter prompts teach nothing of that: most of what is counted then is the model's own template."""
 FACTORS = (0.2, 5.0)
@@ -37,11 +39,18 @@ KEPT_CALLERS = 1000
 """Of those, so many of the latest outlive a restart."""
 LEAST_REST = 0.1
 """Of an answer that is as long as such answers are, this share of their length is expected to be still to come."""
+IDLE_ENDS = 32
+"""Idle times that are remembered of each set of models in memory."""
+MAX_IDLE_SETS = 64
+"""Sets of models of which they are remembered; the one that was not idle for longest goes first."""
 FORMAT = 1
 MOST = 1e9
 """Nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens."""
 _GENERATE = WorkKind.GENERATE
 """Looked up once: in Python 3.11 that takes as long as calling a function."""
+
+IdleEnd = tuple[float, float, str]
+"""(seconds that an idle time took, weight of the band that ended it, model that was asked for, "" for any)"""
 
 
 def _blend(old: float | None, seen: float) -> float:
@@ -61,6 +70,7 @@ class Estimates:
         self._prompt_factor: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
         self._runs: dict[str, tuple[int, float]] = {}
+        self._idle_ends: dict[tuple[str, ...], tuple[IdleEnd, ...]] = {}
 
     def copied(self) -> Estimates:
         """The same knowledge, to learn on separately."""
@@ -68,7 +78,7 @@ class Estimates:
         twin._swap_s, twin._target_s, twin._recent_swaps_s = dict(self._swap_s), dict(self._target_s), dict(self._recent_swaps_s)
         twin._decode_tps, twin._prompt_tps = dict(self._decode_tps), dict(self._prompt_tps)
         twin._prompt_factor, twin._output_tokens = dict(self._prompt_factor), dict(self._output_tokens)
-        twin._runs = dict(self._runs)
+        twin._runs, twin._idle_ends = dict(self._runs), dict(self._idle_ends)
         return twin
 
     def learn_swap(self, origin: str, target: str, seconds: float) -> None:
@@ -102,6 +112,24 @@ class Estimates:
     def run_s(self, model: str) -> float:
         """Mean seconds that an item of a model runs."""
         return self._runs[model][1] if model in self._runs else PRIOR_RUN_S
+
+    def knows_runs(self, model: str) -> bool:
+        """Have enough runs of a model been seen to tell how long one takes?"""
+        return model in self._runs and self._runs[model][0] >= FEW_RUNS
+
+    def knows_load(self, model: str) -> bool:
+        """Was a load of this model ever measured?"""
+        return model in self._target_s
+
+    def learn_idle_end(self, models: tuple[str, ...], end: IdleEnd) -> None:
+        """Fold in what ended an idle time that began with these models in memory."""
+        self._idle_ends[models] = (*self._idle_ends.pop(models, ()), end)[-IDLE_ENDS:]
+        if len(self._idle_ends) > MAX_IDLE_SETS:
+            del self._idle_ends[next(iter(self._idle_ends))]
+
+    def idle_ends(self, models: tuple[str, ...]) -> tuple[IdleEnd, ...]:
+        """What ended the last idle times that began with these models in memory, the latest last."""
+        return self._idle_ends.get(models, ())
 
     def _learn_output(self, caller: str, model: str, tokens: int) -> None:
         key = (caller, model)
@@ -161,6 +189,7 @@ class Estimates:
             "prompt_tps": dict(self._prompt_tps),
             "prompt_factor": dict(self._prompt_factor),
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
+            "idle_ends": [[list(models), [list(end) for end in ends]] for models, ends in self._idle_ends.items()],
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
 
@@ -178,6 +207,7 @@ class Estimates:
         self._runs |= {model: (RUNS, mean_s) for model, mean_s in _numbers(document.get("run_s")).items()}
         for target, swaps in _named(document.get("recent_swaps_s")):
             self._recent_swaps_s[target] = tuple(_measures(swaps))[-SWAP_MEMORY:]
+        self._idle_ends |= dict(islice(_idle_sets(document.get("idle_ends")), MAX_IDLE_SETS))
 
 
 def _measures(value: object) -> list[float]:
@@ -204,3 +234,21 @@ def _pairs(value: object) -> dict[tuple[str, str], float]:
             case _:
                 pass
     return found
+
+
+def _idle_sets(value: object) -> Iterator[tuple[tuple[str, ...], tuple[IdleEnd, ...]]]:
+    for row in value if isinstance(value, list) else ():
+        match row:
+            case [list(models), list(ends)] if all(isinstance(model, str) for model in models):
+                yield tuple(models), tuple(end for each in ends[-IDLE_ENDS:] for end in _idle_end(each))
+            case _:
+                pass
+
+
+def _idle_end(value: object) -> list[IdleEnd]:
+    """One where all of it can have been measured, else none. An idle time may have taken no time at all."""
+    match value:
+        case [int(gap_s) | float(gap_s), weight, str(model)] if 0 <= gap_s <= MOST:
+            return [(float(gap_s), measured, model) for measured in _measures([weight])]
+        case _:
+            return []

@@ -17,6 +17,7 @@ from typing import Any
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, SwapReason
 from hearth.scheduling.arrivals import Arrivals
+from hearth.scheduling.home import idle_ended
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.ordered import ORDER_FOLDS
 from hearth.scheduling.packing import first_byte_may_open
@@ -51,6 +52,8 @@ def _arrived(state: State, fact: inputs.Arrived, now: float) -> list[Action] | N
         return [Fail(sequence=item.sequence, why=Refusal.NEVER_FITS)]
     if state.installed is not None and _is_gone(state, item):
         return [Fail(sequence=item.sequence, why=Refusal.NOT_INSTALLED)]
+    if state.idle_since is not None:
+        idle_ended(state, item, now)
     if state.arrivals.learns:
         state.arrivals.arrived(item.caller, item.model, now)
         if item.model is not None and state.is_idle(item.model):
@@ -225,7 +228,7 @@ def _loaded(state: State, fact: inputs.Loaded, now: float) -> list[Action]:
             state.home_failures = 0
             state.orders.settle(model)
         if swap.why is SwapReason.OWNER:
-            state.idle_since = None
+            state.idle_since, state.idle_with = now, None
     return []
 
 

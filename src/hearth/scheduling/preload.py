@@ -11,6 +11,7 @@ from collections import Counter
 
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.arrivals import Step
+from hearth.scheduling.home import delay_s
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.state import State
@@ -54,5 +55,5 @@ def _in_time(state: State, steps: list[Step], now: float) -> bool:
     """Was the caller back late enough for this to help, will it be back before the home model is due, and is it not late already?"""
     gaps_s = sorted(step.gap_s for step in steps)
     quiet_s = now - (state.idle_since or now)
-    soon = state.home is None or gaps_s[-1] < state.settings.gpu.restore_home_delay_s
+    soon = state.home is None or gaps_s[-1] < delay_s(state, state.home)
     return soon and gaps_s[0] > SETTLE_S and quiet_s < gaps_s[-1]

@@ -29,6 +29,7 @@ class State:
         failures: consecutive load or unload failures by model.
         not_before: models that are left alone until an instant, after a failure.
         idle_since: since when nothing waits or runs; None while something does.
+        idle_with: what was in memory then, by name; None where the owner has loaded something since, to which no habit applies.
         home_failures: restores of the home model that failed in a row.
         rounds: rounds of admission so far, by model and band.
         preloaded_at: `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once in each.
@@ -55,6 +56,7 @@ class State:
     failures: dict[str, int] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
     idle_since: float | None = None
+    idle_with: tuple[str, ...] | None = None
     home_failures: int = 0
     preloaded_at: float | None = None
     cleared_for: tuple[str, SwapReason] | None = None

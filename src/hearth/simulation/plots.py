@@ -1,4 +1,4 @@
-"""One picture of a simulation: what the GPU did under each policy, and how long each lane waited.
+"""One picture of a simulation: what the GPU did under each policy, and how long each lane waited; of several, the mean waits.
 
 Colours are Okabe and Ito's, which everybody can tell apart; swaps are hatched and lines differ in their dashes as well, so that nothing
 depends on colour alone. Needs matplotlib (the extra `plots`), so it is imported only for `hearth simulate --plot`.
@@ -25,6 +25,7 @@ from hearth.types import Lane
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 LineStyle = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[LineStyle, ...] = ("solid", "dashed", "dotted", "dashdot", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "v", "D", "P")
 GREY = "#9A9A9A"
 WIDTH_IN, ROW_IN, STRIP_IN, WAITS_IN = 12.0, 0.30, 0.62, 3.7
 DOTS_PER_INCH = 120
@@ -66,6 +67,28 @@ def draw_png(runs: Mapping[str, Run], *, title: str | None = None) -> bytes:
         _waits(axes, lane, runs)
     panels[0].set_ylabel("answered requests (%)")
     waits.legend(handles=_policies(runs), loc="outside upper right", ncols=len(runs), frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def draw_means_png(means_s: Mapping[str, Mapping[str, float]]) -> bytes:
+    """The mean waits of several workloads under each policy as PNG: a row per workload, a mark per policy."""
+    figure = Figure(figsize=(WIDTH_IN, ROW_IN * len(means_s) + 1.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle("Mean wait", fontsize=13, x=0.01, ha="left")
+    axes = figure.subplots()
+    policies = list(dict.fromkeys(policy for waits in means_s.values() for policy in waits))
+    for number, policy in enumerate(policies):
+        points = [(waits[policy], row) for row, waits in enumerate(means_s.values()) if policy in waits]
+        axes.plot(*zip(*points, strict=True), MARKERS[number % len(MARKERS)], color=_colour(number), ms=8, alpha=0.85, label=_text(policy))
+    _wait_axis(axes, max((wait_s for waits in means_s.values() for wait_s in waits.values()), default=1.0))
+    axes.set_yticks(range(len(means_s)), [_text(name) for name in means_s], fontsize=9)
+    axes.set_ylim(len(means_s) - 0.5, -0.5)
+    axes.set_xlabel("mean wait from arrival to start")
+    figure.legend(loc="outside upper right", ncols=len(policies), frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
     out = BytesIO()
     figure.savefig(out, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return out.getvalue()
@@ -111,16 +134,20 @@ def _waits(axes: Axes, lane: Lane, runs: Mapping[str, Run]) -> None:
             shares = [100 * (index + 1) / len(waited_s) for index in range(len(waited_s))]
             axes.step([0.0, *waited_s], [0.0, *shares], where="post", color=_colour(number), ls=_dashes(number), lw=1.8)
             longest_s = max(longest_s, waited_s[-1])
+    _wait_axis(axes, longest_s)
+    axes.set_ylim(0, 101)
+    axes.set_xlabel("wait from arrival to start")
+    axes.set_title(f"{lane.value} requests that had started after that wait", loc="left", fontsize=10)
+
+
+def _wait_axis(axes: Axes, longest_s: float) -> None:
     axes.set_xscale("symlog", linthresh=1.0, linscale=0.5)
     axes.set_xlim(0, longest_s * 1.1)
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in WAIT_TICKS_S if tick <= longest_s * 1.1]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _duration(value)))
-    axes.set_ylim(0, 101)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("wait from arrival to start")
-    axes.set_title(f"{lane.value} requests that had started after that wait", loc="left", fontsize=10)
 
 
 def merged(pairs: Iterable[tuple[float | None, float | None]], gap_s: float) -> list[Span]:

@@ -14,7 +14,7 @@ from hearth.forecaster import Forecaster
 from hearth.gateway import Gateway
 from hearth.observability.timeline import DEPTH_STEP_S, Depth, EndedItem, Span
 from hearth.scheduling import snapshot
-from hearth.scheduling.forecast import HORIZON_ITEMS
+from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
 from hearth.scheduling.residency import Phase
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Lane, QueueItem, Sequence
@@ -150,7 +150,8 @@ class View:
     def _waiting(self, now: float) -> dict[str, object]:
         state = self._gateway.worker.scheduler.state
         entries = self._in_expected_order(now)
-        rows = {str(entry.item.sequence): self._row(entry, now) for entry in entries[:WAITING_SHOWN]}
+        rough = is_rough(state) or None
+        rows = {str(entry.item.sequence): self._row(entry, now) | {"rough": rough} for entry in entries[:WAITING_SHOWN]}
         return {
             "internal": state.waiting.count(Lane.INTERNAL),
             "external": state.waiting.count(Lane.EXTERNAL),

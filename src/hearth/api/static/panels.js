@@ -146,7 +146,7 @@ function Row({ item, index, now, state, orders, ask }) {
     <td><${Model} name=${item.model} /></td>
     <td class="why">${waitsFor(item.why, index, now)}</td>
     <td class="number">${whole(now - item.arrived)}</td>
-    <td class="number">${startsIn(item.start, now)}</td>
+    <td class="number" title=${item.rough ? "a guess: little is known yet of a model before it" : null}>${startsIn(item.start, now)}${item.rough && item.start != null ? " ?" : null}</td>
     <td class="end"><${CancelButton} item=${item} state=${state} orders=${orders} ask=${ask} /></td>
   </tr>`;
 }

@@ -29,8 +29,8 @@ class GpuSettings:
     """The model that is resident when nobody needs another one; empty for none. hot"""
     swap_timeout_s: float = 120.0
     """Seconds for a load; longer is a failure. hot"""
-    restore_home_delay_s: float = 30.0
-    """Idle seconds before the home model is loaded again. hot"""
+    restore_home_delay_s: float = 120.0
+    """Most idle seconds before the home model is loaded again; less where less has proved better, 0 for at once. hot"""
     vram_gb: float | None = None
     """GPU memory in GiB, 0 for a machine without GPU (no limit); unset is what the card says, else unknown: one model at a time. hot"""
     parallel: int = 1

@@ -29,6 +29,8 @@ LATE_S = 0.005
 UNKNOWN_HOLD_S = 0.15
 UNKNOWN_SHARE = 0.02
 """A caller of whom nothing is known gets a moment, if it has nothing else open with us: the next request of a loop comes at once."""
+MIN_GAPS = 3
+"""Fewer gaps earn no hold that is longer than that moment: one or two short ones are common among callers who come at random."""
 
 
 def held_until(situation: Situation, option: Option, waiting: int) -> float | None:
@@ -44,12 +46,15 @@ def _until(habit: Habit, now: float, trip_s: float, waiting: int) -> float | Non
     if not habit.gaps:
         return None if habit.waits else habit.since + min(UNKNOWN_HOLD_S, UNKNOWN_SHARE * trip_s)
     quiet_s = now - habit.since
+    longest_s = HOLD_SHARE * trip_s
+    if len(habit.gaps) < MIN_GAPS:
+        longest_s = min(longest_s, UNKNOWN_HOLD_S)
     still_possible = sorted(gap for gap in habit.gaps if gap * LATE + LATE_S > quiet_s)
     count, passed_s = len(still_possible) + DOUBT, 0.0
     most, best = 0.0, None
     for back, gap_s in enumerate(still_possible, start=1):
         hold_s = max(0.0, gap_s - quiet_s)
-        if gap_s > HOLD_SHARE * trip_s:
+        if gap_s > longest_s:
             break
         passed_s += hold_s
         won_s = back * WORTH * trip_s - waiting * (passed_s + hold_s * (count - back))
