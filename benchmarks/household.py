@@ -1,6 +1,7 @@
 """A household, directly and through Hearth: four chat and four coder callers on two models, and one assistant of the house's own.
 
-Each has one request open and sends the next one after its pause; nobody is streamed to. Saturated, the eight callers do not pause.
+Each has one request open and sends the next one after its pause; nobody is streamed to. Saturated, the eight callers do not pause; then
+a mean over answers leaves out callers whose model was not served in the window, so these rows have no target.
 The model server is the emulator, ten times faster than real, or the Ollama at `OLLAMA_URL` with the models `CHAT_MODEL` and `CODER_MODEL`.
 """
 
@@ -94,7 +95,7 @@ def findings(name: str, direct: Tally, through: Tally, *, speed: float, saturate
             found.append(Finding(subject=name, name=f"{kind}, mean through / directly", unit="", measured=None, note="no answers"))
             continue
         ratio = fmean(here) / fmean(there)
-        limit = target if saturated else None
+        limit = None if saturated else target
         note = f"{len(here)} and {len(there)} answers"
         found.append(Finding(subject=name, name=f"{kind}, mean through / directly", unit="", measured=ratio, target=limit, note=note))
         for what, of in (("mean", fmean), ("p50", median), ("p95", lambda values: quantile(values, 0.95))):
