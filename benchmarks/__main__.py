@@ -15,13 +15,14 @@ from time import monotonic
 import click
 from rich.console import Console
 
-from benchmarks import accepting, attack, crowd, decisions, embeddings, overhead, slot, startup
+from benchmarks import accepting, attack, crowd, decisions, embeddings, household, overhead, slot, startup
 from benchmarks.findings import Finding, as_json, markdown, table
 from benchmarks.machine import Machine, sentence
 
 Measure = Callable[[int, Path], list[Finding]]
 
 LITELLM = "litellm"
+HOUSEHOLD = "household"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
     LITELLM: overhead.measure_with_litellm,
@@ -32,6 +33,7 @@ MEASURES: dict[str, Measure] = {
     "accepting": accepting.measure,
     "decisions": decisions.measure,
     "attack": attack.measure,
+    HOUSEHOLD: household.measure,
 }
 DRAWN = {"overhead", LITELLM, "decisions"}
 WIDTH = 150
@@ -66,7 +68,7 @@ def main(names: tuple[str, ...], rounds: int, json_file: Path | None, markdown_f
 
 def chosen(names: tuple[str, ...]) -> list[str]:
     """What is measured, in the order of `MEASURES`: `litellm` contains `overhead`."""
-    wanted = set(names or (name for name in MEASURES if name != LITELLM))
+    wanted = set(names or (name for name in MEASURES if name not in {LITELLM, HOUSEHOLD}))
     if LITELLM in wanted:
         wanted.discard("overhead")
     return [name for name in MEASURES if name in wanted]

@@ -95,7 +95,9 @@ def house_settings(
     """Settings under which nothing but what a test asks for refuses, delays or interrupts."""
     sizes = {profile.name: ModelSettings(vram_gb=profile.vram_gib) for profile in _profiles()}
     return Settings(
-        scheduling=SchedulingSettings(active_hours=WHOLE_DAY, preempt_min_remaining_s=0, started_streams=started_streams),
+        scheduling=SchedulingSettings(
+            active_hours=WHOLE_DAY, preempt_min_remaining_s=0, preempt_restart_bound_s=0.0, started_streams=started_streams
+        ),
         queue=queue or QueueSettings(max_external_depth=1000),
         priority_map=tasks,
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute, requests_per_hour=1_000_000)),

@@ -144,6 +144,7 @@ def _scheduling(rng: Random) -> SchedulingSettings:
         max_swap_wait_s=rng.choice((4.0, 16.0)),
         residency_factor=rng.choice((0.5, 3.0)),
         preempt_min_remaining_s=rng.choice((0.0, 0.0, 2.0)),
+        preempt_restart_bound_s=0.0,
         started_streams=rng.choice((StartedStreams.REPLAY, StartedStreams.REPLAY, StartedStreams.FINISH)),
         unreplayable_streams=rng.choice(tuple(UnreplayableStreams)),
         preempt_finish_bound_s=rng.choice((1.0, 60.0)),

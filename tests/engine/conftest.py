@@ -31,7 +31,9 @@ from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
 SETTINGS = Settings(
-    scheduling=SchedulingSettings(active_hours=Window(start_minute=0, end_minute=0), preempt_min_remaining_s=0),
+    scheduling=SchedulingSettings(
+        active_hours=Window(start_minute=0, end_minute=0), preempt_min_remaining_s=0, preempt_restart_bound_s=0.0
+    ),
     rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),
     gpu=GpuSettings(home_model=MODEL),
     server=ServerSettings(shutdown_grace_s=0),

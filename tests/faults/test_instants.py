@@ -23,7 +23,7 @@ TO_1970_S = -1_767_571_200.0
 STEP_S = 0.25
 SCENARIO_S = 12.0
 MODELS = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
-SETTINGS = {"scheduling": {"preempt_min_remaining_s": 0.0}}
+SETTINGS = {"scheduling": {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}}
 
 
 def undisturbed(house: House) -> None:
@@ -82,7 +82,9 @@ def test_looking_at_everything_at_any_instant_changes_nothing():
         assert told_of(step * STEP_S, look) == expected, step * STEP_S
 
 
-FIRST_MINUTE = settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=1), "preempt_min_remaining_s": 0.0})
+FIRST_MINUTE = settings_with(
+    scheduling={"active_hours": Window(start_minute=0, end_minute=1), "preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}
+)
 
 
 @pytest.mark.parametrize(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])

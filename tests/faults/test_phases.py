@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ollama": {"first_byte_timeout_s": 3.0, "idle_timeout_s": 3.0},
     "backend": {"wait_when_down_s": 60.0},
     "gpu": {"swap_timeout_s": 8.0},
-    "scheduling": {"preempt_min_remaining_s": 0.0},
+    "scheduling": {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0},
 }
 Fault = Callable[[House], object]
 

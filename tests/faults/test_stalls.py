@@ -18,7 +18,7 @@ TIMEOUT_S = 2.0
 IMPATIENT = settings_with(
     ollama={"first_byte_timeout_s": TIMEOUT_S, "idle_timeout_s": TIMEOUT_S},
     server={"write_deadline_s": TIMEOUT_S},
-    scheduling={"preempt_min_remaining_s": 0.0},
+    scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0},
 )
 
 

@@ -142,7 +142,7 @@ WRONG_BODIES: tuple[bytes, ...] = (
     b'{"model": "missing:1b", "messages": [], "prompt": "x", "input": "x", "max_tokens": 1}',
     b'{"model": "no such name!", "messages": [], "prompt": "x", "input": "x", "max_tokens": 1}',
     b'{"model": "embedder", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "max_tokens": 1}',
-    b'{"model": "house:8b", "seed": 1, "temperature": 0, "prompt": "\xff", "messages": [{"role": "user", "content": "\xff"}], "options": {"num_predict": 3, "seed": 1}}',
+    b'{"model": "house:8b", "prompt": "\xff", "messages": [{"role": "user", "content": "\xff"}], "options": {"num_predict": 3, "seed": 1}}',
 )
 FORM = """--BOUND\r
 Content-Disposition: form-data; name="purpose"\r

@@ -57,7 +57,7 @@ def test_fifo_counts_both_swaps():
 
 
 def test_urgent_work_is_expected_first_and_what_it_interrupts_after_it():
-    house = taught(scheduling=SchedulingSettings(preempt_min_remaining_s=0.0))
+    house = taught(scheduling=SchedulingSettings(preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0))
     running, waiting = house.arrive("a"), house.arrive("a")
     urgent = house.internal("a")
     assert house.stopping == {running}
@@ -65,7 +65,7 @@ def test_urgent_work_is_expected_first_and_what_it_interrupts_after_it():
 
 
 def test_outside_active_hours_urgent_work_is_expected_after_what_runs():
-    house = taught(scheduling=SchedulingSettings(preempt_min_remaining_s=0.0))
+    house = taught(scheduling=SchedulingSettings(preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0))
     house.arrive("a")
     house.tell(inputs.ModeChanged(active=False))
     urgent = house.internal("a")

@@ -10,10 +10,12 @@ from hearth.scheduling.waiting import Place
 from hearth.types import Band, Priority, Sequence, Usage
 from tests.support.shell import Shell, house_settings
 
+AT_ONCE = SchedulingSettings(preempt_restart_bound_s=0.0)
 
-def busy(*, parallel: int = 1) -> Shell:
+
+def busy(*, parallel: int = 1, scheduling: SchedulingSettings | None = None) -> Shell:
     """One external item runs on a."""
-    house = Shell(house_settings(parallel=parallel), resident=("a",))
+    house = Shell(house_settings(parallel=parallel, scheduling=scheduling), resident=("a",))
     house.arrive("a")
     return house
 
@@ -220,7 +222,7 @@ def test_a_free_slot_is_used_before_anybody_is_stopped():
 
 
 def test_internal_work_for_another_model_stops_everything_that_keeps_it_out():
-    house = busy(parallel=2)
+    house = busy(parallel=2, scheduling=AT_ONCE)
     house.arrive("a")
     house.internal("b")
     assert sorted(house.said) == ["preempt 1", "preempt 2"]
@@ -229,7 +231,7 @@ def test_internal_work_for_another_model_stops_everything_that_keeps_it_out():
 
 
 def test_nothing_is_stopped_for_another_model_where_one_item_has_to_finish_anyway():
-    house = stream(parallel=2)
+    house = stream(AT_ONCE, parallel=2)
     house.arrive("a")
     house.internal("b")
     assert house.said == ["hold 1"]
@@ -354,7 +356,7 @@ def test_an_item_that_is_nearly_done_is_not_stopped():
 
 
 def test_what_is_left_of_an_item_is_reckoned_from_when_it_was_sent():
-    house = Shell(resident=("a",))
+    house = Shell(house_settings(scheduling=AT_ONCE), resident=("a",))
     house.arrive("a", max_tokens=40)
     house.at(5.0).started(1)
     house.at(5.5).internal("a")
@@ -364,7 +366,7 @@ def test_what_is_left_of_an_item_is_reckoned_from_when_it_was_sent():
 
 
 def test_an_item_that_should_have_ended_long_ago_loses_that_protection_at_its_expected_end():
-    house = Shell(resident=("a",))
+    house = Shell(house_settings(scheduling=AT_ONCE), resident=("a",))
     house.arrive("a", max_tokens=40)
     house.internal("a")
     house.at(0.99)
@@ -374,7 +376,7 @@ def test_an_item_that_should_have_ended_long_ago_loses_that_protection_at_its_ex
 
 
 def test_a_timer_that_runs_a_hair_early_is_armed_again_and_nothing_is_lost():
-    house = Shell(resident=("a",))
+    house = Shell(house_settings(scheduling=AT_ONCE), resident=("a",))
     house.arrive("a", max_tokens=40)
     house.internal("a")
     assert house.fire(early_s=1e-9) == []
@@ -453,3 +455,52 @@ def test_urgent_work_of_one_model_and_urgent_work_of_any_model_stop_two_items():
     house.internal("a")
     house.internal(None)
     assert house.stopping == {1, 2}
+
+
+def restarting(priority: Priority, *, after_s: float, model: str = "a", bound_s: float = 2.0) -> Shell:
+    """A whole answer that is expected to take 5 s runs on a, and internal work comes after `after_s`."""
+    house = Shell(
+        house_settings(scheduling=SchedulingSettings(preempt_restart_bound_s=bound_s, preempt_min_remaining_s=0.0)), resident=("a",)
+    )
+    house.arrive("a")
+    house.at(after_s).internal(model, priority)
+    return house
+
+
+@pytest.mark.parametrize(
+    ("priority", "pays_s", "not_s"), [(Priority.CRITICAL, 3.7, 3.8), (Priority.NORMAL, 2.4, 2.6), (Priority.BACKGROUND, 1.2, 1.3)]
+)
+def test_an_answer_that_would_start_over_is_stopped_at_once_only_if_more_is_won_than_lost(priority, pays_s, not_s):
+    assert restarting(priority, after_s=pays_s).said == ["preempt 1"]
+    assert restarting(priority, after_s=not_s).said == []
+
+
+@pytest.mark.parametrize("after_s", [2.6, 4.9, 40.0])
+@pytest.mark.parametrize("priority", list(Priority))
+@pytest.mark.parametrize("model", ["a", "b"])
+def test_internal_work_waits_for_an_answer_that_would_start_over_no_longer_than_the_bound(priority, after_s, model):
+    house = restarting(priority, after_s=after_s, model=model)
+    house.at(after_s + 1.99)
+    waited = not house.stopping
+    house.at(after_s + 2.0)
+    assert house.stopping == {1}
+    assert waited or priority is Priority.CRITICAL
+
+
+def test_with_a_bound_of_zero_an_answer_is_stopped_whatever_it_loses():
+    assert restarting(Priority.BACKGROUND, after_s=40.0, bound_s=0.0).said == ["preempt 1"]
+
+
+def test_the_way_back_counts_as_lost_unless_somebody_else_brings_the_model_back():
+    for others, said in ((0, []), (1, ["preempt 1"])):
+        house = Shell(house_settings(scheduling=SchedulingSettings(preempt_restart_bound_s=2.0)), resident=("a",))
+        for _ in range(1 + others):
+            house.arrive("a")
+        house.internal("b")
+        assert house.said == said
+
+
+def test_a_stream_that_can_be_continued_is_stopped_at_once_however_much_it_has_said():
+    house = stream(resumable=True)
+    house.at(100.0).internal("a")
+    assert house.said == ["preempt 1"]

@@ -406,7 +406,7 @@ async def flood(house: House) -> tuple[int, int]:
 
 @in_virtual_time
 async def test_ten_times_too_much_external_work_changes_nothing_for_the_house():
-    prompt = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+    prompt = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
     async with House("a", resident=("a",), settings=prompt) as house:
         alone = await latencies(house)
     async with House("a", resident=("a",), settings=prompt) as house:

@@ -99,7 +99,7 @@ def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
             "rate_limit_alert_threshold": 1,
         },
         "rate_limits": {"default": {"requests_per_minute": 30}},
-        "scheduling": {"active_hours": "00:00-00:00", "preempt_min_remaining_s": 0},
+        "scheduling": {"active_hours": "00:00-00:00", "preempt_min_remaining_s": 0, "preempt_restart_bound_s": 0.0},
         "cloud": {
             "api_key": "${CANARY_CLAUDE}",
             "base_url": claude_url,

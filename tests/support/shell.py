@@ -193,7 +193,7 @@ class Shell:
             arrived_at=self.now,
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
-            ways=(Way.REPLAY,) if resumable else (),
+            ways=(Way.CONTINUE,) if resumable else (),
             kind=kind,
             task_type=task_type,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,

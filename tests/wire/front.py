@@ -58,7 +58,10 @@ def front_settings(**sections: dict[str, Any]) -> Settings:
     """Settings under which nothing is refused, added, or restored; `server={...}` changes keys of a section."""
     base = Settings(
         scheduling=SchedulingSettings(
-            active_hours=Window(start_minute=0, end_minute=0), started_streams=StartedStreams.FINISH, preempt_min_remaining_s=0
+            active_hours=Window(start_minute=0, end_minute=0),
+            started_streams=StartedStreams.FINISH,
+            preempt_min_remaining_s=0,
+            preempt_restart_bound_s=0.0,
         ),
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1_000_000, requests_per_hour=1_000_000)),
         gpu=GpuSettings(home_model=""),

@@ -229,7 +229,9 @@ def _open_files() -> int:
 
 
 ROUNDS, ENOUGH = 700, 1250
-PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0}, queue={"max_interrupt_count": 1_000_000})
+PROMPT = settings_with(
+    scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}, queue={"max_interrupt_count": 1_000_000}
+)
 """Nothing is too near its end, or too often interrupted, to be interrupted."""
 
 

@@ -276,7 +276,7 @@ async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: A
 @in_virtual_time
 async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, waits: bool):
     says = Model()
-    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
     house = House(
         "a", resident=("a",), settings=settings, service=lambda call: says(call) if b"true" in call.body else Service(service_s=400.0)
     )

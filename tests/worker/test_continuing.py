@@ -27,7 +27,7 @@ from tests.worker.house import House, body_of, settings_with, settle
 
 WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight", " nine", " ten")
 TEXT = "".join(WORDS)
-AT_ONCE = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+AT_ONCE = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
 ASSISTANT = "<assistant>"
 ONLY = (Way.CONTINUE,)
 A_WORD_S = 1.0
@@ -292,7 +292,7 @@ async def test_a_replay_that_reproduces_is_not_continued():
 @in_virtual_time
 async def test_a_model_that_often_replays_something_else_is_not_replayed_any_more():
     model = Model(replays=(" one", " elephants"))
-    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_finish_bound_s": 60.0})
+    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, "preempt_finish_bound_s": 60.0})
     async with house_of(model, settings=settings) as house:
         for _ in range(4):
             model.asked, began_at = 0, house.now

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 ROUNDS = 250
 SEEDS = (1, 2, 3, 4)
-PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
 """Estimates, which learn from round to round, keep nothing from being stopped."""
 
 

@@ -23,7 +23,7 @@ from tests.worker.house import House, body_of, new_item, read_into, settings_wit
 
 WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight", " nine", " ten")
 TEXT = "".join(WORDS)
-AT_ONCE = settings_with(scheduling={"preempt_min_remaining_s": 0.0})
+AT_ONCE = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
 
 
 class Voice:
@@ -201,7 +201,7 @@ async def test_no_replay_is_tried_on_a_model_that_is_loaded_in_another_way():
 
 @in_virtual_time
 async def test_a_stream_longer_than_what_is_kept_finishes_first():
-    settings = settings_with(scheduling={"replay_limit_mib": 0.0001, "preempt_min_remaining_s": 0.0})
+    settings = settings_with(scheduling={"replay_limit_mib": 0.0001, "preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
     async with House("a", resident=("a",), service=Voice(WORDS), settings=settings) as house:
         listening = asyncio.ensure_future(heard(streaming(house)))
         await sleep_until(4.0)
@@ -271,7 +271,7 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
 
 @in_virtual_time
 async def test_a_replay_that_keeps_coming_is_not_called_silent():
-    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0}, ollama={"idle_timeout_s": 3.0})
+    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}, ollama={"idle_timeout_s": 3.0})
     async with House("a", resident=("a",), settings=settings, service=Voice(WORDS)) as house:
         listening = asyncio.ensure_future(heard(streaming(house)))
         await interrupted(house)
@@ -282,7 +282,7 @@ async def test_a_replay_that_keeps_coming_is_not_called_silent():
 @in_virtual_time
 async def test_a_replay_waits_for_a_reader_who_stands_still_no_longer_than_any_stream():
     server = {"write_buffer_mib": 0.0001, "write_deadline_s": 2.0}
-    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0}, server=server)
+    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}, server=server)
     async with House("a", resident=("a",), settings=settings, service=Voice(WORDS)) as house:
         ticket = streaming(house)
         listening = asyncio.ensure_future(heard(ticket))

@@ -35,6 +35,7 @@ def demo_config(pace: float) -> GatewayConfig:
             active_hours=Window(start_minute=0, end_minute=0),
             max_swap_wait_s=12.0 * pace,
             preempt_min_remaining_s=0.2 * pace,
+            preempt_restart_bound_s=1.0 * pace,
         ),
         priority_map={"parse_task": Priority.CRITICAL},
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),

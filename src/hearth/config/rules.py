@@ -87,6 +87,7 @@ RANGES: Mapping[tuple[type, str], Range] = MappingProxyType(
         (SchedulingSettings, "residency_factor"): Range(at_least=0, at_most=1000),
         (SchedulingSettings, "preempt_min_remaining_s"): _DURATION,
         (SchedulingSettings, "preempt_finish_bound_s"): _DURATION,
+        (SchedulingSettings, "preempt_restart_bound_s"): _DURATION,
         (SchedulingSettings, "replay_limit_mib"): Range(at_least=0, at_most=1024),
         (CostAwareSettings, "coalesce_window_s"): _DURATION,
         (CostAwareSettings, "amortization_factor"): Range(at_least=0, at_most=1000),

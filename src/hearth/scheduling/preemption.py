@@ -1,23 +1,30 @@
 """Who must yield so that the house's own work can run.
 
-External work yields to internal work, and nothing else yields to anything: equal or lower rank never interrupts. Only within active
-hours. Never what has been interrupted often enough to be protected, never what is estimated to end within `preempt_min_remaining_s` (an
-estimate that turns out wrong loses that protection when its time is up).
-
-A stream whose caller has seen bytes yields only if it can be resumed: continued, or replayed. Otherwise it finishes first, but no internal
-item waits longer than `preempt_finish_bound_s` for that (not at all with `unreplayable_streams: error`): then the stream is cut.
+1. External work yields to internal work, and nothing else yields to anything: equal or lower rank never interrupts. Only within active
+   hours.
+2. Never what has been interrupted often enough to be protected, never what is estimated to end within `preempt_min_remaining_s` (an
+   estimate that turns out wrong loses that protection when its time is up).
+3. A stream whose caller has seen bytes yields only if it can be resumed: continued, or replayed. Otherwise it finishes first, but no
+   internal item waits longer than `preempt_finish_bound_s` for that (not at all with `unreplayable_streams: error`): then it is cut.
+4. An answer that would have to start over yields at once if that pays (`_pays`): if what is lost is no more than what the internal item
+   is spared, weighed by its band. Otherwise it finishes first, but no internal item waits longer than `preempt_restart_bound_s` for that.
+   What does not pay at first never does later: the loss grows and the gain shrinks. So only the bound needs a timer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from hearth.config.settings import StartedStreams, UnreplayableStreams
 from hearth.scheduling.actions import Action, Cut, Hold, Preempt
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
-from hearth.types import Band
+from hearth.types import Band, Way
+
+WEIGHTS: Mapping[Band, float] = MappingProxyType({Band.CRITICAL: 3.0, Band.NORMAL: 1.0, Band.BACKGROUND: 1 / 3})
+"""How many seconds of others a second of an internal item is worth, by the band it waits in."""
 
 
 def interruptible(state: State, entry: Entry) -> bool:
@@ -68,7 +75,7 @@ def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) 
 
 def _holds(state: State, staying: Iterable[Entry]) -> list[Action]:
     """Of what keeps more urgent work waiting, the streams that would have to yield if they could go on; each once."""
-    held = [entry for entry in staying if not entry.held and _may_yield(state, entry)]
+    held = [entry for entry in staying if not entry.held and _may_yield(state, entry) and not interruptible(state, entry)]
     for entry in held:
         entry.held = True
     return [Hold(sequence=entry.item.sequence) for entry in held]
@@ -80,16 +87,31 @@ def _may_yield(state: State, entry: Entry) -> bool:
 
 def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
     """Does this running entry have to go for this waiter now? Asks to be woken when it will."""
-    if interruptible(state, entry):
-        return True
     if not _may_yield(state, entry):
         return False
     scheduling = state.settings.scheduling
-    at_once = scheduling.unreplayable_streams is UnreplayableStreams.ERROR and scheduling.started_streams is not StartedStreams.FINISH
-    until = waiter.item.arrived_at + (0.0 if at_once else scheduling.preempt_finish_bound_s)
+    if interruptible(state, entry):
+        bound_s = 0.0 if _pays(state, entry, waiter, now) else scheduling.preempt_restart_bound_s
+    else:
+        at_once = scheduling.unreplayable_streams is UnreplayableStreams.ERROR and scheduling.started_streams is not StartedStreams.FINISH
+        bound_s = 0.0 if at_once else scheduling.preempt_finish_bound_s
+    until = waiter.item.arrived_at + bound_s
     if now < until:
         state.wake_at(until)
     return now >= until
+
+
+def _pays(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
+    """Is what stopping this entry loses no more than what the waiter is spared? A stream that is continued loses next to nothing.
+
+    Lost is what was done so far and, where nobody else brings the model back, the swap back to it.
+    """
+    if Way.CONTINUE in entry.item.ways and resumable(state, entry):
+        return True
+    lost_s, model, wanted = now - entry.dispatched_at, entry.model or "", waiter.item.model
+    if wanted not in {None, model} and not state.waiting.wants(model):
+        lost_s += state.estimates.swap_s(wanted or "", model)
+    return lost_s <= WEIGHTS[waiter.band] * (entry.expected_end_at - now)
 
 
 def _leaving(state: State, entry: Entry, now: float) -> bool:

@@ -142,6 +142,8 @@ class SchedulingSettings:
     """A started stream that cannot be resumed: `finish` first, or end it with a retryable `error`. hot"""
     preempt_finish_bound_s: float = 60.0
     """Seconds an internal item waits for a stream that is left to finish; then the stream ends with a retryable error. hot"""
+    preempt_restart_bound_s: float = 10.0
+    """Seconds an internal item waits for an answer that would start over, where stopping it loses more than it gains; 0 is never. hot"""
     replay_limit_mib: float = 1.0
     """MiB of a stream that are kept to go on from or to compare with; a longer one cannot be resumed. hot"""
     aging: AgingSettings = AgingSettings()

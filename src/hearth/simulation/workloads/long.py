@@ -17,6 +17,7 @@ from hearth.config.settings import ModelSettings
 from hearth.simulation.workloads import mixes
 from hearth.simulation.workloads.jobs import Job, SwapCosts, Workload
 from hearth.simulation.workloads.mixes import EQUAL, FOUR, THREE, TWO, Kind
+from hearth.types import Lane
 
 REQUESTS = 3000
 SIGMA = 1.2
@@ -72,6 +73,34 @@ def two_of_three(*, load: float = 0.3, seed: int = 41) -> Workload:
     )
     house = steady(kinds, load, seed=seed)
     return replace(house, models={kind.name: ModelSettings(vram_gb=12.0, parallel=1) for kind in kinds})
+
+
+def household(*, directly: bool, pause_s: float = 0.0, calls: int = 60, seed: int = 51) -> Workload:
+    """Four chat and four coder callers on two models, each with its next request `pause_s` after an answer, and one assistant.
+
+    Directly, nobody is the house's own. The assistant has shorter answers and a pause of 4 s; nobody is streamed to.
+    """
+    rng, jobs = Random(seed), list[Job]()  # noqa: S311 - made-up work, no secret
+    callers = [(f"{model}-{number}", model, calls, 1.2, pause_s) for model in ("chat", "coder") for number in range(4)]
+    for caller, model, count, mean_s, pause in (*callers, ("assistant", "chat", 4 * calls, 0.6, 4.0)):
+        lane = Lane.INTERNAL if caller == "assistant" and not directly else Lane.EXTERNAL
+        before: int | None = None
+        for _ in range(count):
+            service_s = 0.05 + rng.expovariate(1 / mean_s)
+            think_s = rng.expovariate(1 / pause) if pause and before is not None else 0.0
+            job = Job(
+                id=len(jobs),
+                model=model,
+                after=before,
+                think_s=think_s,
+                lane=lane,
+                caller=caller,
+                service_s=service_s,
+                first_byte_s=service_s,
+            )
+            jobs.append(job)
+            before = job.id
+    return _one_at_a_time(jobs, {"chat": 0.3, "coder": 0.3})
 
 
 def _heavy_tailed(workload: Workload, kinds: tuple[Kind, ...], seed: int) -> Workload:
