@@ -387,7 +387,7 @@ async def test_who_was_accepted_is_asked_for_again_whatever_the_door_says_meanwh
 @in_virtual_time
 async def test_an_interrupted_call_is_made_again_and_each_member_says_so():
     async with EmbeddingHouse() as house:
-        house.reload(queue={"max_interrupt_count": 1}, embeddings={"max_inputs": 2})
+        house.reload(queue={"max_interrupt_count": 1}, embeddings={"max_inputs": 2}, scheduling={"preempt_restart_bound_s": 0.0})
         house.ask("a")
         tickets = {text: house.ask(text) for text in "bc"}
         await sleep_until(1.5 * SERVICE_S)

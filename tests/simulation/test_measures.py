@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.config.settings import PolicyName, SchedulerSettings
+from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.simulation.engine import Run, simulate
 from hearth.simulation.estimating import EstimateError
 from hearth.simulation.measures import as_json, findings, summary
@@ -80,7 +80,8 @@ BOTH_LANES = """\
 
 def both_lanes() -> Run:
     house = parse_trace(BOTH_LANES, source="t")
-    return simulate(house, house.settings(SchedulerSettings(), PolicyName.AFFINITY))
+    settings = SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=0.0))
+    return simulate(house, house.settings(settings, PolicyName.AFFINITY))
 
 
 def test_lanes_are_told_apart_and_interruptions_counted():

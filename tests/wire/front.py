@@ -33,7 +33,9 @@ from tests.emulator.conftest import toys
 from tests.worker.house import Recorder
 
 ADMIN_KEY = b"hearth_owner"
-ADDED_HEADERS = frozenset({b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-hearth-rewrote"})
+ADDED_HEADERS = frozenset(
+    {b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough", b"x-hearth-rewrote"}
+)
 """All that Hearth adds to an answer of the model server."""
 
 _VARYING = re.compile(rb"^(date|content-length): .*", re.IGNORECASE)

@@ -15,7 +15,9 @@ from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle,
 
 MORNING_S = 6 * 3600.0
 """The loop starts at midnight UTC."""
-BY_DAY = settings_with(scheduling={"active_hours": Window(start_minute=6 * 60, end_minute=22 * 60)})
+AT_ONCE = {"preempt_restart_bound_s": 0.0}
+"""Whatever is lost by it: the price of starting over has tests of its own (tests/scheduling/test_preemption.py)."""
+BY_DAY = settings_with(scheduling={"active_hours": Window(start_minute=6 * 60, end_minute=22 * 60), **AT_ONCE})
 FIFTY_MS = 0.05
 
 
@@ -50,7 +52,7 @@ async def test_a_stream_whose_caller_has_seen_bytes_finishes_first():
 
 @in_virtual_time
 async def test_internal_work_for_another_model_stops_external_work_too():
-    async with House("a", "b", resident=("a",)) as house:
+    async with House("a", "b", resident=("a",), settings=settings_with(scheduling=AT_ONCE)) as house:
         external = house.submit("a", service_s=2.0)
         await sleep_until(0.5)
         await body_of(house.internal("b"))
@@ -83,7 +85,7 @@ async def test_two_internal_arrivals_in_one_tick_stop_one_call_once():
 
 @in_virtual_time
 async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_owner_is_told_once():
-    settings = settings_with(queue={"max_interrupt_count": 2})
+    settings = settings_with(queue={"max_interrupt_count": 2}, scheduling=AT_ONCE)
     async with House("a", resident=("a",), settings=settings) as house:
         external = house.submit("a", service_s=10.0)
         for _ in range(3):
