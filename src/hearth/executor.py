@@ -369,8 +369,10 @@ class Executor:
 
     def _can_resume(self, work: Work) -> bool:
         ways = self._ways(work) if work.resumable else ()
-        if Way.REPLAY in ways or not ways:
-            return bool(ways)
+        if not ways:
+            return False
+        if Way.REPLAY in ways and work.resumed is not Way.CONTINUE:  # no run of the whole says again what was drawn in two
+            return True
         try:
             work.rest = self._continuation(work)
         except StreamDiverged:

@@ -287,7 +287,9 @@ def chat_rest(rest: str, calls: Sequence[str], cut: Run, done: str = "stop") -> 
     said: list[dict[str, Any]] = [{"content": piece} for piece in cut.cut(rest)]
     for number, call in enumerate(calls):
         name, arguments = json.loads(call)
-        said.append({"content": "", "tool_calls": [{"id": f"call_{number}", "function": {"name": name, "arguments": arguments}}]})
+        said.append(
+            {"content": "", "tool_calls": [{"id": f"call_{number}", "function": {"index": number, "name": name, "arguments": arguments}}]}
+        )
     lines = [{**head, "message": {"role": "assistant", **one}, "done": False} for one in said]
     counts = {"total_duration": 5, "prompt_eval_count": 30, "eval_count": len(said), "eval_duration": 3}
     last = {**head, "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": done, **counts}

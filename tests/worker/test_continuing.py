@@ -199,6 +199,19 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
 
 
 @in_virtual_time
+async def test_a_call_that_begins_after_the_text_was_continued_finishes_first_since_no_replay_would_say_it_again():
+    model = Model(replays=(" another", " text"), calls=(CALL,))
+    async with house_of(model) as house:
+        listening = asyncio.ensure_future(heard(streaming(house, "/api/chat", (Way.CONTINUE, Way.REPLAY), **offering("/api/chat"))))
+        await interrupt(house, 7.5)
+        await interrupt(house, 13.0)  # between the call and the end
+        said, error = await listening
+        assert error is None
+        assert told("/api/chat", said).answer.parts == model.answer.parts
+        assert len(house.events.of(ItemInterrupted)) == 1
+
+
+@in_virtual_time
 async def test_where_a_template_closes_an_answer_that_was_begun_a_stream_with_tools_on_offer_finishes_first():
     def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
         turns = [*body["messages"], {"role": "user", "content": ""}]
