@@ -18,11 +18,13 @@ settings.load_profile("hearth")
 """With every change the same examples: a build fails for what was changed. New ones are looked for by `make reliability`."""
 
 HERE = Path(__file__).parent
-ON_BOTH_LOOPS = ("api", "backends", "security", "wire")
-"""What touches sockets is tried on Python's own event loop and on the one that `hearth serve` runs on."""
+AS_SERVED = ("api", "backends", "security", "wire")
+"""What touches sockets is tried on the event loop that `hearth serve` runs on, in `make reliability` on Python's own, too. All else is
+tried on Python's own, servers of whole gateways among it (batches, cloud, dashboard, jobs).
+"""
 DIES_IN_TRAFFIC = "soak"
-"""Its model server closes while callers connect. Python 3.11's own loop forgets a connection that it accepts in the very turn in which the
-server is closed (cpython issue 109564): nobody ever closes it. uvloop accepts and hands over in one step.
+"""On the served loop only. Its model server closes while callers connect. Python 3.11's own loop forgets a connection that it accepts in
+the very turn in which the server is closed (cpython issue 109564): nobody ever closes it. uvloop accepts and hands over in one step.
 """
 
 LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
@@ -31,9 +33,11 @@ LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 def pytest_asyncio_loop_factories(item: pytest.Item) -> LoopFactories:
     """As pytest-asyncio says."""
     folder = item.path.relative_to(HERE).parts[0]
-    python: LoopFactories = {} if folder == DIES_IN_TRAFFIC else {"asyncio": asyncio.new_event_loop}
-    served: LoopFactories = {"uvloop": uvloop.new_event_loop} if folder in (*ON_BOTH_LOOPS, DIES_IN_TRAFFIC) else {}
-    return {**python, **served}
+    served: LoopFactories = {"uvloop": uvloop.new_event_loop}
+    python: LoopFactories = {"asyncio": asyncio.new_event_loop}
+    if folder == DIES_IN_TRAFFIC or (folder in AS_SERVED and EXAMPLES == 1):
+        return served
+    return {**python, **served} if folder in AS_SERVED else python
 
 
 def pytest_collection_finish() -> None:
