@@ -28,6 +28,7 @@ from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input
 from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind, value
 from hearth.work import Work, call_on
 
+T = TypeVar("T")
 _Sent: TypeAlias = "tuple[BackendCall, Opening]"
 _PassOn: TypeAlias = "Callable[[Work, Exchange, Route, Pace], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
@@ -52,9 +53,6 @@ class _Times:
 
     quiet_s: float
     whole_s: float
-
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -304,7 +302,7 @@ class Executor:
             await self._ask_rest(work, rest, rest.ask(prefix, from_before=False), times)
 
     async def _ask_rest(self, work: Work, rest: Continuation, call: BackendCall, times: _Times) -> None:
-        rendering = rest.goes_on(call)
+        rendering = rest.rendering_of(call)
         if rendering is not None and not rest.is_read_as(await _in_time(self._rendered(rendering), times)):
             raise StreamDiverged("the model's template does not go on with an answer that was begun")
 

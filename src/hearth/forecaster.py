@@ -63,9 +63,9 @@ class Forecaster:
         reading.since += 1
         return max(0.0, reading.wait_s - (now - reading.at)) + reading.pace_s * reading.since
 
-    def is_rough(self, item: QueueItem) -> bool:
-        """Is the wait of an item that is just being accepted no more than a guess?"""
-        return is_rough(self._state, item.model)
+    def is_rough(self, item: QueueItem, wait_s: float | None) -> bool:
+        """Is this wait of an item that is just being accepted no more than a guess?"""
+        return bool(wait_s) and is_rough(self._state, item.model)
 
     def starts(self, now: float) -> Mapping[Sequence, float]:
         """Expected seconds until the start of each waiting item; up to `FRESH_S` old."""

@@ -148,7 +148,7 @@ class LLMQueueWorker:
         behind = [] if place is None else state.waiting.behind(item)
         position = state.waiting.ahead_of(band) - len(behind) + arriving
         wait_s = self._forecaster.wait_s(item, arriving, now, behind)
-        is_rough = bool(wait_s) and self._forecaster.is_rough(item)
+        is_rough = self._forecaster.is_rough(item, wait_s)
         self._register.add(work)
         self._arriving.add(band)
         self._chronicle.queued(work, position, now)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hearth.dialects.continuing import NO_TIME, Continuation, Spent, lead_in, rendered_in
 from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.replay_seed import seeded
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall
 from tests.dialects.replay_play import chunked, expected, sent_of
@@ -319,6 +320,19 @@ def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_w
             parts = [rest.feed(chunk) for chunk in chunked(chat_rest(text[len(known) :], calls, Run(rng=rng)), rng)]
             seen = whole[:cut] + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
             assert told(path, seen).answer == expected(path, answer), (number, cut)
+
+
+@pytest.mark.parametrize("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
+def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments: bytes) -> None:
+    call: JsonObject = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
+    fields: JsonObject = {
+        "model": "m",
+        "stream": True,
+        "tools": [TOOL],
+        "messages": [{"role": "assistant", "content": "", "tool_calls": [call]}],
+    }
+    body = encode(fields).replace(b"HERE", arguments)
+    assert not seeded(route_of("/v1/chat/completions"), body, 1).continuable
 
 
 def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows() -> None:

@@ -123,7 +123,7 @@ class Accumulator:
         member = self._member(new, one, now)
         item, position = member.work.item, self._state.waiting.ahead_of(member.work.item.band)
         wait_s = self._forecaster.wait_s(item, 0, now)
-        is_rough = bool(wait_s) and self._forecaster.is_rough(item)
+        is_rough = self._forecaster.is_rough(item, wait_s)
         self._sit(member, group.held)
         self._roll.enter(member, position)
         if len(group.held.members) >= settings.max_inputs:

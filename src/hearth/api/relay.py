@@ -1,9 +1,8 @@
 """From a submitted request to its last byte: stream the reply, and free the model the moment the caller leaves.
 
 One task per request watches for the caller's departure, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
-per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller who has
-heard nothing for a while is sent a sign of life in its dialect; from the first one on, errors can only be told inside the stream. Called by
-`api.inference`.
+per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller who has heard nothing for a while is sent a sign
+of life in its dialect; from the first one on, errors can only be told inside the stream. Called by `api.inference`.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class Continuation:
         """Calls may follow the text, so that only `/api/chat` can be asked for the rest."""
         return self._native.chat is not None
 
-    def goes_on(self, ask: BackendCall) -> BackendCall | None:
+    def rendering_of(self, ask: BackendCall) -> BackendCall | None:
         """Where tools are on offer: asks how the model server reads what `ask` asks, which has to be `is_read_as` it."""
         if self._native.chat is None:
             return None

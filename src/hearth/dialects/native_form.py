@@ -117,7 +117,7 @@ def _call(identity: JsonValue, function: JsonObject) -> JsonObject | None:
     if isinstance(arguments, str):
         try:
             arguments = decode(arguments.encode()) if arguments else {}
-        except GoJsonError:
+        except (GoJsonError, UnicodeEncodeError):  # half a character, which Go reads as another one
             return None
     if not isinstance(arguments, dict):
         return None
