@@ -137,7 +137,7 @@ async def test_it_says_its_version(bench: Bench) -> None:
 
 
 async def test_it_lists_what_is_installed(bench: Bench) -> None:
-    assert [(model.name, model.digest) for model in await bench.control.installed()] == [("a", "digest of a"), ("emb", "digest of emb")]
+    assert [(model.name, model.digest) for model in await bench.control.installed()] == [("a", "digest-0-of-a"), ("emb", "digest-0-of-emb")]
 
 
 async def test_nothing_is_resident_at_first(bench: Bench) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hearth.dialects.replay_seed import Seeded, can_seed, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.types import Way
 
 NATIVE = ["/api/chat", "/api/generate"]
 OPENAI = ["/v1/chat/completions", "/v1/completions"]
@@ -118,3 +119,26 @@ def test_no_other_field_and_no_order_changes(fields: dict[str, object], indent: 
     nested = json.dumps({"options": fields, **fields}, indent=indent).encode()
     options = json.loads(seeding("/api/chat", nested).body)["options"]
     assert list(options.items()) == [("seed", 4711), *fields.items()]
+
+
+REPLAY, CONTINUE = Way.REPLAY, Way.CONTINUE
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "only_replay", "continue_diverged", "ways"),
+    [
+        ("/api/chat", {}, False, True, (CONTINUE, REPLAY)),
+        ("/api/chat", {}, True, True, (REPLAY,)),
+        ("/api/chat", {"seed": 3}, False, True, (REPLAY, CONTINUE)),
+        ("/api/chat", {"seed": 3}, False, False, (REPLAY,)),
+        ("/api/chat", {"temperature": 0}, False, True, (REPLAY, CONTINUE)),
+        ("/v1/messages", {}, False, False, (CONTINUE,)),
+        ("/v1/messages", {}, True, True, ()),
+    ],
+)
+def test_who_chose_a_repeatable_answer_is_replayed_first_and_continued_only_where_that_is_set(
+    path: str, options: dict[str, object], only_replay: bool, continue_diverged: bool, ways: tuple[Way, ...]
+) -> None:
+    """`scheduling.started_streams` and `scheduling.on_divergence`."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "options": options}
+    assert seeding(path, json.dumps(body).encode()).ways(only_replay=only_replay, continue_diverged=continue_diverged) == ways

@@ -111,11 +111,11 @@ def test_a_policy_is_deterministic() -> None:
     assert served(mixes.agents(), ADAPTIVE) == served(mixes.agents(), ADAPTIVE)
 
 
-def household_latencies_s(policy: PolicyName, *, directly: bool, pause_s: float, bound_s: float) -> tuple[float, float]:
+def household_latencies_s(policy: PolicyName, *, directly: bool, pause_s: float, load_s: float, bound_s: float) -> tuple[float, float]:
     """Mean seconds from arrival to end of the assistant's calls as long as the others are at it, and of all calls of the others."""
     assistant, others = list[float](), list[float]()
     for seed in range(51, 55):
-        workload = long.household(directly=directly, pause_s=pause_s, seed=seed)
+        workload = long.household(directly=directly, pause_s=pause_s, load_s=load_s, seed=seed)
         settings = workload.settings(SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=bound_s)), policy)
         ended = [
             (record, record.ended or 0.0) for record in simulate(workload, settings, Scheduler(settings), keep_decisions=False).records
@@ -126,12 +126,22 @@ def household_latencies_s(policy: PolicyName, *, directly: bool, pause_s: float,
     return fmean(assistant), fmean(others)
 
 
-@pytest.mark.parametrize(("pause_s", "assistant_ratio", "others_ratio"), [(0.0, 0.35, 1.05), (5.0, 0.35, 1.05), (15.0, 0.8, 1.1)])
-def test_a_household_pays_little_for_its_assistant(pause_s: float, assistant_ratio: float, others_ratio: float) -> None:
+@pytest.mark.parametrize(
+    ("load_s", "pause_s", "assistant_ratio", "others_ratio"),
+    [
+        (0.3, 0.0, 0.35, 1.05),
+        (2.0, 0.0, 0.35, 1.05),
+        (5.0, 0.0, 0.35, 1.05),
+        (0.3, 5.0, 0.35, 1.05),
+        (0.3, 15.0, 0.8, 1.1),
+        (5.0, 15.0, 0.5, 1.05),
+    ],
+)
+def test_a_household_pays_little_for_its_assistant(load_s: float, pause_s: float, assistant_ratio: float, others_ratio: float) -> None:
     """The numbers of docs/scheduling.md; directly, a model server serves in order of arrival."""
-    own_s, others_s = household_latencies_s(FIFO, directly=True, pause_s=pause_s, bound_s=0.0)
+    own_s, others_s = household_latencies_s(FIFO, directly=True, pause_s=pause_s, load_s=load_s, bound_s=0.0)
     own_now_s, others_now_s = household_latencies_s(
-        ADAPTIVE, directly=False, pause_s=pause_s, bound_s=SchedulingSettings().preempt_restart_bound_s
+        ADAPTIVE, directly=False, pause_s=pause_s, load_s=load_s, bound_s=SchedulingSettings().preempt_restart_bound_s
     )
     assert own_now_s <= assistant_ratio * own_s
     assert others_now_s <= others_ratio * others_s

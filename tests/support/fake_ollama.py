@@ -112,6 +112,8 @@ class FakeOllama:
         """Calls that only asked how a prompt is rendered."""
         self.render: Callable[[str, dict[str, Any], float], wire.Answer | None] = wire.rendering
         """What is answered to these; None: the server is too old, and says a word."""
+        self.pulled = 0
+        """How often all models were replaced by newer ones of the same names."""
         self.render_s = 0.0
         self.refuse_next = ""
         """A service that sets this has its call refused with 400 and this text."""
@@ -284,7 +286,7 @@ class FakeOllama:
         return self._listed()
 
     def _listed(self) -> tuple[InstalledModel, ...]:
-        return tuple(InstalledModel(name=name, digest=f"digest of {name}") for name in self.gpu.models if self._has(name))
+        return tuple(InstalledModel(name=name, digest=f"digest-{self.pulled}-of-{name}") for name in self.gpu.models if self._has(name))
 
     def _has(self, model: str) -> bool:
         return model in self.gpu.models and model not in self._deleted

@@ -351,6 +351,20 @@ async def test_a_template_that_was_changed_meanwhile_is_not_continued_with(ways:
         assert texts(said) == ("".join(WORDS[:3]) if ends else TEXT)
 
 
+@pytest.mark.parametrize("ways", [ONLY, (Way.CONTINUE, Way.REPLAY)])
+@in_virtual_time
+async def test_another_model_of_the_same_name_neither_continues_nor_replays(ways: tuple[Way, ...]):
+    async with house_of(Model()) as house:
+        listening = asyncio.ensure_future(heard(streaming(house, ways=ways)))
+        await sleep_until(3.5)
+        urgent = [house.submit("m", lane=Lane.INTERNAL) for _ in range(8)]  # until the model server was looked at again
+        house.ollama.pulled += 1
+        await body_of(urgent[-1])
+        said, error = await listening
+        assert isinstance(error, StreamDiverged)
+        assert texts(said) == "".join(WORDS[:3])
+
+
 @in_virtual_time
 async def test_a_text_that_the_context_has_no_room_for_is_replayed():
     class Full(Model):

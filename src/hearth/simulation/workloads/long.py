@@ -75,14 +75,14 @@ def two_of_three(*, load: float = 0.3, seed: int = 41) -> Workload:
     return replace(house, models={kind.name: ModelSettings(vram_gb=12.0, parallel=1) for kind in kinds})
 
 
-def household(*, directly: bool, pause_s: float = 0.0, calls: int = 60, seed: int = 51) -> Workload:
-    """Four chat and four coder callers on two models, each with its next request `pause_s` after an answer, and one assistant.
+def household(*, directly: bool, pause_s: float, load_s: float, seed: int) -> Workload:
+    """Four chat and four coder callers on two models, 60 requests each, the next one `pause_s` after an answer, and one assistant.
 
     Directly, nobody is the house's own. The assistant has shorter answers and a pause of 4 s; nobody is streamed to.
     """
     rng, jobs = Random(seed), list[Job]()  # noqa: S311 - made-up work, no secret
-    callers = [(f"{model}-{number}", model, calls, 1.2, pause_s) for model in ("chat", "coder") for number in range(4)]
-    for caller, model, count, mean_s, pause in (*callers, ("assistant", "chat", 4 * calls, 0.6, 4.0)):
+    callers = [(f"{model}-{number}", model, 60, 1.2, pause_s) for model in ("chat", "coder") for number in range(4)]
+    for caller, model, count, mean_s, pause in (*callers, ("assistant", "chat", 240, 0.6, 4.0)):
         lane = Lane.INTERNAL if caller == "assistant" and not directly else Lane.EXTERNAL
         before: int | None = None
         for _ in range(count):
@@ -100,7 +100,7 @@ def household(*, directly: bool, pause_s: float = 0.0, calls: int = 60, seed: in
             )
             jobs.append(job)
             before = job.id
-    return _one_at_a_time(jobs, {"chat": 0.3, "coder": 0.3})
+    return _one_at_a_time(jobs, {"chat": load_s, "coder": load_s})
 
 
 def _heavy_tailed(workload: Workload, kinds: tuple[Kind, ...], seed: int) -> Workload:
