@@ -11,6 +11,7 @@ _MASKS = (
     (re.compile(r"/tmp/[\w./-]+"), "<path>"),
     (re.compile(r"\b(file|chatcmpl|cmpl)-[0-9a-f]{24,}"), r"\1-<id>"),
     (re.compile(r"\b(req|job|batch_req|batch|file|resp|msg|call|toolu|fc|rs)_[0-9A-Za-z_]{6,}"), r"\1_<id>"),
+    (re.compile(r"\b(resp|msg|fc|rs|call)_\d+\b"), r"\1_<id>"),
     (re.compile(r"\bchatcmpl-\d+\b"), "chatcmpl-<id>"),
     (re.compile(r"\bcmpl-\d+\b"), "cmpl-<id>"),
     (re.compile(r'("(?:\w*_duration|created|created_at|completed_at|expires_at|in_progress_at|finalizing_at|size_vram)": ?)\d+'), r"\1<n>"),

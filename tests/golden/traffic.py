@@ -258,20 +258,24 @@ async def claude(seen: Transcript) -> None:
 
 
 async def interruptions(seen: Transcript) -> None:
-    """An external stream of each dialect is interrupted after its first bytes and goes on; what the caller has is the whole text."""
+    """An external stream of each dialect is interrupted after its first bytes and goes on; what the caller has is the whole text.
+
+    Of the ones that cannot be repeated only the kinds of events are written down: their text is drawn anew in each run.
+    """
     seen.section("interrupted streams")
-    unseeded = {
-        path: {**body, "temperature": 1} for path, body in asks_of("coder:14b", stream=True, limit=150).items() if "temperature" in body
-    }
-    for path, body in (*asks_of("coder:14b", stream=True, limit=150).items(), *unseeded.items()):
-        asked = await seen.begun("POST", path, body)
-        inner = await seen.answer(
-            "POST", "/api/chat", asks_of("house:8b", stream=False)["/api/chat"], key=ASSISTANT, headers={"X-Task-Type": "parse_task"}
-        )
-        seen.lines.extend((await asked).lines)
-        seen.lines.extend(inner.lines)
+    repeatable = asks_of("coder:14b", stream=True, limit=30)
+    unseeded = {path: {**body, "temperature": 1} for path, body in repeatable.items() if "temperature" in body}
+    for asks in (repeatable, unseeded):
+        for path, body in asks.items():
+            asked = await seen.begun("POST", path, body)
+            inner = await seen.answer(
+                "POST", "/api/chat", asks_of("house:8b", stream=False)["/api/chat"], key=ASSISTANT, headers={"X-Task-Type": "parse_task"}
+            )
+            lines = (await asked).lines
+            seen.lines.extend(lines if asks is repeatable else dict.fromkeys(line for line in lines if not line.startswith("data: ")))
+            seen.lines.extend(inner.lines)
     seen.section("a whole answer that is interrupted starts over")
-    asked = asyncio.create_task(seen.answer("POST", "/api/chat", asks_of("coder:14b", stream=False, limit=200)["/api/chat"]))
+    asked = asyncio.create_task(seen.answer("POST", "/api/chat", asks_of("coder:14b", stream=False, limit=30)["/api/chat"]))
     await seen.until("/llm/queue/status", _runs)
     await seen.ask(
         "POST", "/api/chat", asks_of("house:8b", stream=False)["/api/chat"], key=ASSISTANT, headers={"X-Task-Type": "parse_task"}
