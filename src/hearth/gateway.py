@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from prometheus_client.metrics_core import Metric
+
 from hearth import status
 from hearth.accumulating.accumulator import Accumulator
 from hearth.alerter import GatewayAlerter
@@ -26,8 +28,7 @@ from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, Owner
 from hearth.jobs.desk import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.observability.fanout import EventFanout
-from hearth.observability.metrics.families import Reading
-from hearth.observability.metrics.live import Live
+from hearth.observability.metrics.gauges import Live
 from hearth.observability.records import Records
 from hearth.observability.tracing.gathering import TraceGathering
 from hearth.orders import Orders
@@ -297,12 +298,12 @@ class Gateway:
             return False, f"the model server at {self._identity.url} does not answer"
         return not self.orders.draining, "draining" if self.orders.draining else ""
 
-    def readings(self) -> list[Reading]:
+    def metrics(self) -> list[Metric]:
         """Every metric as it is now (docs/metrics.md)."""
         now, worker = self.clock.monotonic(), self.worker
         gpu, limits = worker.tracker.get_metrics(now), self._settings().queue
         live = Live(now=now, state=worker.scheduler.state, limits=limits, gpu=gpu, health=self.health(), parts=self._parts())
-        return self.records.readings(live)
+        return self.records.metrics.metrics(live)
 
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from hearth.admission.auth import digest_of
 from hearth.alerter import GatewayAlerter
@@ -24,8 +26,6 @@ from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNot
 from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.intake import Doors
-from hearth.observability.metrics import families
-from hearth.observability.metrics.families import Reading
 from hearth.observability.records import Records
 from hearth.orders import Orders
 from hearth.ports import InvocationHistory
@@ -313,8 +313,8 @@ class FakeGateway:
     async def models(self) -> list[dict[str, object]]:
         return [{"name": "m", "resident": True}]
 
-    def readings(self) -> list[Reading]:
-        return [Reading(family=families.BACKEND_UP, rows=[((), 1.0)])]
+    def metrics(self) -> list[Metric]:
+        return [GaugeMetricFamily("hearth_backend_up", "1 while the model server answers.", value=1)]
 
     def app(self) -> HearthApp:
         """The real application in front of this gateway."""

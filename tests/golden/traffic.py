@@ -457,9 +457,11 @@ async def transcripts_of(gateway: Running) -> dict[str, str]:
 
 
 def _metrics(page: str) -> str:
-    """Names, types, help and labels without buckets; a value only where it counts something in whole numbers."""
+    """Names, types, help and labels without buckets; a value only where it counts something in whole numbers. The order is no promise."""
     page = re.sub(r"^\w+_bucket\{.*\n", "", page, flags=re.MULTILINE)
-    return masked(re.sub(r" (?:\d+\.\d*(?:e[+-]\d+)?|NaN|[+-]Inf)$", " <n>", page, flags=re.MULTILINE))
+    page = masked(re.sub(r" (?:\d+\.\d*(?:e[+-]\d+)?|NaN|[+-]Inf)$", " <n>", page, flags=re.MULTILINE))
+    families = re.split(r"^(?=# HELP)", page, flags=re.MULTILINE)
+    return "".join(sorted("".join(sorted(family.splitlines(keepends=True))) for family in families))
 
 
 def _shape(value: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from hearth.events import BackendCameUp, BackendWentDown, Event, name_of
 from hearth.observability.fanout import EventFanout
-from hearth.observability.metrics.tallies import MetricTallies
+from hearth.observability.metrics.counters import Metrics
 from hearth.observability.timeline import Timeline
 from hearth.observability.windows import Stats24h
 from tests.observability.samples import Instants, all_kinds, fact, sample
@@ -132,7 +132,7 @@ def test_our_own_sinks_come_to_the_same_through_either_way_in(kind: type[Event])
     said = sample(kind)
     for make, state in (
         (Stats24h, lambda sink: sink.snapshot(5.0)),
-        (MetricTallies, lambda sink: sink.readings()),
+        (Metrics, lambda sink: sink.metrics()),
         (Timeline, lambda sink: (sink.ended(), sink.interruptions(5.0), sink.depths(5.0), [span.kind for span in sink.spans(5.0)])),
     ):
         plain, chosen = make(), make()

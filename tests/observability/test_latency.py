@@ -26,7 +26,7 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.observability.latency import KEPT, SPAN_S, TTL_S, LatencyTracker, LatencyWatch, Phase, seconds_of
-from hearth.observability.metrics.labels import MODELS
+from hearth.observability.metrics.families import MODELS
 from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome, RequestId, Sequence
 from tests.observability.samples import all_kinds, ended, sample
 from tests.observability.test_metrics import number

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from hearth.config.settings import ModelSettings
@@ -45,11 +46,8 @@ from hearth.events import (
 from hearth.gateway import Gateway
 from hearth.observability.loop_lag import BEAT_S, LoopLagMonitor
 from hearth.observability.metrics import families
-from hearth.observability.metrics.counting import PHASE_BOUNDS_S
-from hearth.observability.metrics.exposition import render
-from hearth.observability.metrics.families import Distribution, Family, Reading
-from hearth.observability.metrics.labels import CALLERS, DIRECTIONS, MODELS, REASONS, LabelCap
-from hearth.observability.metrics.tallies import MetricTallies
+from hearth.observability.metrics.counters import PHASE_BOUNDS_S, Metrics, render
+from hearth.observability.metrics.families import CALLERS, DIRECTIONS, MODELS, REASONS, Family, LabelCap
 from hearth.types import Band, GpuReading, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.fake_ollama import FakeModel
@@ -62,9 +60,9 @@ ALL = {each.name: each for each in vars(families).values() if isinstance(each, F
 Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def numbers(readings: list[Reading]) -> Numbers:
+def numbers(metrics: list[Metric]) -> Numbers:
     """Every sample of the rendered page, as a scraper reads it."""
-    page = render(readings).decode()
+    page = render(metrics).decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(page)
@@ -72,12 +70,12 @@ def numbers(readings: list[Reading]) -> Numbers:
     }
 
 
-def number(of: MetricTallies | Gateway, name: str, **labels: str) -> float | None:
-    return numbers(of.readings()).get((name, frozenset(labels.items())))
+def number(of: Metrics | Gateway, name: str, **labels: str) -> float | None:
+    return numbers(of.metrics()).get((name, frozenset(labels.items())))
 
 
-def counted(*events: Event) -> MetricTallies:
-    tallies = MetricTallies()
+def counted(*events: Event) -> Metrics:
+    tallies = Metrics()
     for event in events:
         tallies.emit(event)
     return tallies
@@ -160,7 +158,7 @@ def test_an_event_is_counted_where_the_owner_looks_for_it(event, name, labels, e
 
 
 def test_every_kind_that_is_counted_stands_above():
-    counted_kinds = {kind for kind in all_kinds() if MetricTallies().handler_of(kind) is not None}
+    counted_kinds = {kind for kind in all_kinds() if Metrics().handler_of(kind) is not None}
     assert counted_kinds - {type(event) for event, *_ in COUNTED} == {DiskSpaceReturned}
 
 
@@ -182,14 +180,14 @@ def test_no_kind_of_event_is_too_much_and_an_unknown_number_of_tokens_is_none():
 
 @pytest.mark.parametrize(("seconds", "first"), [(0.0, "0.01"), (0.01, "0.01"), (0.011, "0.025"), (60.0, "60.0"), (99_999.0, "+Inf")])
 def test_a_histogram_counts_a_value_in_every_bucket_from_its_own_on(seconds, first):
-    found = numbers(counted(replace(ended(), queue_s=seconds)).readings())
+    found = numbers(counted(replace(ended(), queue_s=seconds)).metrics())
     buckets = [*map(str, PHASE_BOUNDS_S), "+Inf"]
     counts = [found["hearth_queue_wait_seconds_bucket", frozenset((LANE_MODEL | {"le": bound}).items())] for bound in buckets]
     assert counts == [float(index >= buckets.index(first)) for index in range(len(buckets))]
 
 
 def test_a_model_that_did_not_leave_is_no_load_that_failed():
-    assert [labels for name, labels in numbers(counted(STUCK).readings()) if name == "hearth_swap_failures_total"] == []
+    assert [labels for name, labels in numbers(counted(STUCK).metrics()) if name == "hearth_swap_failures_total"] == []
 
 
 def test_many_models_callers_reasons_and_directions_share_the_label_other():
@@ -207,7 +205,7 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
             sample(SwapFailed, to_model=model, reason=f"reason-{each}"),
             sample(SwapFailed, from_models=(model,), to_model="", reason=f"reason-{each}"),
         ]
-    found = numbers(counted(*events).readings())
+    found = numbers(counted(*events).metrics())
     values: dict[str, set[str]] = {}
     for _, labels in found:
         for name, value in labels:
@@ -230,7 +228,7 @@ def test_a_value_that_was_let_through_keeps_its_name():
 def test_a_name_cannot_break_out_of_its_label():
     caller = 'a"} 1\nforged{x="\\'
     assert number(counted(sample(ItemQueued, caller=caller)), "hearth_requests_accepted_total", lane="external", caller=caller) == 1
-    assert b"\nforged" not in render(counted(sample(ItemQueued, caller=caller)).readings())
+    assert b"\nforged" not in render(counted(sample(ItemQueued, caller=caller)).metrics())
 
 
 @in_virtual_time
@@ -345,7 +343,7 @@ async def test_parts_that_a_house_does_not_have_are_absent_and_those_that_it_has
 
 @in_virtual_time
 async def test_every_beat_of_the_loop_is_measured():
-    tallies = MetricTallies()
+    tallies = Metrics()
     monitor = LoopLagMonitor(clock=LoopClock(), events=Recorder(), settings=lambda: settings_with().alerts, note=tallies.note_loop_lag)
     beating = asyncio.ensure_future(monitor.run())
     await asyncio.sleep(10 * BEAT_S + 0.01)
@@ -371,20 +369,15 @@ async def test_a_task_of_the_loop_counts_while_it_lives():
 @in_virtual_time
 async def test_the_page_has_every_metric_once_and_no_other():
     async with House("a") as house:
-        names = [reading.family.name for reading in house.gateway.readings()]
+        names = [metric.name + "_total" * (metric.type == "counter") for metric in house.gateway.metrics()]
     assert sorted(names) == sorted(ALL)
 
 
-def test_names_have_units_and_rows_have_the_labels_of_their_family():
+def test_names_have_units_and_texts_end():
     for family in ALL.values():
         assert re.fullmatch(r"hearth_[a-z_]+", family.name)
         assert family.name.endswith("_total") == (family.kind is families.Kind.COUNTER), family.name
         assert family.help.endswith(".")
-    readings = counted(*(sample(kind) for kind in all_kinds()), ended(), interrupted(), rejected()).readings()
-    for reading in readings:
-        for labels, value in reading.rows:
-            assert len(labels) == len(reading.family.labels)
-            assert isinstance(value, Distribution) == (reading.family.kind is families.Kind.HISTOGRAM)
 
 
 def test_the_page_of_documentation_lists_exactly_the_metrics_that_exist():

@@ -64,5 +64,5 @@ async def test_nothing_that_a_caller_makes_up_is_a_label():
         app = HearthApp(gateway)
         for each in range(5):
             await ask(app, "POST", f"/made/up/{each}", key=f"made-up-{each}", x_caller=f"caller-{each}")
-        readings = {reading.family.name: reading for reading in gateway.readings()}
-        assert readings["hearth_requests_rejected_total"].rows == ((("unknown", "unauthenticated"), 5),)
+        [rejected] = [metric for metric in gateway.metrics() if metric.name == "hearth_requests_rejected"]
+        assert [(each.labels, each.value) for each in rejected.samples] == [({"caller": "unknown", "reason": "unauthenticated"}, 5)]

@@ -18,7 +18,7 @@ from aiohttp import web
 from hearth.bootstrap import running_gateway
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
-from hearth.observability.metrics.exposition import render
+from hearth.observability.metrics.counters import render
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.observability.test_metrics import DOCS, RULES, counted, expressions
 from tests.support.patience import WITHIN_S
@@ -43,14 +43,14 @@ async def test_promtool_finds_nothing_wrong_with_the_page():
     async with House("a", "b", resident=("a",)) as house:
         for event in (*map(sample, all_kinds()), ended(), interrupted(), rejected()):
             house.gateway.records.emit(event)
-        page = render(house.gateway.readings())
+        page = render(house.gateway.metrics())
     assert promtool("check", "metrics", stdin=page) == ""
 
 
 def test_promtool_finds_the_page_wrong_when_it_is():
     with pytest.raises(AssertionError):
         promtool(
-            "check", "metrics", stdin=render(counted().readings()).replace(b"# TYPE hearth_disk_low gauge", b"# TYPE hearth_disk_low what")
+            "check", "metrics", stdin=render(counted().metrics()).replace(b"# TYPE hearth_disk_low gauge", b"# TYPE hearth_disk_low what")
         )
 
 

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from hearth.observability.metrics.exposition import render
-from hearth.observability.metrics.tallies import MetricTallies
+from hearth.observability.metrics.counters import Metrics, render
 from tests.soak.callers import REQUESTS, End, judged
 from tests.soak.verdict import MB, Sample, climb, lags_s, lows, mb_per_10k, sample_of
 from tests.support.virtual_time import in_virtual_time
@@ -48,10 +47,10 @@ def test_the_latest_timer_of_an_interval_is_found_in_that_interval_alone() -> No
 @in_virtual_time
 async def test_a_look_reads_what_the_gateway_says() -> None:
     async with House("a") as house:
-        tallies = MetricTallies()
+        tallies = Metrics()
         tallies.note_loop_lag(0.2)
-        lag = [reading for reading in tallies.readings() if reading.family.name == "hearth_loop_lag_seconds"]
-        others = [reading for reading in house.gateway.readings() if reading.family.name != "hearth_loop_lag_seconds"]
+        lag = [each for each in tallies.metrics() if each.name == "hearth_loop_lag_seconds"]
+        others = [each for each in house.gateway.metrics() if each.name != "hearth_loop_lag_seconds"]
         seen = sample_of(render([*others, *lag]).decode(), at=1.0, asked=2)
     assert seen.rss_bytes > MB
     assert seen.descriptors > 2

@@ -7,6 +7,7 @@ like what does not exist. Must never show a prompt. Called by `api.app`.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -37,7 +38,6 @@ from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.files import FILES_PATH, AccountPages, FilePages, add_account_pages, add_file_pages
 from hearth.api.jobs import JOBS_PATH, JobPages, add_job_pages
 from hearth.api.log import LogQuery, SwapsQuery, logged, logged_swaps
-from hearth.api.metrics import METRICS_TYPE, exposition
 from hearth.api.openapi import described
 from hearth.api.orders import OrderPages, add_order_pages
 from hearth.api.refusals import FAULT_TEXT, Refusals, rendered
@@ -48,10 +48,12 @@ from hearth.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, HearthError, MethodNotAllowed, NotFound
 from hearth.gateway import Gateway
+from hearth.observability.metrics.counters import render
 from hearth.types import RequestId, Sequence
 from hearth.version import SERVICE, __version__
 
 _SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COMPLETIONS_PATH = "/llm/completions"
 _SMALL_BODY_BYTES = 64 * 1024
 """More than any page takes whose body the framework parses, on the event loop."""
@@ -153,7 +155,8 @@ class Pages:
 
     async def metrics(self) -> Response:
         """Everything that is counted, for Prometheus."""
-        return Response(await exposition(self._gateway.readings()), headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
+        page = await asyncio.to_thread(render, self._gateway.metrics())
+        return Response(page, headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
 
     async def cancel(self, request_id: str, caller: Caller) -> dict[str, object]:
         """Cancel all that carries this id, in whatever state; again is no error.

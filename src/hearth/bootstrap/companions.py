@@ -55,7 +55,8 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
     gateway.accompany("alerts", alerter.run)
     gateway.show("alerts", alerter.status)
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
-    lag = LoopLagMonitor(clock=clock, events=events, settings=lambda: gateway.config.settings.alerts, note=gateway.records.note_loop_lag)
+    note = gateway.records.metrics.note_loop_lag
+    lag = LoopLagMonitor(clock=clock, events=events, settings=lambda: gateway.config.settings.alerts, note=note)
     gateway.accompany("loop lag", lag.run)
     if log_directory is not None:
         disk = DiskSpaceMonitor(log_directory, clock=clock, events=events, settings=lambda: gateway.config.settings.alerts)

@@ -32,7 +32,7 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.observability.handling import HandlingSink
-from hearth.observability.metrics.labels import MODELS, LabelCap
+from hearth.observability.metrics.families import MODELS, LabelCap
 from hearth.ports import EventSink, InvocationHistory
 from hearth.types import Invocation, InvocationFilter, Lane, Sequence
 

@@ -6,9 +6,7 @@ Others who only keep records subscribe too. Owned by the gateway.
 from __future__ import annotations
 
 from hearth.observability.fanout import EventFanout
-from hearth.observability.metrics.families import Reading
-from hearth.observability.metrics.live import Live
-from hearth.observability.metrics.tallies import MetricTallies
+from hearth.observability.metrics.counters import Metrics
 from hearth.observability.timeline import RECALLED_ROWS, SPAN_S, Timeline
 from hearth.observability.windows import DAY_S, Stats24h
 from hearth.ports import InvocationHistory
@@ -16,12 +14,11 @@ from hearth.types import InvocationFilter
 
 
 class Records(EventFanout):
-    """The `EventSink` in front of them all; see `Stats24h`, `Timeline` and `MetricTallies` for what each can say."""
+    """The `EventSink` in front of them all; see `Stats24h`, `Timeline` and `Metrics` for what each can say."""
 
     def __init__(self) -> None:
-        self.stats, self.timeline, self._tallies = Stats24h(), Timeline(), MetricTallies()
-        super().__init__((self.stats, self.timeline, self._tallies))
-        self.note_loop_lag = self._tallies.note_loop_lag
+        self.stats, self.timeline, self.metrics = Stats24h(), Timeline(), Metrics()
+        super().__init__((self.stats, self.timeline, self.metrics))
 
     async def recall(self, history: InvocationHistory, *, now: float, wall_s: float) -> None:
         """Begin with what earlier processes saw in the last hour and day; whatever is later than now by the calendar happened now.
@@ -33,7 +30,3 @@ class Records(EventFanout):
             self.stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
         swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)
         self.timeline.recall(swaps, await history.find(InvocationFilter(limit=RECALLED_ROWS)), now=now, wall_s=wall_s)
-
-    def readings(self, live: Live) -> list[Reading]:
-        """Every metric as it is now."""
-        return self._tallies.readings(live)

@@ -1,14 +1,19 @@
 """Every metric by name: the one list of what `/metrics` may say (docs/metrics.md has the same list for people).
 
 Names are `hearth_*` with the unit at the end; counters end in `_total` and count since the start. Labels are bounded: models and callers
-by `labels.LabelCap`, everything else by closed sets of ours.
+by `LabelCap`, everything else by closed sets of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+OTHER = "other"
+MODELS = 50
+CALLERS = 50
+REASONS = 50
+DIRECTIONS = 200
 
 
 class Kind(StrEnum):
@@ -29,25 +34,23 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
-    """A histogram as counted: `counts` has one more entry than `bounds`, for what lies above all of them. Bounds are inclusive."""
+class LabelCap:
+    """Lets the first `limit` values through; every further one is `other`, also one that is seen again."""
 
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float
+    __slots__ = ("_known", "_limit")
 
+    def __init__(self, limit: int) -> None:
+        self._known: set[str] = set()
+        self._limit = limit
 
-Row = tuple[tuple[str, ...], float | Distribution]
-"""Values of the labels, and the number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A metric as it is now; without rows where nothing is known."""
-
-    family: Family
-    rows: Sequence[Row] = ()
+    def of(self, value: str) -> str:
+        """The value to show."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._limit:
+            return OTHER
+        self._known.add(value)
+        return value
 
 
 def _counter(name: str, text: str, *labels: str) -> Family:

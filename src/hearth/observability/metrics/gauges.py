@@ -9,14 +9,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
 from hearth.config.settings import QueueSettings
 from hearth.observability.metrics import families
-from hearth.observability.metrics.families import Family, Reading, Row
+from hearth.observability.metrics.families import Family, Kind
 from hearth.scheduling import snapshot
 from hearth.scheduling.state import State
 from hearth.types import MIB, Band, Lane
 
 LabelOf = Callable[[str], str]
+Row = tuple[tuple[str, ...], float]
+"""Values of the labels, and the number."""
 _LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band}
 _PARTS_OF_CARD = (
     (families.GPU_USED, "memory_used_mib", MIB),
@@ -48,7 +53,7 @@ class Live:
     parts: Mapping[str, object]
 
 
-def live_readings(live: Live, label_of: LabelOf) -> list[Reading]:
+def live_metrics(live: Live, label_of: LabelOf) -> list[Metric]:
     """Every metric of this moment; `label_of` gives the bounded name of a model."""
     return [
         *_gateway(live, label_of),
@@ -63,19 +68,19 @@ def live_readings(live: Live, label_of: LabelOf) -> list[Reading]:
     ]
 
 
-def _gateway(live: Live, label_of: LabelOf) -> list[Reading]:
+def _gateway(live: Live, label_of: LabelOf) -> list[Metric]:
     pinned = live.state.orders.pinned
     backend, config = _part(live.health, "backend"), _part(live.health, "config")
     info = (_text(live.health, "version"), _text(backend, "mode"), _text(backend, "version"))
     return [
-        Reading(family=families.BUILD_INFO, rows=[(info, 1.0)]),
+        _metric(families.BUILD_INFO, [(info, 1.0)]),
         _one(families.UPTIME, _number(live.health, "uptime_s")),
         _one(families.LOOP_TASKS, float(len(asyncio.all_tasks()))),
         _one(families.READY, float(live.health.get("status") == "ok")),
         _one(families.ACTIVE_HOURS, float(live.state.active)),
         _one(families.DRAINING, float(live.state.draining or bool(_part(live.parts, "orders").get("draining")))),
-        Reading(family=families.PAUSED, rows=[((Lane.EXTERNAL.value,), float(live.state.orders.paused))]),
-        Reading(family=families.PINNED, rows=[((label_of(pinned),), 1.0)] if pinned is not None else []),
+        _metric(families.PAUSED, [((Lane.EXTERNAL.value,), float(live.state.orders.paused))]),
+        _metric(families.PINNED, [((label_of(pinned),), 1.0)] if pinned is not None else []),
         _one(families.BACKEND_UP, _number(backend, "up")),
         _one(families.BACKEND_EMULATED, _number(backend, "emulator")),
         _one(families.CONFIG_OK, float(not config.get("problems"))),
@@ -84,19 +89,19 @@ def _gateway(live: Live, label_of: LabelOf) -> list[Reading]:
     ]
 
 
-def _queue(live: Live, label_of: LabelOf) -> list[Reading]:
+def _queue(live: Live, label_of: LabelOf) -> list[Metric]:
     waiting = live.state.waiting
     limits = {Lane.INTERNAL: live.limits.max_internal_depth, Lane.EXTERNAL: live.limits.max_external_depth}
     places: list[tuple[tuple[str, ...], Band]] = [((lane.value, band.name.lower()), band) for band, lane in _LANE_OF.items()]
     by_model = [(label_of(model or "any"), float(waiting.wants(model))) for model in waiting.models()]
     rounds = [((label_of(model), band.name.lower()), float(count)) for (model, band), count in live.state.rounds.items()]
     return [
-        Reading(family=families.QUEUE_DEPTH, rows=[(labels, float(_depth(live.state, band))) for labels, band in places]),
-        Reading(family=families.QUEUE_OLDEST, rows=[(labels, _oldest_s(live, band)) for labels, band in places]),
-        Reading(family=families.QUEUE_LIMIT, rows=[((lane.value,), float(limit)) for lane, limit in limits.items()]),
-        Reading(family=families.QUEUE_BY_MODEL, rows=_summed([((model,), count) for model, count in by_model])),
-        Reading(family=families.RUNNING, rows=_running(live, label_of)),
-        Reading(family=families.PACKING_ROUNDS, rows=_summed(rounds)),
+        _metric(families.QUEUE_DEPTH, [(labels, float(_depth(live.state, band))) for labels, band in places]),
+        _metric(families.QUEUE_OLDEST, [(labels, _oldest_s(live, band)) for labels, band in places]),
+        _metric(families.QUEUE_LIMIT, [((lane.value,), float(limit)) for lane, limit in limits.items()]),
+        _metric(families.QUEUE_BY_MODEL, _summed([((model,), count) for model, count in by_model])),
+        _metric(families.RUNNING, _running(live, label_of)),
+        _metric(families.PACKING_ROUNDS, _summed(rounds)),
     ]
 
 
@@ -120,16 +125,16 @@ def _running(live: Live, label_of: LabelOf) -> list[Row]:
     return _summed([*(((lane.value, label_of(model)), 0.0) for model in live.state.residency.residents for lane in Lane), *found])
 
 
-def _residency(live: Live, label_of: LabelOf) -> list[Reading]:
+def _residency(live: Live, label_of: LabelOf) -> list[Metric]:
     residents = [(label_of(view.model), view) for view in snapshot.residents(live.state)]
     overhead_pct = _number(live.gpu, "swap_overhead_pct_1h")
     return [
-        Reading(family=families.RESIDENT, rows=_summed([((model, view.phase), 1.0) for model, view in residents])),
-        Reading(
-            family=families.RESERVED,
-            rows=_summed([((model,), view.reserved_mib * MIB) for model, view in residents if view.reserved_mib is not None]),
+        _metric(families.RESIDENT, _summed([((model, view.phase), 1.0) for model, view in residents])),
+        _metric(
+            families.RESERVED,
+            _summed([((model,), view.reserved_mib * MIB) for model, view in residents if view.reserved_mib is not None]),
         ),
-        Reading(family=families.SLOTS, rows=_summed([((model,), float(view.parallel)) for model, view in residents])),
+        _metric(families.SLOTS, _summed([((model,), float(view.parallel)) for model, view in residents])),
         _one(families.SWAP_RUNNING, float(live.gpu.get("current_swap") is not None)),
         _one(families.SWAP_OVERHEAD, None if overhead_pct is None else overhead_pct / 100.0),
         _one(families.HOME, _number(live.gpu, "is_home")),
@@ -138,13 +143,13 @@ def _residency(live: Live, label_of: LabelOf) -> list[Reading]:
     ]
 
 
-def _card(live: Live) -> list[Reading]:
+def _card(live: Live) -> list[Metric]:
     up = {"ok": 1.0, "lost": 0.0}.get(_text(live.gpu, "readings"))
     parts = [(family, _number(live.gpu, key), factor) for family, key, factor in _PARTS_OF_CARD]
     return [_one(families.GPU_UP, up), *(_one(family, None if value is None else value * factor) for family, value, factor in parts)]
 
 
-def _cloud(live: Live) -> list[Reading]:
+def _cloud(live: Live) -> list[Metric]:
     cloud = _part(live.parts, "cloud")
     up = {"ready": 1.0, "down": 0.0}.get(_text(cloud, "state"))
     spent = {"external": _number(cloud, "spent_today_usd"), "internal": _number(cloud, "internal_spent_today_usd")}
@@ -152,23 +157,23 @@ def _cloud(live: Live) -> list[Reading]:
     return [
         _one(families.CLOUD_UP, up),
         _one(families.CLOUD_RUNNING, float(len(_listed(cloud, "running"))) if cloud else None),
-        Reading(family=families.CLOUD_SPENT, rows=_known(spent)),
-        Reading(family=families.CLOUD_RESERVED, rows=_known(reserved)),
+        _metric(families.CLOUD_SPENT, _known(spent)),
+        _metric(families.CLOUD_RESERVED, _known(reserved)),
         _one(families.CLOUD_LIMIT, _number(cloud, "limit_today_usd")),
     ]
 
 
-def _alerts(live: Live) -> list[Reading]:
+def _alerts(live: Live) -> list[Metric]:
     alerts = _part(live.parts, "alerts")
     active = [((_text(each, "type"),), 1.0) for each in _listed(alerts, "active") if isinstance(each, dict)]
     return [
         _one(families.ALERTS_SUPPRESSED, _number(alerts, "suppressed")),
         _one(families.ALERTS_DROPPED, _number(alerts, "dropped")),
-        Reading(family=families.ALERTS_ACTIVE, rows=_summed(active)),
+        _metric(families.ALERTS_ACTIVE, _summed(active)),
     ]
 
 
-def _store(live: Live) -> list[Reading]:
+def _store(live: Live) -> list[Metric]:
     store, jobs, batches = _part(live.parts, "storage"), _part(live.parts, "jobs"), _part(live.parts, "batches")
     return [
         _one(families.JOBS_WAITING, _number(jobs, "waiting")),
@@ -181,17 +186,17 @@ def _store(live: Live) -> list[Reading]:
     ]
 
 
-def _latency(live: Live) -> list[Reading]:
+def _latency(live: Live) -> list[Metric]:
     latency = _part(live.parts, "latency")
     phases = [((phase,), part) for phase, part in _part(latency, "under_way").items() if isinstance(part, dict)]
     return [
-        Reading(family=families.UNDER_WAY, rows=[(labels, _number(part, "requests") or 0.0) for labels, part in phases]),
-        Reading(family=families.UNDER_WAY_OLDEST, rows=[(labels, _number(part, "oldest_s") or 0.0) for labels, part in phases]),
+        _metric(families.UNDER_WAY, [(labels, _number(part, "requests") or 0.0) for labels, part in phases]),
+        _metric(families.UNDER_WAY_OLDEST, [(labels, _number(part, "oldest_s") or 0.0) for labels, part in phases]),
         _one(families.LOST, _number(latency, "lost")),
     ]
 
 
-def _connections(live: Live) -> list[Reading]:
+def _connections(live: Live) -> list[Metric]:
     held = _part(live.parts, "connections")
     return [
         _one(families.CONNECTIONS, _number(held, "open")),
@@ -200,8 +205,16 @@ def _connections(live: Live) -> list[Reading]:
     ]
 
 
-def _one(family: Family, value: float | None) -> Reading:
-    return Reading(family=family, rows=() if value is None else [((), value)])
+def _metric(family: Family, rows: Iterable[Row]) -> Metric:
+    kind = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.labels)
+    for labels, value in rows:
+        metric.add_metric(labels, value)
+    return metric
+
+
+def _one(family: Family, value: float | None) -> Metric:
+    return _metric(family, () if value is None else [((), value)])
 
 
 def _known(values: Mapping[str, float | None]) -> list[Row]:
