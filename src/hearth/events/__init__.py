@@ -7,8 +7,42 @@ appear in one. docs/events.md lists them all; a test keeps the list complete.
 from __future__ import annotations
 
 from hearth.events.base import Event, name_of
-from hearth.events.cloud import BudgetExhausted, BudgetThresholdReached, CloudCameUp, CloudWentDown
-from hearth.events.embeddings import EmbeddingsFlushed, EmbeddingsParted
+from hearth.events.gateway import (
+    AlertFailed,
+    AlertSent,
+    BackendCameUp,
+    BackendWentDown,
+    BudgetExhausted,
+    BudgetThresholdReached,
+    ClockConfirmed,
+    ClockDoubted,
+    CloudCameUp,
+    CloudWentDown,
+    ConfigRejected,
+    ConfigReloaded,
+    ConnectionsCrowded,
+    DiskRanLow,
+    DiskSpaceReturned,
+    DrainEnded,
+    DrainStarted,
+    EmbeddingsFlushed,
+    EmbeddingsParted,
+    EmulatorStarted,
+    GatewayStarted,
+    GatewayStopped,
+    GatewayStopping,
+    InternalFault,
+    KeysTried,
+    LoopLagged,
+    ModeChanged,
+    OrderGiven,
+    OwnerWarned,
+    StorageFailed,
+    StorageRecovered,
+    TaskAnnounced,
+    TelemetryFailed,
+    TelemetryRecovered,
+)
 from hearth.events.gpu import (
     GpuCooledDown,
     GpuFound,
@@ -22,33 +56,6 @@ from hearth.events.gpu import (
     SwapCompleted,
     SwapFailed,
     SwapStarted,
-)
-from hearth.events.house import (
-    AlertFailed,
-    AlertSent,
-    BackendCameUp,
-    BackendWentDown,
-    ClockConfirmed,
-    ClockDoubted,
-    ConfigRejected,
-    ConfigReloaded,
-    ConnectionsCrowded,
-    DiskRanLow,
-    DiskSpaceReturned,
-    EmulatorStarted,
-    GatewayStarted,
-    GatewayStopped,
-    GatewayStopping,
-    InternalFault,
-    KeysTried,
-    LoopLagged,
-    ModeChanged,
-    OwnerWarned,
-    StorageFailed,
-    StorageRecovered,
-    TaskAnnounced,
-    TelemetryFailed,
-    TelemetryRecovered,
 )
 from hearth.events.items import (
     ItemDispatched,
@@ -78,7 +85,6 @@ from hearth.events.jobs import (
     WebhookDelivered,
     WebhookFailed,
 )
-from hearth.events.orders import DrainEnded, DrainStarted, OrderGiven
 
 __all__ = [
     "AlertFailed",

@@ -1,4 +1,4 @@
-"""What happens to the gateway itself."""
+"""What happens to the gateway itself: its life, its configuration, its store, its owner, Claude, embedding calls."""
 
 from __future__ import annotations
 
@@ -209,3 +209,92 @@ class AlertFailed(Event):
     attempts: int
     reason: str
     stopped: bool
+
+
+@value
+class BudgetThresholdReached(Event):
+    """External callers have spent `budget.alert_pct` of what they may spend today on cloud models.
+
+    Said once a day, and at each start until a message about it has arrived.
+    """
+
+    spent_usd: float
+    limit_usd: float
+    pct: float
+
+
+@value
+class BudgetExhausted(Event):
+    """A call to a cloud model was refused because it could have cost more than is left for today.
+
+    `own`: of the budget of its key, which the amounts are about then; else of that of all external callers.
+    """
+
+    caller: str
+    own: bool
+    wanted_usd: float
+    spent_usd: float
+    limit_usd: float
+
+
+@value
+class CloudWentDown(Event):
+    """Claude takes no work from this house: the key or the account is at fault. It is tried again after `retry_s`, or after a reload."""
+
+    reason: str
+    detail: str
+    retry_s: float
+
+
+@value
+class CloudCameUp(Event):
+    """Claude has answered again."""
+
+    down_s: float
+
+
+@value
+class EmbeddingsFlushed(Event):
+    """A call for `inputs` callers went to the queue.
+
+    Attributes:
+        why: alone, full, timer, idle, other_model, apart or stopping.
+        held_s: how long its first input was held back.
+    """
+
+    model: str | None
+    inputs: int
+    why: str
+    held_s: float
+
+
+@value
+class EmbeddingsParted(Event):
+    """A call for several callers failed in a way that one of its inputs can cause; each input is now asked for by itself."""
+
+    model: str | None
+    inputs: int
+    reason: str
+
+
+@value
+class DrainStarted(Event):
+    """New work is refused from now on, on the owner's order; what waits and runs is finished."""
+
+    waiting: int
+    running: int
+
+
+@value
+class DrainEnded(Event):
+    """New work is taken again."""
+
+    drained_s: float
+
+
+@value
+class OrderGiven(Event):
+    """The owner ordered something else. `order`: pause, resume, pin, unpin, load or unload; `model`: which, where it is about one."""
+
+    order: str
+    model: str | None = None
