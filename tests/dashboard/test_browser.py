@@ -92,6 +92,21 @@ async def test_a_request_is_cancelled_after_a_question_and_only_then(browser):
         assert watched.complaints == []
 
 
+async def test_who_thinks_better_of_it_is_back_where_they_were_though_the_row_has_moved(browser):
+    async with house_with("a:1", "b:1") as house:
+        page = (await opened(browser, house)).page
+        first = await house.ask("a:1", "first")
+        await house.ask("b:1", "mine")
+        cancel = page.get_by_role("button", name="Cancel local's request mine")
+        await cancel.click()
+        await expect(page.get_by_role("dialog", name="Cancel this request?")).to_be_visible()
+        first.leave()
+        await expect(page.locator(".run .model")).to_have_text("b:1")
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await expect(cancel).to_be_focused()
+
+
 async def test_a_caller_asks_for_a_model_as_with_any_request(browser):
     async with house_with("a:1", "b:1", keys=KEYS) as house:
         watched = await opened(browser, house, key="hearth_friend")

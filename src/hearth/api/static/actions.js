@@ -170,11 +170,15 @@ export class Orders {
 // The question before an order. The dialog element brings focus, Escape and the backdrop.
 export class Question extends Component {
   componentDidMount() {
+    this.asked = document.activeElement;
     this.dialog.showModal();
   }
 
   componentWillUnmount() {
     this.dialog.close(); // Gives the focus back; merely taken out of the page it would not.
+    // A request that has begun to run meanwhile has another row, with a button of the same name.
+    const label = this.asked?.getAttribute("aria-label");
+    if (label && !this.asked.isConnected) document.querySelector(`[aria-label="${CSS.escape(label)}"]`)?.focus();
   }
 
   render({ question, close }) {
