@@ -13,10 +13,12 @@ from tests.dst.drawing import Drawn, houses
 from tests.dst.judge import judge_rest
 from tests.dst.telling import lived
 from tests.dst.world import World
+from tests.support.examples import EXAMPLES
 from tests.worker.house import settle
 
 BERLIN = ZoneInfo("Europe/Berlin")
-DAYS = 30
+DAYS = 16 if EXAMPLES == 1 else 30
+"""The clock changes in the night of the fifteenth."""
 GAPS_S = (0.0, 0.0, 0.25, 2.0, 2.0, 60.0, 600.0, 1200.0, 5400.0)
 STEPS = 90
 """At most so many deeds in a day."""

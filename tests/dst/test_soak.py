@@ -15,13 +15,13 @@ from tests.dst.soak import BERLIN, DAYS, month
     [(datetime(2026, 3, 15, tzinfo=BERLIN), 1), (datetime(2026, 10, 11, tzinfo=BERLIN), 2)],
     ids=["the day of 23 hours", "the day of 25 hours"],
 )
-def test_after_thirty_days_nothing_has_drifted(first_day: datetime, number: int) -> None:
+def test_after_a_month_nothing_has_drifted(first_day: datetime, number: int) -> None:
     house = month(number, first_day)
     assert house.judged == DAYS
     assert house.changed_its_clock
-    assert house.deaths >= 200
-    assert house.reloads >= 60
-    assert len(house.lives) > 30
-    assert sum(life.killed for life in house.lives) >= 10
-    assert len(house.asks) > 1000
-    assert len(house.claude.bills) > 100
+    assert house.deaths >= 6 * DAYS
+    assert house.reloads >= 2 * DAYS
+    assert len(house.lives) > DAYS
+    assert sum(life.killed for life in house.lives) >= DAYS // 3
+    assert len(house.asks) > 30 * DAYS
+    assert len(house.claude.bills) > 3 * DAYS
