@@ -7,10 +7,19 @@ from functools import cache
 
 from hearth.types import value
 
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""As in `logging`, which nothing that decides may import."""
+
 
 @value
 class Event:
-    """Base of all events; `at` is the monotonic instant of the fact in seconds."""
+    """Base of all events; `at` is the monotonic instant of the fact in seconds.
+
+    `LEVEL` is that of its log line: ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for the steps of an item
+    that its end sums up.
+    """
+
+    LEVEL = INFO
 
     at: float
 

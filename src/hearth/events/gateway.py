@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.events.base import Event
+from hearth.events.base import DEBUG, ERROR, WARNING, Event
 from hearth.types import value
 
 
@@ -36,6 +36,8 @@ class GatewayStopped(Event):
 class EmulatorStarted(Event):
     """No Ollama answered, or the emulator was asked for: answers are made up."""
 
+    LEVEL = WARNING
+
     url: str
     reason: str
 
@@ -43,6 +45,8 @@ class EmulatorStarted(Event):
 @value
 class BackendWentDown(Event):
     """The model server stopped answering."""
+
+    LEVEL = WARNING
 
     reason: str
 
@@ -83,12 +87,16 @@ class ConfigReloaded(Event):
 class ConfigRejected(Event):
     """The file was not usable; the configuration in force stays."""
 
+    LEVEL = WARNING
+
     problems: tuple[str, ...]
 
 
 @value
 class StorageFailed(Event):
     """What should be kept cannot be written; it waits in memory, and requests go on. `reason`: a `StorageFault`."""
+
+    LEVEL = WARNING
 
     reason: str
     detail: str
@@ -105,12 +113,16 @@ class StorageRecovered(Event):
 class OwnerWarned(Event):
     """Something that the owner should change, seen at start."""
 
+    LEVEL = WARNING
+
     text: str
 
 
 @value
 class ClockDoubted(Event):
     """The wall clock has jumped ahead by `ahead_s`; nothing is deleted for its age until somebody confirms it, or a day has passed."""
+
+    LEVEL = WARNING
 
     ahead_s: float
 
@@ -124,6 +136,8 @@ class ClockConfirmed(Event):
 class InternalFault(Event):
     """A defect of ours was caught at a supervision point; `where` names it."""
 
+    LEVEL = ERROR
+
     where: str
     detail: str
 
@@ -131,6 +145,8 @@ class InternalFault(Event):
 @value
 class KeysTried(Event):
     """More wrong keys came from a peer within a minute than are answered; said once a minute. `wrong`: how many since it was said last."""
+
+    LEVEL = WARNING
 
     peer: str
     wrong: int
@@ -145,6 +161,8 @@ class ConnectionsCrowded(Event):
         open: connections of the peer; refused: those that it did not get since this was said last.
     """
 
+    LEVEL = WARNING
+
     peer: str
     bound: str
     open: int
@@ -155,12 +173,16 @@ class ConnectionsCrowded(Event):
 class LoopLagged(Event):
     """The event loop was held up for `lag_s` (`alerts.loop_lag_warning_s` or more): whatever should have happened meanwhile was late."""
 
+    LEVEL = WARNING
+
     lag_s: float
 
 
 @value
 class DiskRanLow(Event):
     """The disk of the log file has less free space than `alerts.disk_free_warning_mib`."""
+
+    LEVEL = WARNING
 
     free_mib: float
     limit_mib: float
@@ -176,6 +198,8 @@ class DiskSpaceReturned(Event):
 @value
 class TelemetryFailed(Event):
     """The collector of traces does not take them; they are lost, and requests go on. Said once, until it takes them again."""
+
+    LEVEL = WARNING
 
     endpoint: str
     detail: str
@@ -203,6 +227,8 @@ class AlertSent(Event):
 class AlertFailed(Event):
     """A message was given up. `stopped`: the target wants no more (401, 403, 404, 410), and gets none until a reload."""
 
+    LEVEL = WARNING
+
     target: str
     types: tuple[str, ...]
     alerts: int
@@ -218,6 +244,8 @@ class BudgetThresholdReached(Event):
     Said once a day, and at each start until a message about it has arrived.
     """
 
+    LEVEL = WARNING
+
     spent_usd: float
     limit_usd: float
     pct: float
@@ -230,6 +258,8 @@ class BudgetExhausted(Event):
     `own`: of the budget of its key, which the amounts are about then; else of that of all external callers.
     """
 
+    LEVEL = WARNING
+
     caller: str
     own: bool
     wanted_usd: float
@@ -240,6 +270,8 @@ class BudgetExhausted(Event):
 @value
 class CloudWentDown(Event):
     """Claude takes no work from this house: the key or the account is at fault. It is tried again after `retry_s`, or after a reload."""
+
+    LEVEL = WARNING
 
     reason: str
     detail: str
@@ -262,6 +294,8 @@ class EmbeddingsFlushed(Event):
         held_s: how long its first input was held back.
     """
 
+    LEVEL = DEBUG
+
     model: str | None
     inputs: int
     why: str
@@ -271,6 +305,8 @@ class EmbeddingsFlushed(Event):
 @value
 class EmbeddingsParted(Event):
     """A call for several callers failed in a way that one of its inputs can cause; each input is now asked for by itself."""
+
+    LEVEL = WARNING
 
     model: str | None
     inputs: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.events.base import Event
+from hearth.events.base import WARNING, Event
 from hearth.types import value
 
 
@@ -33,6 +33,8 @@ class SwapCompleted(Event):
 class SwapFailed(Event):
     """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to."""
 
+    LEVEL = WARNING
+
     from_models: tuple[str, ...]
     to_model: str
     swap_s: float
@@ -44,6 +46,8 @@ class SwapFailed(Event):
 class ResidencyDrifted(Event):
     """The backend's memory changed without us: somebody else loaded or unloaded a model, or had it loaded anew with another context."""
 
+    LEVEL = WARNING
+
     appeared: tuple[str, ...]
     vanished: tuple[str, ...]
     reloaded: tuple[str, ...] = ()
@@ -53,12 +57,16 @@ class ResidencyDrifted(Event):
 class HomeModelMissing(Event):
     """`gpu.home_model` is not installed, so that nothing is restored when nobody needs another model."""
 
+    LEVEL = WARNING
+
     model: str
 
 
 @value
 class ModelOffloaded(Event):
     """A model that was loaded or changed without us runs, wholly or in part, on the CPU."""
+
+    LEVEL = WARNING
 
     model: str
     size_mib: float
@@ -85,6 +93,8 @@ class GpuUnreadable(Event):
 class GpuLost(Event):
     """The GPU has stopped saying how it is. `reason`: a `GpuFault`."""
 
+    LEVEL = WARNING
+
     reason: str
     detail: str
 
@@ -99,6 +109,8 @@ class GpuRecovered(Event):
 @value
 class GpuOverheated(Event):
     """The GPU has reached `gpu.alerts.temperature_c`."""
+
+    LEVEL = WARNING
 
     temperature_c: float
     limit_c: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.events.base import Event
+from hearth.events.base import DEBUG, WARNING, Event
 from hearth.types import Lane, Outcome, RequestId, Sequence, Way, value
 
 
@@ -22,12 +22,16 @@ class ItemEvent(Event):
 class ItemQueued(ItemEvent):
     """Accepted. `position` counts the items ahead of it, waiting ones only."""
 
+    LEVEL = DEBUG
+
     position: int
 
 
 @value
 class ItemDispatched(ItemEvent):
     """Sent to the backend; `attempt` counts from 1."""
+
+    LEVEL = DEBUG
 
     attempt: int
     waited_s: float
@@ -36,6 +40,8 @@ class ItemDispatched(ItemEvent):
 @value
 class ItemStreaming(ItemEvent):
     """The first byte of a streamed answer has arrived; a whole one comes with its end."""
+
+    LEVEL = DEBUG
 
     attempt: int
     first_byte_s: float
@@ -54,6 +60,8 @@ class ItemInterrupted(ItemEvent):
 class ItemPromoted(ItemEvent):
     """Waited `scheduling.aging.promote_after_s` and rose to `band`."""
 
+    LEVEL = DEBUG
+
     band: str
     waited_s: float
 
@@ -68,6 +76,8 @@ class ItemHeld(ItemEvent):
 @value
 class ItemProtected(ItemEvent):
     """Interrupted `queue.max_interrupt_count` times: it will not be interrupted again (a starvation warning)."""
+
+    LEVEL = WARNING
 
     interrupt_count: int
 
@@ -95,12 +105,16 @@ class ItemResumed(ItemEvent):
 class ItemDiverged(ItemEvent):
     """A replay gave another answer; the stream ended with a retryable error, and nothing of the other answer was sent."""
 
+    LEVEL = WARNING
+
     attempt: int
 
 
 @value
 class ItemResent(ItemEvent):
     """An attempt failed before anything was forwarded; the item runs once more."""
+
+    LEVEL = WARNING
 
     attempt: int
     reason: str
@@ -140,6 +154,8 @@ class ItemEnded(ItemEvent):
 class ItemLost(ItemEvent):
     """Nobody works on it any more, and its end was never told: a defect of ours. `phase`: where it was; `silent_s`: since its last sign."""
 
+    LEVEL = WARNING
+
     phase: str
     silent_s: float
 
@@ -147,6 +163,8 @@ class ItemLost(ItemEvent):
 @value
 class RequestRejected(Event):
     """Refused at the door: it was never accepted."""
+
+    LEVEL = WARNING
 
     request_id: RequestId
     caller: str

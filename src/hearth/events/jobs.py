@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.events.base import Event
+from hearth.events.base import DEBUG, WARNING, Event
 from hearth.types import value
 
 
@@ -20,12 +20,16 @@ class JobEvent(Event):
 class JobQueued(JobEvent):
     """A job is on the disk: it will be done. `waiting` counts the jobs that wait in the store, this one included."""
 
+    LEVEL = DEBUG
+
     waiting: int
 
 
 @value
 class JobStarted(JobEvent):
     """A job goes to the GPU's queue; `attempt` counts from 1."""
+
+    LEVEL = DEBUG
 
     attempt: int
     waited_s: float
@@ -34,6 +38,8 @@ class JobStarted(JobEvent):
 @value
 class JobRequeued(JobEvent):
     """A job that was started waits in the store again; it runs once more, not before `retry_s` from now."""
+
+    LEVEL = WARNING
 
     attempt: int
     reason: str
@@ -107,6 +113,8 @@ class WebhookDelivered(Event):
 @value
 class WebhookFailed(Event):
     """The message about the end of a job was given up."""
+
+    LEVEL = WARNING
 
     job_id: str
     host: str

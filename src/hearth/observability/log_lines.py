@@ -13,54 +13,9 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import cast
 
-from hearth.events import (
-    AlertFailed,
-    BackendWentDown,
-    BatchEnded,
-    BudgetExhausted,
-    BudgetThresholdReached,
-    ClockDoubted,
-    CloudWentDown,
-    ConfigRejected,
-    ConnectionsCrowded,
-    DiskRanLow,
-    EmbeddingsFlushed,
-    EmbeddingsParted,
-    EmulatorStarted,
-    Event,
-    GpuLost,
-    GpuOverheated,
-    HomeModelMissing,
-    InternalFault,
-    ItemDispatched,
-    ItemDiverged,
-    ItemEnded,
-    ItemLost,
-    ItemPromoted,
-    ItemProtected,
-    ItemQueued,
-    ItemResent,
-    ItemStreaming,
-    JobEnded,
-    JobQueued,
-    JobRequeued,
-    JobStarted,
-    KeysTried,
-    LoopLagged,
-    ModelOffloaded,
-    OwnerWarned,
-    RequestRejected,
-    ResidencyDrifted,
-    StorageFailed,
-    SwapCompleted,
-    SwapFailed,
-    TelemetryFailed,
-    WebhookFailed,
-    name_of,
-)
+from hearth.events import BatchEnded, Event, ItemEnded, JobEnded, SwapCompleted, name_of
 from hearth.types import Outcome, value
 
 MAX_FIELD_CHARS = 500
@@ -85,44 +40,6 @@ _SUSPICIOUS = re.compile(r"(?i)bearer|sk-|://|key|authorization|password|secret|
 
 _SHORTEST_SECRET_CHARS = 5
 """`key=x`: most words that an event carries are shorter than any pattern above, or are ids."""
-
-_WARNINGS = (
-    AlertFailed,
-    BackendWentDown,
-    BudgetExhausted,
-    BudgetThresholdReached,
-    ClockDoubted,
-    CloudWentDown,
-    ConfigRejected,
-    ConnectionsCrowded,
-    DiskRanLow,
-    EmbeddingsParted,
-    EmulatorStarted,
-    GpuLost,
-    GpuOverheated,
-    HomeModelMissing,
-    ItemDiverged,
-    ItemLost,
-    ItemProtected,
-    ItemResent,
-    JobRequeued,
-    KeysTried,
-    LoopLagged,
-    ModelOffloaded,
-    OwnerWarned,
-    RequestRejected,
-    ResidencyDrifted,
-    StorageFailed,
-    SwapFailed,
-    TelemetryFailed,
-    WebhookFailed,
-)
-
-_STEPS = (EmbeddingsFlushed, ItemQueued, ItemPromoted, ItemDispatched, ItemStreaming, JobQueued, JobStarted)
-
-_LEVELS: Mapping[type[Event], int] = MappingProxyType(
-    {**dict.fromkeys(_WARNINGS, logging.WARNING), **dict.fromkeys(_STEPS, logging.DEBUG), InternalFault: logging.ERROR}
-)
 
 _LEVEL_NAMES = {level: logging.getLevelName(level).lower() for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)}
 _AS_THEY_ARE = frozenset({int, bool, type(None)})
@@ -151,7 +68,7 @@ def line_of(event: Event, wall_at: float) -> LogLine:
 
 
 def level_of(event: Event) -> int:
-    """ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for the steps of an item that its end sums up."""
+    """That of its kind; a bad end is worth a look."""
     if isinstance(event, ItemEnded):
         return logging.WARNING if event.outcome in (Outcome.FAILED, Outcome.EXPIRED) else logging.INFO
     if isinstance(event, BatchEnded):
@@ -160,12 +77,12 @@ def level_of(event: Event) -> int:
         return logging.WARNING if event.state == "failed" else logging.INFO
     if isinstance(event, SwapCompleted):
         return logging.WARNING if event.offloaded else logging.INFO
-    return _LEVELS.get(type(event), logging.INFO)
+    return event.LEVEL
 
 
 def may_reach(kind: type[Event], level: int) -> bool:
     """False where no event of this kind is ever logged at this level or above."""
-    return _LEVELS.get(kind, logging.WARNING) >= level
+    return level <= kind.LEVEL
 
 
 def to_json(line: LogLine) -> str:
