@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hearth.version import __version__
 
 if TYPE_CHECKING:
-    from hearth.alerter import GatewayAlerter
+    from hearth.alerts.alerter import GatewayAlerter
     from hearth.bootstrap import build_gateway, running_gateway
     from hearth.config.gateway_config import GatewayConfig
     from hearth.config.loading import load_gateway_config
@@ -39,7 +39,7 @@ __all__ = [
 _HOME = {
     "build_gateway": "hearth.bootstrap",
     "Gateway": "hearth.gateway",
-    "GatewayAlerter": "hearth.alerter",
+    "GatewayAlerter": "hearth.alerts.alerter",
     "GatewayConfig": "hearth.config.gateway_config",
     "GpuTracker": "hearth.gpu_tracker",
     "LLMQueueWorker": "hearth.queue",

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from hearth import status
 from hearth.accumulating.accumulator import Accumulator
-from hearth.alerter import GatewayAlerter
+from hearth.alerts.alerter import GatewayAlerter
 from hearth.backend_watch import BackendWatch
 from hearth.batches.desk import Batches
 from hearth.clock import Clock

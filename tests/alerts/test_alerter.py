@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from hearth.alerter import CHECK_EVERY_S, Breach, GatewayAlerter
 from hearth.alerts.alert import Alert
+from hearth.alerts.alerter import CHECK_EVERY_S, Breach, GatewayAlerter
 from hearth.bootstrap.companions import join_alerts
 from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
 from hearth.errors import NotFound

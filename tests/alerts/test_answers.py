@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.alerts.answers import DEFAULT_WAIT_S, MAX_WAIT_S, Answer, Outcome, Verdict, backoff_s, verdict_of
+from hearth.alerts.channels import DEFAULT_WAIT_S, MAX_WAIT_S, Answer, Outcome, Verdict, backoff_s, verdict_of
 from tests.support.fake_webhooks import REPLIES, Reply
 from tests.support.virtual_time import WALL_AT_START
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hearth.alerts.alert import Alert
-from hearth.alerts.debounce import MAX_KEYS, Debouncer
+from hearth.alerts.alerter import MAX_KEYS, Debouncer
 from hearth.config.settings import AlertType
 from tests.alerts.samples import alert, down, up
 from tests.support.examples import EXAMPLES

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from hearth.alerts.alert import Alert
-from hearth.alerts.outbox import CAPACITY
+from hearth.alerts.delivery import CAPACITY
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertFailed, AlertSent, BackendWentDown, Event

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hearth.alerts.alert import Severity
-from hearth.alerts.outbox import CAPACITY, DIGEST_ABOVE, GATHER_S, Outbox
-from hearth.alerts.pacing import POSTS_PER_MINUTE, Pacer
+from hearth.alerts.delivery import CAPACITY, DIGEST_ABOVE, GATHER_S, POSTS_PER_MINUTE, Outbox, Pacer
 from tests.alerts.samples import alert, down, up
 
 WALL = 5.0

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hearth.alerts.answers import Answer
-from hearth.alerts.payloads import COMPOSERS, Post
+from hearth.alerts.channels import COMPOSERS, Answer, Post
 from hearth.alerts.poster import MAX_ANSWER_BYTES, HttpPoster
 from tests.alerts.samples import message
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, serving

@@ -9,8 +9,7 @@ import pytest
 
 from hearth import events
 from hearth.alerts.alert import Alert
-from hearth.alerts.rules import OWN_TASK, RULES, alerts_of
-from hearth.alerts.tallies import MAX_CALLERS, Refusals, WaitingItems
+from hearth.alerts.rules import MAX_CALLERS, OWN_TASK, RULES, Refusals, WaitingItems, alerts_of
 from hearth.config.settings import AlertType
 from hearth.events import (
     AlertFailed,

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from hearth.alerts.outbox import CAPACITY, GATHER_S
-from hearth.alerts.payloads import COMPOSERS, Post
-from hearth.alerts.target import MAX_ATTEMPTS, Target
+from hearth.alerts.channels import COMPOSERS, Post
+from hearth.alerts.delivery import CAPACITY, GATHER_S, MAX_ATTEMPTS, Target
 from hearth.events import AlertFailed, AlertSent
 from tests.alerts.samples import alert, down, message, up
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, limited

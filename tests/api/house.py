@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from hearth.admission.auth import digest_of
-from hearth.alerter import GatewayAlerter
+from hearth.alerts.alerter import GatewayAlerter
 from hearth.api.app import HearthApp
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.rendering import as_values

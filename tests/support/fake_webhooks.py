@@ -17,8 +17,7 @@ from typing import Any
 from aiohttp import web
 from yarl import URL
 
-from hearth.alerts.answers import Answer
-from hearth.alerts.payloads import Post
+from hearth.alerts.channels import Answer, Post
 from hearth.alerts.poster import TIMEOUT_S
 
 

@@ -5,12 +5,77 @@ The library's own texts name the URL, which is a secret: none of them leaves thi
 
 from __future__ import annotations
 
-import aiohttp
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
-from hearth.alerts.answers import Answer
-from hearth.alerts.payloads import Post
-from hearth.alerts.resolver import DaemonResolver, Lookup, system_lookup
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from hearth.alerts.channels import Answer, Post
 from hearth.version import __version__
+
+Found = list[tuple[Any, ...]]
+"""What `socket.getaddrinfo` returns."""
+Lookup = Callable[[str, int], Found]
+
+
+def system_lookup(host: str, port: int) -> Found:
+    """Ask the system; blocks. Raises OSError."""
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG))
+
+
+class DaemonResolver(AbstractResolver):
+    """An aiohttp resolver that leaves the loop's own threads alone."""
+
+    def __init__(self, lookup: Lookup = system_lookup) -> None:
+        self._lookup = lookup
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
+        found = await self._asked(host, port)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address[0],
+                port=port,
+                family=kind,
+                proto=proto,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, proto, _, address in found
+            if kind in {socket.AF_INET, socket.AF_INET6} and family in {kind, socket.AF_UNSPEC}
+        ]
+
+    async def close(self) -> None:
+        """A thread that still waits ends by itself."""
+
+    async def _asked(self, host: str, port: int) -> Found:
+        answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        threading.Thread(target=self._ask, args=(host, port, answer), name="hearth-alert-dns", daemon=True).start()
+        return await answer
+
+    def _ask(self, host: str, port: int, answer: asyncio.Future[Found]) -> None:
+        try:
+            found, error = self._lookup(host, port), None
+        except OSError as failed:
+            found, error = [], failed
+        except UnicodeError:  # a label is empty or too long
+            found, error = [], socket.gaierror(socket.EAI_NONAME, "not a name")
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            answer.get_loop().call_soon_threadsafe(_settle, answer, found, error)
+
+
+def _settle(future: asyncio.Future[Found], found: Found, error: OSError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(found)
+    else:
+        future.set_exception(error)
+
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024

@@ -1,17 +1,17 @@
 """Which event is which alert: a table, and the sentence of each. Pure.
 
 A new kind of alert is a member of `AlertType`, a title in `alert.TITLES`, a rule here, and a row in docs/alerts.md. Rules that need more
-than one event are in `hearth.alerter`.
+than one event are in `hearth.alerts.alerter`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hearth.alerts.alert import Alert, Severity
-from hearth.alerts.wording import shown
+from hearth.alerts.alert import Alert, Severity, shown
 from hearth.config.settings import AlertType
 from hearth.events import (
     BackendCameUp,
@@ -34,7 +34,11 @@ from hearth.events import (
     GpuRecovered,
     InternalFault,
     ItemDiverged,
+    ItemEvent,
+    ItemInterrupted,
     ItemProtected,
+    ItemQueued,
+    ItemResent,
     KeysTried,
     LoopLagged,
     ModelOffloaded,
@@ -44,6 +48,51 @@ from hearth.events import (
     SwapCompleted,
     SwapFailed,
 )
+from hearth.types import Lane, Sequence
+
+WINDOW_S = 300.0
+MAX_CALLERS = 1000
+_WAITS = (ItemQueued, ItemInterrupted, ItemResent)
+"""With these an item waits; with `ItemDispatched` and `ItemEnded`, the others that are noted, it does not any more."""
+
+
+class Refusals:
+    """The recent refusals of each caller, no more of them than matter."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, deque[float]] = {}
+
+    def add(self, caller: str, at: float, threshold: int) -> bool:
+        """Note a refusal; whether it is the `threshold`-th within 5 minutes, or one beyond."""
+        recent = deque((*self._recent.pop(caller, ()), at), maxlen=threshold)
+        self._recent[caller] = recent
+        if len(self._recent) > MAX_CALLERS:
+            del self._recent[next(iter(self._recent))]
+        return len(recent) == threshold and recent[0] > at - WINDOW_S
+
+
+class WaitingItems:
+    """The external items that wait, as the events of items tell it."""
+
+    def __init__(self) -> None:
+        self._waiting: set[Sequence] = set()
+
+    @property
+    def depth(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def note(self, event: ItemEvent) -> int:
+        """An item waits from now on, or no longer; internal ones change nothing. Returns by how much the depth has changed."""
+        waits = isinstance(event, _WAITS)
+        if event.lane is not Lane.EXTERNAL or waits is (event.sequence in self._waiting):
+            return 0
+        if waits:
+            self._waiting.add(event.sequence)
+            return 1
+        self._waiting.discard(event.sequence)
+        return -1
+
 
 SHOWN_PROBLEMS = 3
 REASON_CHARS = 300
@@ -72,27 +121,17 @@ def budget(at: float, spent_usd: float, limit_usd: float) -> Alert:
     return Alert(type=AlertType.BUDGET, at=at, text=text)
 
 
-def _backend_down(event: BackendWentDown) -> tuple[Alert, ...]:
-    text = f"The model server does not answer ({shown(event.reason, REASON_CHARS)}). Requests wait for it, then they get 503."
-    return (Alert(type=AlertType.BACKEND_DOWN, at=event.at, severity=Severity.ERROR, lasting=True, text=text),)
+def _begins(kind: AlertType, said: Callable[[Any], str], severity: Severity = Severity.WARNING) -> Rule:
+    """A condition that goes on until another rule ends it."""
+    return lambda event: (Alert(type=kind, at=event.at, severity=severity, lasting=True, text=said(event)),)
 
 
-def _backend_up(event: BackendCameUp) -> tuple[Alert, ...]:
-    text = f"The model server answers again after {_duration(event.down_s)}."
-    return (Alert(type=AlertType.BACKEND_DOWN, at=event.at, resolved=True, text=text),)
+def _ends(kind: AlertType, said: Callable[[Any], str]) -> Rule:
+    return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=said(event)),)
 
 
-def _protected(event: ItemProtected) -> tuple[Alert, ...]:
-    return (starvation(event.at, event.caller, event.interrupt_count, event.model),)
-
-
-def _diverged(event: ItemDiverged) -> tuple[Alert, ...]:
-    text = f"An answer of {shown(event.model or 'a model')} to {shown(event.caller)} could not go on after an interruption;"
-    return (Alert(type=AlertType.REPLAY_DIVERGED, subject=event.caller, at=event.at, text=f"{text} the caller got a retryable error."),)
-
-
-def _swap_completed(event: SwapCompleted) -> tuple[Alert, ...]:
-    return _is_loaded(event.to_model, event.at), _fit(event.to_model, event.at, offloaded=event.offloaded)
+def _happens(kind: AlertType, said: Callable[[Any], str], subject: Callable[[Any], str] = lambda _: "") -> Rule:
+    return lambda event: (Alert(type=kind, subject=subject(event), at=event.at, text=said(event)),)
 
 
 def _is_loaded(model: str, at: float) -> Alert:
@@ -136,99 +175,21 @@ def _changes(event: ResidencyDrifted) -> str:
     return f"Somebody else loaded {shown(', '.join(event.appeared))}{unloaded}. Let every program go through Hearth, or it cannot plan."
 
 
-def _gpu_lost(event: GpuLost) -> tuple[Alert, ...]:
-    text = f"The GPU no longer says how it is ({shown(event.reason)}). If models fail too, the machine may need a restart."
-    return (Alert(type=AlertType.GPU_LOST, at=event.at, severity=Severity.ERROR, lasting=True, text=text),)
-
-
-def _gpu_recovered(event: GpuRecovered) -> tuple[Alert, ...]:
-    return (Alert(type=AlertType.GPU_LOST, at=event.at, resolved=True, text=f"The GPU is back after {_duration(event.lost_s)}."),)
-
-
-def _gpu_hot(event: GpuOverheated) -> tuple[Alert, ...]:
-    text = f"The GPU is at {event.temperature_c:.0f} °C; the limit set is {event.limit_c:.0f} °C."
-    return (Alert(type=AlertType.GPU_HOT, at=event.at, lasting=True, text=text),)
-
-
-def _gpu_cool(event: GpuCooledDown) -> tuple[Alert, ...]:
-    text = f"The GPU is down to {event.temperature_c:.0f} °C after {_duration(event.hot_s)}."
-    return (Alert(type=AlertType.GPU_HOT, at=event.at, resolved=True, text=text),)
-
-
-def _budget(event: BudgetThresholdReached) -> tuple[Alert, ...]:
-    return (budget(event.at, event.spent_usd, event.limit_usd),)
-
-
-def _exhausted(event: BudgetExhausted) -> tuple[Alert, ...]:
+def _exhausted(event: BudgetExhausted) -> str:
     text = f"A call of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
-    spent = f"{_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today are taken."
-    return (Alert(type=AlertType.BUDGET_EXHAUSTED, subject=event.caller, at=event.at, text=f"{text} {spent}"),)
+    return f"{text} {_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today are taken."
 
 
-def _cloud_down(event: CloudWentDown) -> tuple[Alert, ...]:
-    text = f"Claude takes no work ({shown(event.reason)}); it is tried again in {_duration(event.retry_s)}, or after a reload."
-    return (Alert(type=AlertType.CLOUD_DOWN, at=event.at, severity=Severity.ERROR, lasting=True, text=text),)
-
-
-def _cloud_up(event: CloudCameUp) -> tuple[Alert, ...]:
-    return (Alert(type=AlertType.CLOUD_DOWN, at=event.at, resolved=True, text=f"Claude answers again after {_duration(event.down_s)}."),)
-
-
-def _config_rejected(event: ConfigRejected) -> tuple[Alert, ...]:
+def _config_rejected(event: ConfigRejected) -> str:
     """The problems are written to be shown: they quote no secret."""
     first = "; ".join(shown(each, REASON_CHARS) for each in event.problems[:SHOWN_PROBLEMS])
     more = len(event.problems) - SHOWN_PROBLEMS
-    text = f"The configuration in force stays. {first}{f'; and {more} more' if more > 0 else ''}."
-    return (Alert(type=AlertType.CONFIG_REJECTED, at=event.at, severity=Severity.ERROR, lasting=True, text=text),)
+    return f"The configuration in force stays. {first}{f'; and {more} more' if more > 0 else ''}."
 
 
-def _config_reloaded(event: ConfigReloaded) -> tuple[Alert, ...]:
-    return (Alert(type=AlertType.CONFIG_REJECTED, at=event.at, resolved=True, text="A good configuration is in force."),)
-
-
-def _storage_failed(event: StorageFailed) -> tuple[Alert, ...]:
-    text = f"The log of requests cannot be written ({shown(event.reason)}). Requests go on."
-    return (Alert(type=AlertType.STORAGE_FAILED, at=event.at, severity=Severity.ERROR, lasting=True, text=text),)
-
-
-def _storage_recovered(event: StorageRecovered) -> tuple[Alert, ...]:
-    lost = f" {event.dropped} entries are lost." if event.dropped else ""
-    return (Alert(type=AlertType.STORAGE_FAILED, at=event.at, resolved=True, text=f"The log of requests is written again.{lost}"),)
-
-
-def _clock_doubted(event: ClockDoubted) -> tuple[Alert, ...]:
-    text = f"The clock has jumped ahead by {event.ahead_s / 86_400:.0f} days. Nothing old is deleted until it is confirmed, or for a day."
-    text = f"{text} If the time is right: hearth admin confirm-clock."
-    return (Alert(type=AlertType.CLOCK_DOUBTED, at=event.at, lasting=True, text=text),)
-
-
-def _clock_confirmed(event: ClockConfirmed) -> tuple[Alert, ...]:
-    return (Alert(type=AlertType.CLOCK_DOUBTED, at=event.at, resolved=True, text="The clock is believed again; what is old is deleted."),)
-
-
-def _disk_low(event: DiskRanLow) -> tuple[Alert, ...]:
-    text = f"The disk of the log has {event.free_mib:.0f} MiB left; {event.limit_mib:.0f} MiB is the limit set."
-    return (Alert(type=AlertType.DISK_LOW, at=event.at, lasting=True, text=text),)
-
-
-def _disk_back(event: DiskSpaceReturned) -> tuple[Alert, ...]:
-    return (Alert(type=AlertType.DISK_LOW, at=event.at, resolved=True, text=f"The disk of the log has {event.free_mib:.0f} MiB again."),)
-
-
-def _lagged(event: LoopLagged) -> tuple[Alert, ...]:
-    text = f"Hearth did nothing for {event.lag_s:.1f} s: the machine is overloaded, or there is a defect. Everybody waited."
-    return (Alert(type=AlertType.LOOP_LAG, at=event.at, text=text),)
-
-
-def _keys_tried(event: KeysTried) -> tuple[Alert, ...]:
-    text = f"{event.wrong} requests with a wrong key came from {shown(event.peer)}: a program there has an old key, or somebody tries keys."
-    return (Alert(type=AlertType.WRONG_KEYS, subject=event.peer, at=event.at, text=f"{text} Right keys are let in as ever."),)
-
-
-def _crowded(event: ConnectionsCrowded) -> tuple[Alert, ...]:
+def _crowded(event: ConnectionsCrowded) -> str:
     bound = shown(event.bound.replace("_", " "))
-    text = f"{shown(event.peer)} holds {event.open} connections, and {event.refused} more were refused: {bound} may have no more."
-    return (Alert(type=AlertType.CONNECTIONS, subject=event.peer, at=event.at, text=text),)
+    return f"{shown(event.peer)} holds {event.open} connections, and {event.refused} more were refused: {bound} may have no more."
 
 
 def _fault(event: InternalFault) -> tuple[Alert, ...]:
@@ -240,33 +201,80 @@ def _fault(event: InternalFault) -> tuple[Alert, ...]:
 
 RULES: Mapping[type[Event], Rule] = MappingProxyType(
     {
-        BackendWentDown: _backend_down,
-        BackendCameUp: _backend_up,
-        ItemProtected: _protected,
-        ItemDiverged: _diverged,
-        SwapCompleted: _swap_completed,
+        BackendWentDown: _begins(
+            AlertType.BACKEND_DOWN,
+            lambda it: f"The model server does not answer ({shown(it.reason, REASON_CHARS)}). Requests wait for it, then they get 503.",
+            Severity.ERROR,
+        ),
+        BackendCameUp: _ends(AlertType.BACKEND_DOWN, lambda it: f"The model server answers again after {_duration(it.down_s)}."),
+        ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
+        ItemDiverged: _happens(
+            AlertType.REPLAY_DIVERGED,
+            lambda it: (
+                f"An answer of {shown(it.model or 'a model')} to {shown(it.caller)} could not go on after an interruption; "
+                "the caller got a retryable error."
+            ),
+            lambda it: str(it.caller),
+        ),
+        SwapCompleted: lambda it: (_is_loaded(it.to_model, it.at), _fit(it.to_model, it.at, offloaded=it.offloaded)),
         SwapFailed: _swap_failed,
-        ModelOffloaded: lambda event: (_fit(event.model, event.at, offloaded=True),),
+        ModelOffloaded: lambda it: (_fit(it.model, it.at, offloaded=True),),
         ResidencyDrifted: _drifted,
-        GpuLost: _gpu_lost,
-        GpuRecovered: _gpu_recovered,
-        GpuOverheated: _gpu_hot,
-        GpuCooledDown: _gpu_cool,
-        BudgetThresholdReached: _budget,
-        BudgetExhausted: _exhausted,
-        CloudWentDown: _cloud_down,
-        CloudCameUp: _cloud_up,
-        ConfigRejected: _config_rejected,
-        ConfigReloaded: _config_reloaded,
-        StorageFailed: _storage_failed,
-        StorageRecovered: _storage_recovered,
-        ClockDoubted: _clock_doubted,
-        ClockConfirmed: _clock_confirmed,
-        DiskRanLow: _disk_low,
-        DiskSpaceReturned: _disk_back,
-        LoopLagged: _lagged,
-        KeysTried: _keys_tried,
-        ConnectionsCrowded: _crowded,
+        GpuLost: _begins(
+            AlertType.GPU_LOST,
+            lambda it: f"The GPU no longer says how it is ({shown(it.reason)}). If models fail too, the machine may need a restart.",
+            Severity.ERROR,
+        ),
+        GpuRecovered: _ends(AlertType.GPU_LOST, lambda it: f"The GPU is back after {_duration(it.lost_s)}."),
+        GpuOverheated: _begins(
+            AlertType.GPU_HOT, lambda it: f"The GPU is at {it.temperature_c:.0f} °C; the limit set is {it.limit_c:.0f} °C."
+        ),
+        GpuCooledDown: _ends(AlertType.GPU_HOT, lambda it: f"The GPU is down to {it.temperature_c:.0f} °C after {_duration(it.hot_s)}."),
+        BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
+        BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, lambda it: str(it.caller)),
+        CloudWentDown: _begins(
+            AlertType.CLOUD_DOWN,
+            lambda it: f"Claude takes no work ({shown(it.reason)}); it is tried again in {_duration(it.retry_s)}, or after a reload.",
+            Severity.ERROR,
+        ),
+        CloudCameUp: _ends(AlertType.CLOUD_DOWN, lambda it: f"Claude answers again after {_duration(it.down_s)}."),
+        ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected, Severity.ERROR),
+        ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, lambda _: "A good configuration is in force."),
+        StorageFailed: _begins(
+            AlertType.STORAGE_FAILED,
+            lambda it: f"The log of requests cannot be written ({shown(it.reason)}). Requests go on.",
+            Severity.ERROR,
+        ),
+        StorageRecovered: _ends(
+            AlertType.STORAGE_FAILED,
+            lambda it: f"The log of requests is written again.{f' {it.dropped} entries are lost.' if it.dropped else ''}",
+        ),
+        ClockDoubted: _begins(
+            AlertType.CLOCK_DOUBTED,
+            lambda it: (
+                f"The clock has jumped ahead by {it.ahead_s / 86_400:.0f} days. Nothing old is deleted until it is confirmed, "
+                "or for a day. If the time is right: hearth admin confirm-clock."
+            ),
+        ),
+        ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, lambda _: "The clock is believed again; what is old is deleted."),
+        DiskRanLow: _begins(
+            AlertType.DISK_LOW,
+            lambda it: f"The disk of the log has {it.free_mib:.0f} MiB left; {it.limit_mib:.0f} MiB is the limit set.",
+        ),
+        DiskSpaceReturned: _ends(AlertType.DISK_LOW, lambda it: f"The disk of the log has {it.free_mib:.0f} MiB again."),
+        LoopLagged: _happens(
+            AlertType.LOOP_LAG,
+            lambda it: f"Hearth did nothing for {it.lag_s:.1f} s: the machine is overloaded, or there is a defect. Everybody waited.",
+        ),
+        KeysTried: _happens(
+            AlertType.WRONG_KEYS,
+            lambda it: (
+                f"{it.wrong} requests with a wrong key came from {shown(it.peer)}: a program there has an old key, or somebody tries keys. "
+                "Right keys are let in as ever."
+            ),
+            lambda it: str(it.peer),
+        ),
+        ConnectionsCrowded: _happens(AlertType.CONNECTIONS, _crowded, lambda it: str(it.peer)),
         InternalFault: _fault,
     }
 )

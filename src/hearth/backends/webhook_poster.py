@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from hearth.alerts.resolver import DaemonResolver, Lookup, system_lookup
+from hearth.alerts.poster import DaemonResolver, Lookup, system_lookup
 from hearth.version import __version__
 
 FORBIDDEN_ADDRESS = "forbidden_address"

@@ -6,7 +6,7 @@ import os
 from contextlib import AsyncExitStack
 from functools import partial
 
-from hearth.alerter import GatewayAlerter
+from hearth.alerts.alerter import GatewayAlerter
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl

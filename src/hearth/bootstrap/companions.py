@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hearth.accumulating.accumulator import Accumulator
-from hearth.alerter import GatewayAlerter
+from hearth.alerts.alerter import GatewayAlerter
 from hearth.backends.amdgpu import AmdCard
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.claude_prices import ClaudePrices

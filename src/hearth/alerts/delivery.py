@@ -1,25 +1,155 @@
-"""One place that messages go to, and the task that sends them there: one post at a time, at the pace that the place allows.
-
-Owns its outbox and everything that is known of the place. Nobody waits for it but the owner who asks for a test.
-"""
+"""One place that messages go to, and the task that sends them there: one post at a time, at the pace that the place allows."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from hearth.alerts.alert import Alert, Message
-from hearth.alerts.answers import Answer, Outcome, Verdict, backoff_s, verdict_of
-from hearth.alerts.outbox import Outbox
-from hearth.alerts.pacing import Pacer
-from hearth.alerts.payloads import Compose
-from hearth.alerts.posting import Poster
+from hearth.alerts.alert import Alert, AlertKey, Message
+from hearth.alerts.channels import Answer, Compose, Outcome, Post, Verdict, backoff_s, verdict_of
 from hearth.clock import Clock
 from hearth.events import AlertFailed, AlertSent
 from hearth.ports import EventSink
+
+CAPACITY = 200
+GATHER_S = 2.0
+"""From the first alert to the message: what one cause sets off comes within this time."""
+DIGEST_ABOVE = 3
+"""More alerts than this that wait at once become one message."""
+
+
+class Outbox:
+    """The alerts on their way to one target."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[AlertKey, Alert] = {}
+        self._first_at = 0.0
+        self._untold = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, alert: Alert, now: float) -> None:
+        """Queue an alert. It takes the place of an older one with its key; where there is no room, the oldest of the least bad goes."""
+        older = self._waiting.pop(alert.key, None)
+        if older is not None:
+            repeated = 0 if alert.resolved or older.resolved else 1
+            alert = replace(alert, suppressed=alert.suppressed + older.suppressed + repeated)
+        elif len(self._waiting) >= CAPACITY:
+            least = min(self._waiting.values(), key=lambda each: each.severity)
+            del self._waiting[least.key]
+            self.lose(1)
+        if not self._waiting:
+            self._first_at = now
+        self._waiting[alert.key] = alert
+
+    def due_at(self) -> float | None:
+        """When the next message may be taken; None where nothing waits."""
+        return self._first_at + GATHER_S if self._waiting else None
+
+    def take(self, wall_at: float) -> Message | None:
+        """The next message: the oldest alert, or all of them where they are many; None where nothing waits."""
+        count = len(self._waiting) if len(self._waiting) > DIGEST_ABOVE else 1
+        return self._taken(count, wall_at)
+
+    def take_all(self, wall_at: float) -> Message | None:
+        """Everything in one message; None where nothing waits."""
+        return self._taken(len(self._waiting), wall_at)
+
+    def clear(self) -> None:
+        """Give up everything that waits."""
+        self.lose(len(self._waiting))
+        self._waiting.clear()
+
+    def lose(self, count: int) -> None:
+        """Count alerts that will never arrive; the next message says how many."""
+        self.dropped += count
+        self._untold += count
+
+    def give_up(self, message: Message) -> None:
+        """A message that was taken will never arrive, nor will what it would have said of earlier losses."""
+        self.lose(len(message.alerts))
+        self._untold += message.dropped
+
+    def put_back(self, message: Message) -> None:
+        """A message that was taken will never arrive, but the state of a condition still has to: it waits again, behind the others."""
+        news = [each for each in message.alerts if each.lasting or each.resolved]
+        self.lose(len(message.alerts) - len(news))
+        self._untold += message.dropped
+        for alert in news:
+            newer = self._waiting.pop(alert.key, None)
+            self.put(alert, self._first_at)
+            if newer is not None:
+                self.put(newer, self._first_at)
+
+    def _taken(self, count: int, wall_at: float) -> Message | None:
+        alerts = tuple(self._waiting.values())[:count]
+        if not alerts:
+            return None
+        for each in alerts:
+            del self._waiting[each.key]
+        dropped, self._untold = self._untold, 0
+        return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
+
+
+POSTS_PER_MINUTE = 20
+MINUTE_S = 60.0
+
+
+class Pacer:
+    """The recent posts to one target and what it said about more."""
+
+    def __init__(self) -> None:
+        self._posts: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
+        self.blocked_until = float("-inf")
+
+    def posted(self, now: float) -> None:
+        """A post goes out."""
+        self._posts.append(now)
+
+    def block(self, until: float) -> None:
+        """No post before this instant."""
+        self.blocked_until = max(self.blocked_until, until)
+
+    def free_at(self) -> float:
+        """The first instant at which the next post may go out."""
+        full = len(self._posts) == POSTS_PER_MINUTE
+        return max(self.blocked_until, self._posts[0] + MINUTE_S if full else float("-inf"))
+
+
+class Poster(Protocol):
+    """Sends posts. Never raises but for cancellation."""
+
+    async def post(self, post: Post) -> Answer: ...
+
+    async def aclose(self) -> None: ...
+
+
+class LatePoster:
+    """A `Poster` that is made by `module`'s `HttpPoster` when it is needed; the import is done in a thread."""
+
+    def __init__(self, module: str = "hearth.alerts.poster") -> None:
+        self._module = module
+        self._poster: Poster | None = None
+
+    async def post(self, post: Post) -> Answer:
+        """As the poster does."""
+        if self._poster is None:
+            loaded = await asyncio.to_thread(importlib.import_module, self._module)
+            self._poster = self._poster or loaded.HttpPoster()
+        return await self._poster.post(post)
+
+    async def aclose(self) -> None:
+        """Close what was opened."""
+        if self._poster is not None:
+            await self._poster.aclose()
+
 
 MAX_ATTEMPTS = 5
 """Posts of one message before it is given up."""
