@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from hearth.cli.banner import StartBanner
-from hearth.cli.console import console_for
+from hearth.cli.serve import StartBanner
+from hearth.cli.views import console_for
 from hearth.config.settings import Settings
 from hearth.events import EmulatorStarted, Event, GatewayStarted, ModeChanged
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.cli.config_file import find_config
+from hearth.cli.config import find_config
 
 
 @pytest.fixture

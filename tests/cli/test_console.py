@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.text import Text
 
-from hearth.cli.answers import printable
-from hearth.cli.console import console_for
+from hearth.cli.gateway_client import printable
+from hearth.cli.views import console_for
 
 
 class Terminal(io.StringIO):

@@ -7,11 +7,9 @@ import io
 import re
 import socket
 
-from hearth.cli.console import console_for
-from hearth.cli.demo import DemoPlan, run_demo
+from hearth.cli.demo import DemoPlan, Tally, demo_config, run_demo
 from hearth.cli.demo_callers import CALLERS
-from hearth.cli.demo_house import demo_config
-from hearth.cli.demo_tally import Tally
+from hearth.cli.views import console_for
 from hearth.config.checks import exposure_problem
 from tests.support.patience import WITHIN_S
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.cli.console import console_for
 from hearth.cli.demo_narrator import Narrator
+from hearth.cli.views import console_for
 from hearth.events import Event, ModeChanged
 from hearth.types import Lane, Outcome
 from tests.cli.facts import (

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from hearth.cli.console import console_for
-from hearth.cli.demo_tally import Tally
+from hearth.cli.demo import Tally
+from hearth.cli.views import console_for
 from hearth.events import Event
 from hearth.types import Outcome
 from tests.cli.facts import ended, interrupted, queued, swap_completed

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hearth.cli.console import console_for
 from hearth.cli.emulate import EmulatorPlan, models_table, read_models, run_emulator
+from hearth.cli.views import console_for
 from hearth.emulator.quirks import Quirk, QuirkName
 from hearth.service_model import default_profiles
 from tests.support.patience import WITHIN_S

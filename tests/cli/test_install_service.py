@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hearth.cli.exits import CommandFailed
-from hearth.cli.install_service import _check_systemd, _check_visible
-from hearth.cli.service_unit import ServicePlan, hidden_from_the_system, places_of, unit_text, variables_in
+from hearth.cli.install_service import (
+    ServicePlan,
+    _check_systemd,
+    _check_visible,
+    hidden_from_the_system,
+    places_of,
+    unit_text,
+    variables_in,
+)
+from hearth.cli.lazy import CommandFailed
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
 from tests.support.patience import WITHIN_S

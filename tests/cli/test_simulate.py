@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from hearth.cli.gateway_client import GatewayClient
-from hearth.cli.simulate_runs import SILENT_S, RunProgress
-from hearth.cli.simulate_sources import PAGE_ROWS, SourceOptions, _instant, rows, sources
+from hearth.cli.simulate import PAGE_ROWS, SILENT_S, RunProgress, SourceOptions, _instant, rows, sources
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import PolicyName, Settings
 from hearth.simulation.workloads import WORKLOADS

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.cli.console import console_for
 from hearth.cli.status_page import read_status
-from hearth.cli.status_view import duration, status_view
+from hearth.cli.views import console_for, duration, status_view
 from tests.cli.stub_gateway import recorded
 
 TEXTS = st.sampled_from(["", "x", "\x1b[2J", "[red]"])

@@ -20,10 +20,9 @@ from click.testing import CliRunner, Result
 
 from hearth.bootstrap import running_gateway
 from hearth.cli import main
-from hearth.cli.answers import without_controls
-from hearth.cli.console import console_for
-from hearth.cli.exits import GatewayUnreachable
-from hearth.cli.gateway_client import GatewayClient, read_address
+from hearth.cli.gateway_client import GatewayClient, read_address, without_controls
+from hearth.cli.lazy import GatewayUnreachable
+from hearth.cli.views import console_for
 from hearth.cli.waiting_line import WaitingLine, waiting_words
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, Settings

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from rich.console import ConsoleDimensions
 
-from hearth.cli.console import console_for
-from hearth.cli.exits import GatewayUnreachable
 from hearth.cli.gateway_client import GatewayClient, read_address
-from hearth.cli.top import looking
-from hearth.cli.top_screen import top_view, watch
+from hearth.cli.lazy import GatewayUnreachable
+from hearth.cli.looking import looking
+from hearth.cli.views import console_for, top_view, watch
 from tests.cli.stub_gateway import recorded
 from tests.cli.test_console import Terminal
 

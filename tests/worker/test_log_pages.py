@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hearth.cli.simulate_sources import _instant
+from hearth.cli.simulate import _instant
 from tests.api.house import ask
 from tests.worker.test_store import Live, live, ollama_url, settings  # noqa: F401 (fixtures)
 

@@ -7,10 +7,8 @@ from urllib.parse import SplitResult, quote
 
 import click
 
-from hearth.cli.answers import number, printable, texts
-from hearth.cli.exits import CommandFailed, ExitCode
-from hearth.cli.gateway_client import GatewayClient
-from hearth.cli.gateway_options import gateway_options
+from hearth.cli.gateway_client import GatewayClient, gateway_options, number, printable, texts
+from hearth.cli.lazy import CommandFailed, ExitCode
 
 _ALL_TIMEOUT_S = 60.0
 """A caller may have very many jobs, and each end is written to the disk."""

@@ -17,11 +17,8 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.answers import part, printable, texts, without_controls
-from hearth.cli.config_file import FoundConfig, find_config
-from hearth.cli.exits import CommandFailed, ExitCode, Unusable
-from hearth.cli.gateway_client import GatewayClient
-from hearth.cli.gateway_options import gateway_options
+from hearth.cli.gateway_client import GatewayClient, gateway_options, part, printable, texts, without_controls
+from hearth.cli.lazy import CommandFailed, ExitCode, Unusable
 from hearth.config.checks import effectless
 from hearth.config.comparing import Change, compare, fingerprints
 from hearth.config.loading import load_gateway_config
@@ -32,6 +29,42 @@ from hearth.config.settings import Settings, StorageSettings
 from hearth.config.shipped import config_for_a_service, shipped_config
 from hearth.storage.place import database_path, open_directory
 from hearth.types import canonical_model
+
+_IN_PROJECT = Path("config") / "llm_gateway.yaml"
+_IN_HOME = Path("hearth") / "llm_gateway.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundConfig:
+    """The file to load, None for the built-in defaults; `why` says in words how it was chosen."""
+
+    path: Path | None
+    why: str
+
+
+def find_config(explicit: Path | None, *, environ: Mapping[str, str], directory: Path) -> FoundConfig:
+    """The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the user's configuration directory.
+
+    A file that was named is taken even if it does not exist, so that loading it says so; the other two count only if they exist.
+    """
+    if explicit is not None:
+        return FoundConfig(path=explicit, why=str(explicit))
+    if named := environ.get("HEARTH_CONFIG"):
+        return FoundConfig(path=Path(named), why=f"{named} (from HEARTH_CONFIG)")
+    for candidate in (directory / _IN_PROJECT, user_directory(environ) / _IN_HOME):
+        if candidate.is_file():
+            return FoundConfig(path=candidate, why=str(candidate))
+    return FoundConfig(path=None, why="built-in defaults (no configuration file found)")
+
+
+def user_directory(environ: Mapping[str, str]) -> Path:
+    """Where the user's programs keep their configuration: `$XDG_CONFIG_HOME`, else `~/.config`.
+
+    XDG Base Directory Specification: relative values are ignored.
+    """
+    named = Path(environ.get("XDG_CONFIG_HOME", ""))
+    return named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
+
 
 OLLAMA_TIMEOUT_S = 2.0
 _FILE = click.argument("file", type=click.Path(path_type=Path), required=False)

@@ -7,22 +7,162 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
 import click
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.console import console_for, program
-from hearth.cli.demo_callers import Callers
-from hearth.cli.demo_house import demo_house
-from hearth.cli.demo_narrator import Narrator
-from hearth.cli.demo_tally import Tally
+from hearth.bootstrap import running_gateway
+from hearth.cli.demo_callers import HOME_MODEL, Callers
+from hearth.cli.demo_narrator import Narrator, who
 from hearth.cli.stopping import until_stopped
-from hearth.events import Event
+from hearth.cli.views import console_for, duration, program
+from hearth.clock import SystemClock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, Window
+from hearth.emulator.server import Emulator
+from hearth.events import Event, ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.ports import EventSink
+from hearth.service_model import default_profiles
+from hearth.types import Outcome, Priority
+
+
+@dataclass(slots=True, kw_only=True)
+class CallerCount:
+    """One caller so far; `queue_s` sums over its ended requests."""
+
+    completed: int = 0
+    failed: int = 0
+    queue_s: float = 0.0
+    interruptions: int = 0
+
+    @property
+    def mean_wait_s(self) -> float | None:
+        """Seconds from acceptance to dispatch, swaps included; None before the first request has ended."""
+        ended = self.completed + self.failed
+        return self.queue_s / ended if ended else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """An event sink that adds up. Work that is still running at the end is in no column."""
+
+    callers: dict[str, CallerCount] = field(default_factory=dict)
+    swaps: int = 0
+    swap_s: float = 0.0
+    backend_s: float = 0.0
+
+    def emit(self, event: Event) -> None:
+        """Count it."""
+        match event:
+            case ItemEnded():
+                self._ended(event)
+            case ItemInterrupted():
+                self._of(event).interruptions += 1
+                self.backend_s += event.ran_s
+            case SwapCompleted():
+                self.swaps += 1
+                self.swap_s += event.swap_s
+
+    @property
+    def overhead_pct(self) -> float:
+        """Swap time over swap and execution time, in percent; 0 before any of both."""
+        busy_s = self.swap_s + self.backend_s
+        return 100.0 * self.swap_s / busy_s if busy_s else 0.0
+
+    def table(self) -> RenderableType:
+        """What to print at the end."""
+        table = Table("caller", box=None, pad_edge=False)
+        for name in ("requests", "failed", "mean wait", "interruptions"):
+            table.add_column(name, justify="right")
+        for caller, count in sorted(self.callers.items()):
+            requests = str(count.completed + count.failed)
+            table.add_row(caller, requests, str(count.failed), duration(count.mean_wait_s), str(count.interruptions))
+        return Group(table, Text(), Text(self._swaps_line()))
+
+    def _swaps_line(self) -> str:
+        plural = "" if self.swaps == 1 else "s"
+        return f"{self.swaps} swap{plural} took {duration(self.swap_s)}: {self.overhead_pct:.0f} % of the GPU's working time"
+
+    def _of(self, event: ItemEnded | ItemInterrupted) -> CallerCount:
+        return self.callers.setdefault(who(event), CallerCount())
+
+    def _ended(self, event: ItemEnded) -> None:
+        count = self._of(event)
+        count.completed += event.outcome is Outcome.COMPLETED
+        count.failed += event.outcome is not Outcome.COMPLETED
+        count.queue_s += event.queue_s
+        self.backend_s += event.backend_s or 0.0
+
+
+_HOST = "127.0.0.1"
+_USUAL_PORT = 8411
+
+
+def demo_config(pace: float) -> GatewayConfig:
+    """Active hours all day, a home model that comes back soon, no limits in the way; `pace` stretches every delay."""
+    usual = Settings()
+    settings = replace(
+        usual,
+        scheduling=replace(
+            usual.scheduling,
+            active_hours=Window(start_minute=0, end_minute=0),
+            max_swap_wait_s=12.0 * pace,
+            preempt_min_remaining_s=0.2 * pace,
+            preempt_restart_bound_s=1.0 * pace,
+        ),
+        priority_map={"parse_task": Priority.CRITICAL},
+        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),
+        gpu=replace(usual.gpu, home_model=HOME_MODEL, restore_home_delay_s=3.0 * pace, swap_cost_prior_s=1.0 * pace),
+    )
+    return GatewayConfig(settings=settings)
+
+
+@asynccontextmanager
+async def demo_house(*, pace: float, speed: float, port: int | None, sinks: tuple[EventSink, ...]) -> AsyncIterator[str]:
+    """Run the house; yields the gateway's URL.
+
+    Args:
+        port: where the gateway listens; None prefers the usual port and takes a free one when that is taken.
+
+    Raises:
+        AddressUnavailable: `port` is taken.
+    """
+    emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1)
+    ollama_url = await emulator.start(_HOST, 0)
+    config, hurry = demo_config(pace), asyncio.Event()
+    hurry.set()
+    try:
+        async with running_gateway(
+            config,
+            host=_HOST,
+            port=_free(_USUAL_PORT) if port is None else port,
+            backend_mode=BackendMode.OLLAMA,
+            ollama_url=ollama_url,
+            sinks=sinks,
+            hurry=hurry,
+        ) as (_, url):
+            yield url
+    finally:
+        await emulator.stop()
+
+
+def _free(port: int) -> int:
+    """The port, or 0 for any other where something listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return 0
+    return port
+
 
 _USUAL_SPEED = 10.0
 

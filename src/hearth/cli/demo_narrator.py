@@ -8,9 +8,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from hearth.cli.answers import printable
 from hearth.cli.demo_callers import CALLERS
-from hearth.cli.status_view import duration
+from hearth.cli.gateway_client import printable
+from hearth.cli.views import duration
 from hearth.events import (
     Event,
     ItemDispatched,

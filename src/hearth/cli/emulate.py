@@ -17,11 +17,9 @@ import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from hearth.cli.answers import printable
-from hearth.cli.console import console_for
-from hearth.cli.fitting import Fitting
-from hearth.cli.status_view import duration
+from hearth.cli.gateway_client import printable
 from hearth.cli.stopping import until_stopped
+from hearth.cli.views import Fitting, console_for, duration
 from hearth.clock import SystemClock
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.profiles import load_profiles

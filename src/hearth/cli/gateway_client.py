@@ -1,20 +1,65 @@
-"""A few requests to a running gateway, with the standard library only so that the command starts fast.
-
-No proxies, no redirects (a key must not travel further than the address it was meant for). Called by the commands of `hearth.cli`.
-"""
+"""`--url` and `--key`, for every command that asks a running gateway. Used by the commands of `hearth.cli`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from types import MappingProxyType
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from hearth.cli.answers import without_controls
-from hearth.cli.exits import CommandFailed, GatewayUnreachable, Unusable
+import click
+
+from hearth.cli.lazy import CommandFailed, GatewayUnreachable, Unusable
+
+_HUGE = 1e15
+"""Nothing that is shown is larger; NaN, infinities and numbers that overflow are not shown either."""
+
+
+def part(of: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """The object under a name, else an empty one."""
+    value = of.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def parts(of: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
+    """The objects of the list under a name."""
+    value = of.get(name)
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def text(of: Mapping[str, object], name: str) -> str:
+    """The value under a name as text; empty for None, objects and lists."""
+    value = of.get(name)
+    return "" if value is None or isinstance(value, dict | list) else str(value)
+
+
+def texts(of: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """The texts of the list under a name."""
+    value = of.get(name)
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+
+
+def number(of: Mapping[str, object], name: str) -> float | None:
+    """The number under a name; truth values are none."""
+    value = of.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < _HUGE else None
+
+
+def without_controls(text: str) -> str:
+    """`text` with line breaks and tabs, and a mark in place of every other control character."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+
+
+def printable(value: object) -> str:
+    """`value` as one line of text without control or other unprintable characters: a name cannot move the cursor."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in str(value))
+
 
 _ANSWER_CAP_BYTES = 4 * 1024 * 1024
 _FETCH_TIMEOUT_S = 5.0
@@ -170,3 +215,33 @@ def _refusal(response: HTTPResponse) -> str | None:
 def _connection(address: SplitResult, timeout_s: float | None) -> HTTPConnection:
     maker = HTTPSConnection if address.scheme == "https" else HTTPConnection
     return maker(address.hostname or "", address.port, timeout=timeout_s)
+
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+_DEFAULT_URL = "http://127.0.0.1:8411"
+
+
+def gateway_options(command: C) -> C:
+    """Add the options; the command gets `address` (a SplitResult) and `key` (a str or None)."""
+    url = click.option(
+        "--url",
+        "address",
+        callback=_address,
+        default=_DEFAULT_URL,
+        envvar="HEARTH_URL",
+        show_default=True,
+        show_envvar=True,
+        help="Where the gateway listens.",
+    )
+    key = click.option(
+        "--key", envvar="HEARTH_KEY", show_envvar=True, help="API key; better in the environment, where `ps` does not show it."
+    )
+    return url(key(command))
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> SplitResult:
+    try:
+        return read_address(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value} is not an address; write http://HOST:PORT") from error

@@ -8,28 +8,196 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, urlencode
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
-from hearth.cli.console import console_for
-from hearth.cli.exits import CommandFailed
-from hearth.cli.fitting import Fitting
-from hearth.cli.gateway_options import gateway_options
-from hearth.cli.simulate_runs import PolicyRun, RunProgress, run_policies
-from hearth.cli.simulate_sources import ALL, SourceOptions, sources
-from hearth.clock import SystemClock
+from hearth.cli.gateway_client import GatewayClient, gateway_options
+from hearth.cli.lazy import CommandFailed
+from hearth.cli.views import Fitting, console_for
+from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import PolicyName
+from hearth.config.settings import PolicyName, SchedulerSettings
+from hearth.errors import ConfigError
+from hearth.simulation.engine import brain_for
+from hearth.simulation.engine import simulate as run_workload
+from hearth.simulation.estimating import EstimateError, Estimating
+from hearth.simulation.log_trace import workload_from_log
 from hearth.simulation.measures import as_json, findings, summary
+from hearth.simulation.records import Run
 from hearth.simulation.report import comparison
 from hearth.simulation.scoreboard import scoreboard
 from hearth.simulation.trace_text import trace_text
-from hearth.simulation.workloads import LONG, WORKLOADS
+from hearth.simulation.traces import read_trace
+from hearth.simulation.workloads import LONG, WORKLOADS, Workload
+
+ALL = "all"
+PAGE_ROWS = 1000
+"""The most that the gateway lists at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A workload; `name` is None where there is only one and it has none."""
+
+    name: str | None
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What the command line says of them."""
+
+    trace_file: Path | None
+    names: tuple[str, ...]
+    from_log: bool
+    since: str
+    address: SplitResult
+    key: str | None
+
+
+def sources(wanted: SourceOptions, config: GatewayConfig) -> list[Source]:
+    """The workloads to simulate, at least one.
+
+    Raises:
+        click.UsageError: not exactly one kind of source, or the trace is wrong.
+        GatewayUnreachable, CommandFailed: the log cannot be had, or is empty.
+    """
+    if (wanted.trace_file is not None) + bool(wanted.names) + wanted.from_log != 1:
+        raise click.UsageError("give one of --trace FILE, --workload NAME and --from-log")
+    if wanted.trace_file is not None:
+        return [Source(name=None, workload=_traced(wanted.trace_file))]
+    if wanted.names:
+        names = tuple(WORKLOADS) if ALL in wanted.names else tuple(dict.fromkeys(wanted.names))
+        return [Source(name=name, workload={**WORKLOADS, **LONG}[name]()) for name in names]
+    return [Source(name=None, workload=_logged(GatewayClient(address=wanted.address, key=wanted.key), wanted.since, config))]
+
+
+def _traced(path: Path) -> Workload:
+    try:
+        return read_trace(path)
+    except ConfigError as error:
+        raise click.UsageError(f"the trace cannot be used:\n{error}") from error
+
+
+def _logged(client: GatewayClient, since: str, config: GatewayConfig) -> Workload:
+    items = list(rows(client, "/llm/log", "items", since))
+    found = workload_from_log(items, rows(client, "/llm/swaps", "swaps", since), config)
+    if not found.workload.jobs:
+        raise CommandFailed(f"the log has no request since {since} that ran on a model; try --since with a longer time")
+    if found.left_out:
+        click.echo(f"{found.left_out} of {len(items)} logged requests are left out: no model ever worked on them", err=True)
+    return found.workload
+
+
+def rows(client: GatewayClient, page: str, field: str, since: str) -> Iterator[object]:
+    """All rows since then, page by page, the latest first.
+
+    A page begins where the last one ended, that instant included, so that of rows of one instant none is missed; what was listed before
+    is left out.
+    """
+    until, listed = None, set[str]()
+    while True:
+        asked = {"since": since, "limit": PAGE_ROWS} | ({} if until is None else {"until": until})
+        answer = client.fetch(f"{page}?{urlencode(asked)}").get(field)
+        found = answer if isinstance(answer, list) else []
+        fresh = [row for row in found if repr(row) not in listed]
+        yield from fresh
+        listed = {repr(row) for row in found}
+        until = _instant(fresh[-1]) if len(found) == PAGE_ROWS and fresh else None
+        if until is None:
+            return
+
+
+def _instant(row: object) -> str | None:
+    """When a row ended, as the gateway reads it; rounded up, so that the row is within."""
+    ended_wall_s = row.get("ended_wall_s") if isinstance(row, dict) else None
+    if not isinstance(ended_wall_s, int | float):
+        return None
+    try:
+        return (datetime.fromtimestamp(ended_wall_s, tz=UTC) + timedelta(microseconds=1)).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+SILENT_S = 1.0
+"""What is over by then shows no bar."""
+ESTIMATES = 50
+"""Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRun:
+    """One policy on one workload; `workload` is None where it has no name."""
+
+    workload: str | None
+    policy: str
+    run: Run
+    estimates: EstimateError
+
+
+class RunProgress:
+    """A bar on a terminal, from the first second on."""
+
+    def __init__(self, console: Console, clock: Clock) -> None:
+        self._console = console
+        self._clock = clock
+        self._began_at = clock.monotonic()
+        self._bar: Progress | None = None
+        self._total = self._before = 0
+
+    @contextmanager
+    def over(self, total: int) -> Iterator[None]:
+        """Count up to `total` requests within the block; the bar is gone after it."""
+        self._total = total
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.stop()
+
+    def arrived(self, requests: int) -> None:
+        """So many requests of the present run have arrived."""
+        if self._bar is None and self._console.is_terminal and self._clock.monotonic() - self._began_at > SILENT_S:
+            self._bar = Progress(console=self._console, transient=True)
+            self._bar.add_task("simulating", total=self._total)
+            self._bar.start()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self._before + requests)
+
+    def ended(self, requests: int) -> None:
+        """A run of so many requests is over."""
+        self.arrived(requests)
+        self._before += requests
+
+
+def run_policies(
+    sources: Sequence[Source], base: SchedulerSettings, policies: Sequence[PolicyName], progress: RunProgress
+) -> list[PolicyRun]:
+    """Every policy on every workload, in this order. Raises as `simulate`."""
+    runs = []
+    for source in sources:
+        for policy in policies:
+            runs.append(_run(source, base, policy, progress))
+            progress.ended(len(source.workload.jobs))
+    return runs
+
+
+def _run(source: Source, base: SchedulerSettings, policy: PolicyName, progress: RunProgress) -> PolicyRun:
+    settings = source.workload.settings(base, policy)
+    brain = Estimating(brain_for(source.workload, settings), every=max(1, len(source.workload.jobs) // ESTIMATES))
+    run = run_workload(source.workload, settings, brain, keep_decisions=False, on_progress=progress.arrived)
+    return PolicyRun(workload=source.name, policy=policy.value, run=run, estimates=brain.error())
+
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hearth.cli.answers import number, part, parts, text, texts
+from hearth.cli.gateway_client import number, part, parts, text, texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

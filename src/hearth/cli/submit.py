@@ -17,10 +17,8 @@ from urllib.parse import SplitResult
 
 import click
 
-from hearth.cli.answers import part, text, without_controls
-from hearth.cli.exits import CommandFailed
-from hearth.cli.gateway_client import Answer, GatewayClient
-from hearth.cli.gateway_options import gateway_options
+from hearth.cli.gateway_client import Answer, GatewayClient, gateway_options, part, text, without_controls
+from hearth.cli.lazy import CommandFailed
 from hearth.clock import new_request_id
 from hearth.types import Priority
 
@@ -163,7 +161,7 @@ def waiting_line(client: GatewayClient, request_id: str) -> AbstractContextManag
     """On a terminal, a line on stderr that says how the wait goes, until what it gives is called; nothing elsewhere, or with NO_COLOR."""
     if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
         return nullcontext(lambda: None)
-    from hearth.cli.console import console_for  # noqa: PLC0415 (rich is not paid for in a pipe)
+    from hearth.cli.views import console_for  # noqa: PLC0415 (rich is not paid for in a pipe)
     from hearth.cli.waiting_line import WaitingLine  # noqa: PLC0415
 
     return WaitingLine(client, request_id, console_for(sys.stderr, environ=os.environ))

@@ -12,10 +12,9 @@ from types import TracebackType
 import click
 from rich.console import Console
 
-from hearth.cli.answers import number, part, parts, printable
-from hearth.cli.gateway_client import GatewayClient
+from hearth.cli.gateway_client import GatewayClient, number, part, parts, printable
 from hearth.cli.status_page import loading_model
-from hearth.cli.status_view import duration
+from hearth.cli.views import duration
 
 EVERY_S = 1.0
 
