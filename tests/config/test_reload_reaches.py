@@ -20,7 +20,7 @@ from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.history import ReloadHistory
+from hearth.config.reload import ReloadHistory
 from hearth.config.settings import (
     Announcement,
     BackendMode,

@@ -24,9 +24,8 @@ from hearth.config.comparing import Change, compare, fingerprints
 from hearth.config.loading import load_gateway_config
 from hearth.config.plain import Plain
 from hearth.config.rendering import as_values, as_yaml
-from hearth.config.schema import schema_text
+from hearth.config.schema import config_for_a_service, schema_text, shipped_config
 from hearth.config.settings import Settings, StorageSettings
-from hearth.config.shipped import config_for_a_service, shipped_config
 from hearth.storage.place import database_path, open_directory
 from hearth.types import canonical_model
 

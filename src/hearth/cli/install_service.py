@@ -17,9 +17,8 @@ import click
 from hearth.cli.config import user_directory
 from hearth.cli.lazy import CommandFailed
 from hearth.config.loading import load_gateway_config
-from hearth.config.schema import schema_text
+from hearth.config.schema import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
 from hearth.config.settings import BackendMode, Settings
-from hearth.config.shipped import CONFIG_NAME, SCHEMA_NAME, config_for_a_service
 
 UNIT_NAME = "hearth.service"
 MIN_STOP_S = 30

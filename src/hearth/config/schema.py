@@ -1,12 +1,9 @@
-"""The JSON Schema (draft 2020-12) of the owner's file, for editors: what `hearth config schema` prints and `config/` ships.
-
-Generated from the same models that check the file, so that it cannot say anything else; descriptions are the docstrings of `settings`,
-with unit and hot/restart as written there. Rules that are not about one value alone are told only when the file is read.
-"""
+"""The file as a JSON Schema, and the file that ships with Hearth."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from hearth.config.models import SETTINGS_EDGE
@@ -29,3 +26,26 @@ def _without_titles(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
         return {key: _without_titles(each) for key, each in value.items() if key != "title" or not isinstance(each, str)}
     return [_without_titles(each) for each in value] if isinstance(value, list) else value
+
+
+CONFIG_NAME = "llm_gateway.yaml"
+SCHEMA_NAME = "llm_gateway.schema.json"
+
+_INSTALLED = Path(__file__).with_name("shipped")
+_IN_SOURCES = Path(__file__).parents[3] / "config"
+_AUTO = "#backend:\n"
+_OLLAMA = "backend:\n  mode: ollama\n"
+
+
+def shipped_config() -> str:
+    """The file as it is shipped: every setting with its default. Raises OSError where the installation is not whole."""
+    return _folder().joinpath(CONFIG_NAME).read_text(encoding="utf-8")
+
+
+def config_for_a_service() -> str:
+    """The same with `backend.mode: ollama`: at boot Hearth may well come up before Ollama, and must wait for it, not stand in for it."""
+    return shipped_config().replace(_AUTO, _OLLAMA, 1)
+
+
+def _folder() -> Path:
+    return _INSTALLED if _INSTALLED.is_dir() else _IN_SOURCES

@@ -15,13 +15,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hearth.config.settings.alerts import AlertSettings, AlertType
-from hearth.config.settings.batches import BatchSettings, BatchWindow
 from hearth.config.settings.callers import AuthSettings, BudgetSettings, CallerLimits, KeySettings, RateLimitSettings
-from hearth.config.settings.clients import BackgroundTasks, ClientSettings
-from hearth.config.settings.cloud import CloudPriceSettings, CloudSettings
-from hearth.config.settings.embeddings import EmbeddingSettings
 from hearth.config.settings.gpu import GpuAlertSettings, GpuSettings, ModelSettings
-from hearth.config.settings.jobs import JobSettings, OnRestart, WebhookSettings
+from hearth.config.settings.jobs import BatchSettings, BatchWindow, EmbeddingSettings, JobSettings, OnRestart, WebhookSettings
+from hearth.config.settings.outside import CloudPriceSettings, CloudSettings, StorageSettings, TelemetrySettings
 from hearth.config.settings.scheduling import (
     AgingSettings,
     Announcement,
@@ -40,14 +37,14 @@ from hearth.config.settings.scheduling import (
 from hearth.config.settings.servers import (
     BackendMode,
     BackendSettings,
+    BackgroundTasks,
+    ClientSettings,
     KeepaliveSettings,
     LogFormat,
     LogLevel,
     OllamaSettings,
     ServerSettings,
 )
-from hearth.config.settings.storage import StorageSettings
-from hearth.config.settings.telemetry import TelemetrySettings
 from hearth.types import LoadOptions, Priority, canonical_model
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Work that is accepted once and done whatever happens: durable jobs, and who hears of their end."""
+"""Durable jobs, batches of them, and embedding calls."""
 
 from __future__ import annotations
 
@@ -58,3 +58,38 @@ class JobSettings:
     pool_workers: int = 4
     """Threads for the tasks of `submit_task` that are not in `task_types`. restart"""
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+
+
+class BatchWindow(StrEnum):
+    """When the requests of batches may start."""
+
+    ANY = "any"
+    OFF_PEAK = "offpeak"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """OpenAI's files and batches (docs/batches.md): they need `storage.enabled`, and share `jobs.max_stored_mib` with the jobs."""
+
+    window: BatchWindow = BatchWindow.ANY
+    """When requests of batches may start: any, or offpeak (outside `scheduling.active_hours` only). hot"""
+    max_file_mib: float = 100.0
+    """MiB that one uploaded file may have. hot"""
+    max_requests: int = 50_000
+    """Requests that one batch may have. hot"""
+    max_open: int = 50
+    """Batches that may be open, of all callers together; one more is refused with 503. hot"""
+    keep_files_days: float = 30.0
+    """Days after which a file is deleted, unless its caller has said otherwise; and an ended batch with it. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingSettings:
+    """Embedding calls with a single input (docs/embeddings.md): those that come while one like them is under way go together."""
+
+    accumulate: bool = True
+    """Put them into one call of the model server. hot"""
+    max_inputs: int = 8
+    """Inputs of one call at most; a full one goes at once. hot"""
+    max_wait_ms: float = 50.0
+    """Milliseconds that an input is held back for company at most; one that nothing like it is under way for is not held at all. hot"""

@@ -1,4 +1,4 @@
-"""Claude as a second place where answers come from, for callers that may cost money."""
+"""What lies outside of the house or outlives the process: Claude, the store, a collector of traces."""
 
 from __future__ import annotations
 
@@ -49,3 +49,31 @@ class CloudSettings:
     """Without `auth.keys`: callers on this machine may use Claude. hot"""
     prices: Mapping[str, CloudPriceSettings] = field(default_factory=lambda: MappingProxyType({}))
     """Prices by Claude model, where the list that comes with Hearth (genai-prices) is wrong or lacks one. hot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """What outlives the process: one database file."""
+
+    enabled: bool = True
+    """Keep a log of finished requests; without it, rate limits and statistics begin anew with every start. restart"""
+    path: str = ""
+    """The file, absolute or beginning with `~/`; empty is `$XDG_STATE_HOME/hearth/hearth.db`. restart"""
+    retention_days: float = 90.0
+    """Days after which an entry is forgotten. restart"""
+    max_mib: float = 512.0
+    """Size of the data in MiB beyond which the oldest entries are forgotten. restart"""
+    reserve_mib: float = 8.0
+    """MiB put aside beside the file for the day the disk is full; 0 for none. restart"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetrySettings:
+    """Traces of finished requests for an OpenTelemetry collector (docs/telemetry.md)."""
+
+    otlp_endpoint: str = ""
+    """Where a collector takes OTLP over HTTP, such as `http://127.0.0.1:4318`; empty sends nothing. Needs the extra `otel`. restart"""
+    service_name: str = "hearth"
+    """What Hearth is called in the traces. restart"""
+    sample_ratio: float = 1.0
+    """Share of the requests that are traced, from 0 to 1; a caller that traces itself decides for its own. restart"""
