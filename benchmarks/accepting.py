@@ -26,7 +26,7 @@ from benchmarks.stub import MODEL
 from hearth.clock import SystemClock
 from hearth.job_types import NewJob
 from hearth.storage.database import Database
-from hearth.storage.job_rows import insert
+from hearth.storage.jobs import insert
 from hearth.types import Lane, Priority
 
 CALLERS = 64

@@ -10,8 +10,7 @@ from hearth.batch_types import PART_BYTES, BatchRecord, NewBatch, NewFile
 from hearth.batches.desk import Batches
 from hearth.batches.running import Shelf
 from hearth.events import BatchEnded, BatchStarted
-from hearth.storage.batch_lines import BatchLineTable
-from hearth.storage.batches import BatchTable
+from hearth.storage.batches import BatchLineTable, BatchTable
 from hearth.storage.files import FileTable
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer

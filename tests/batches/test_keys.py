@@ -15,9 +15,7 @@ from hearth.batch_types import NewFile, Problem
 from hearth.config.settings import StorageSettings
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
-from hearth.storage.connections import connect_writer
-from hearth.storage.opening import create
-from hearth.storage.schema import shipped_migrations
+from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.storage.store import Store
 from tests.batches.house import HOUR_S, BatchHouse, jsonl, lines, new_batch
 from tests.jobs.house import Disk

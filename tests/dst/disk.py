@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from typing import Self, cast
 
 from hearth.clock import Clock
-from hearth.storage.batch_lines import BatchLineTable
-from hearth.storage.batches import BatchTable
-from hearth.storage.estimates import Estimates
+from hearth.storage.batches import BatchLineTable, BatchTable
 from hearth.storage.files import FileTable
-from hearth.storage.invocation_log import InvocationLog
+from hearth.storage.history import Estimates, InvocationLog
 from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import Ledger
 from hearth.storage.reader import Reader
-from hearth.storage.transaction import Failure, commit_together
-from hearth.storage.writer import StorageHealth, Writer
+from hearth.storage.writer import Failure, StorageHealth, Writer, commit_together
 from tests.dst.failing_disk import FailingReader, LoopWriter, Trouble
 from tests.jobs.house import Disk, SteadyReader, SteadyWriter
 from tests.storage.house import believed

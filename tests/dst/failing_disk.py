@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.storage.backlog import Backlog
 from hearth.storage.database import Database
-from hearth.storage.writer import StorageHealth, Writer
+from hearth.storage.writer import Backlog, StorageHealth, Writer
 from tests.dst.more import More
 from tests.jobs.house import Disk, SteadyReader
 from tests.storage.house import NoUpkeep, disk_error

@@ -20,7 +20,7 @@ from hearth.jobs.feeder import House
 from hearth.jobs.telling import Telling
 from hearth.observability.fanout import EventFanout
 from hearth.scheduling.inputs import TimerFired
-from hearth.storage.reporting import StorageReporter
+from hearth.storage.reader import StorageReporter
 from hearth.storage.writer import StorageHealth
 from hearth.types import Lane, Sequence
 from tests.dst.claude import FakeClaude, NoPrices

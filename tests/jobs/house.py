@@ -25,10 +25,9 @@ from hearth.jobs.feeder import House as Around
 from hearth.jobs.requests import body_of
 from hearth.jobs.tasks import TaskDoor
 from hearth.storage.jobs import JobTable
+from hearth.storage.opening import shipped_migrations
 from hearth.storage.reader import Reader
-from hearth.storage.schema import shipped_migrations
-from hearth.storage.transaction import Failure, commit_together
-from hearth.storage.writer import Writer
+from hearth.storage.writer import Failure, Writer, commit_together
 from hearth.types import Lane, Priority, canonical_model
 from tests.storage.house import believed
 from tests.support.fake_ollama import FakeModel

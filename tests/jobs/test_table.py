@@ -14,11 +14,8 @@ from hearth.config.settings import AuthSettings, JobSettings, KeySettings, Setti
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import JobEnd, JobFilter, JobState, Recovered, StoreLimits, Webhook
 from hearth.jobs.desk import limits_of
-from hearth.storage.connections import connect_writer
-from hearth.storage.job_rows import insert
-from hearth.storage.jobs import JobTable
-from hearth.storage.opening import create
-from hearth.storage.schema import shipped_migrations
+from hearth.storage.jobs import JobTable, insert
+from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.storage.store import Store
 from hearth.types import MIB, Lane
 from tests.jobs.house import Disk, job

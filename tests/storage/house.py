@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hearth.clock import Clock
-from hearth.storage.connections import Connect, connect_writer
 from hearth.storage.database import Database
+from hearth.storage.opening import Connect, connect_writer
 from hearth.storage.retention import DAY_S, Calendar
 from hearth.storage.writer import StorageHealth, Upkeep, Writer
 

@@ -9,7 +9,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.storage.backlog import Backlog, Job
+from hearth.storage.writer import Backlog, Job
 
 GATHER_S = 60.0
 NOT_GATHERED_S = 30.0

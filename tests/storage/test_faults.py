@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.storage.connections import connect_writer
+from hearth.storage.opening import connect_writer
 from hearth.storage.writer import StorageHealth, Writer
 from tests.storage.house import Fuse, NoUpkeep, disk_error, note, notes, same_note, writing
 from tests.support.patience import WITHIN_S

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hearth.storage.job_totals import JobTotals, totals
-from hearth.storage.transaction import commit_together
+from hearth.storage.files import JobTotals, totals
+from hearth.storage.writer import commit_together
 from tests.jobs.house import Disk
 from tests.support.examples import EXAMPLES
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hearth.errors import StorageRefused
-from hearth.storage.place import database_path, tighten_own_directory
-from hearth.storage.reserve import Reserve
+from hearth.storage.database import Reserve
+from hearth.storage.opening import database_path, tighten_own_directory
 from tests.storage.house import Fuse, StoppedClock, open_database
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from hearth.errors import StorageRefused
-from hearth.storage.connections import connect_writer
 from hearth.storage.database import Database
-from hearth.storage.opening import create
-from hearth.storage.schema import Migration, shipped_migrations, version_of
+from hearth.storage.opening import Migration, connect_writer, create, shipped_migrations, version_of
 from tests.storage.house import StoppedClock, open_database
 
 STEPS = shipped_migrations()

@@ -12,7 +12,7 @@ import pytest
 
 from hearth.config.settings import StorageSettings
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
-from hearth.storage.backup import copy_into
+from hearth.storage.retention import copy_into
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth
 from hearth.types import InvocationFilter

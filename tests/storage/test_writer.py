@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.storage.connections import connect_reader, connect_writer
+from hearth.storage.opening import connect_reader, connect_writer
 from hearth.storage.writer import StorageHealth
 from tests.storage.house import NoUpkeep, StoppedClock, note, notes, same_note, writing
 from tests.support.patience import WITHIN_S

@@ -31,7 +31,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.recollection import Recollection
-from hearth.storage.place import database_path, open_directory
+from hearth.storage.opening import database_path, open_directory
 from hearth.storage.store import Store
 
 

@@ -8,9 +8,8 @@ from contextlib import AsyncExitStack
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.observability.fanout import EventFanout
-from hearth.storage.connections import Connect, connect_writer
-from hearth.storage.place import database_path, tighten_own_directory
-from hearth.storage.reporting import StorageReporter
+from hearth.storage.opening import Connect, connect_writer, database_path, tighten_own_directory
+from hearth.storage.reader import StorageReporter
 from hearth.storage.retention import DAY_S
 from hearth.storage.store import Store
 

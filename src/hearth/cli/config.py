@@ -26,7 +26,7 @@ from hearth.config.plain import Plain
 from hearth.config.rendering import as_values, as_yaml
 from hearth.config.schema import config_for_a_service, schema_text, shipped_config
 from hearth.config.settings import Settings, StorageSettings
-from hearth.storage.place import database_path, open_directory
+from hearth.storage.opening import database_path, open_directory
 from hearth.types import canonical_model
 
 _IN_PROJECT = Path("config") / "llm_gateway.yaml"

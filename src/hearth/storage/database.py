@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,12 +14,72 @@ from pathlib import Path
 
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageRefused, StorageUnavailable
-from hearth.storage.connections import Connect, connect_writer, defects, make_durable
-from hearth.storage.faults import unavailable
-from hearth.storage.opening import believed_wall_s, create, make_ready, refusal, require_whole
-from hearth.storage.place import InstanceLock, prepare_directory
-from hearth.storage.reserve import Reserve
-from hearth.storage.schema import Migration, shipped_migrations
+from hearth.storage.opening import (
+    Connect,
+    InstanceLock,
+    Migration,
+    believed_wall_s,
+    connect_writer,
+    create,
+    defects,
+    make_durable,
+    make_ready,
+    prepare_directory,
+    refusal,
+    require_whole,
+    shipped_migrations,
+    unavailable,
+)
+from hearth.types import MIB
+
+HEADROOM = 4
+"""The reserve is made again only where this many times its size is free, so that it is not spent and made in turns."""
+
+
+class Reserve:
+    """A file of `mib` MiB beside the database that holds nothing but its space; 0 MiB is no reserve.
+
+    Failures to make it are not errors: a missing reserve is visible in `is_held`.
+    """
+
+    def __init__(self, path: Path, mib: float) -> None:
+        self.path = path.with_name(path.name + ".reserve")
+        self._bytes = int(mib * MIB)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the space is put aside now."""
+        return self.path.exists()
+
+    def restore(self) -> None:
+        """Put the space aside where that leaves enough for everybody else; does nothing where it is held already."""
+        if self._bytes == 0 or self.is_held:
+            return
+        try:
+            if self._free_bytes() >= HEADROOM * self._bytes:
+                self._allocate()
+        except OSError:
+            self.path.unlink(missing_ok=True)
+
+    def spend(self) -> bool:
+        """Give the space to whoever needs it; True where there was some to give."""
+        try:
+            self.path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self.path.parent)
+        return disk.f_bavail * disk.f_frsize
+
+    def _allocate(self) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, self._bytes)
+        finally:
+            os.close(descriptor)
+
 
 BUSY_TIMEOUT_S = 5.0
 

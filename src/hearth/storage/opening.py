@@ -5,20 +5,263 @@ Used by `database` at start, while it holds the instance lock. Never changes a f
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from hearth import failpoints
 from hearth.clock import Clock
-from hearth.errors import StorageBusy, StorageFault, StorageRefused
-from hearth.storage.connections import Connect, defects, make_durable
-from hearth.storage.faults import fault_of
-from hearth.storage.place import ADVICE, sync_directory
-from hearth.storage.schema import Migration, migrate, version_of
+from hearth.errors import StorageBusy, StorageFault, StorageRefused, StorageUnavailable
 from hearth.version import __version__
+
+
+def storable(text: str) -> str:
+    """Texts from callers may hold lone surrogates, which no database takes; they are escaped."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+_FAULTS = {
+    sqlite3.SQLITE_FULL: StorageFault.FULL,
+    sqlite3.SQLITE_IOERR: StorageFault.IO,
+    sqlite3.SQLITE_NOMEM: StorageFault.IO,
+    sqlite3.SQLITE_READONLY: StorageFault.READ_ONLY,
+    sqlite3.SQLITE_PERM: StorageFault.READ_ONLY,
+    sqlite3.SQLITE_BUSY: StorageFault.LOCKED,
+    sqlite3.SQLITE_LOCKED: StorageFault.LOCKED,
+    sqlite3.SQLITE_PROTOCOL: StorageFault.LOCKED,
+    sqlite3.SQLITE_CORRUPT: StorageFault.CORRUPT,
+    sqlite3.SQLITE_NOTADB: StorageFault.CORRUPT,
+    sqlite3.SQLITE_CANTOPEN: StorageFault.CANNOT_OPEN,
+}
+_SPACE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+"""A quota and a file size limit look like write errors, and the index of the WAL says SHMSIZE where it cannot grow."""
+
+
+def fault_of(error: BaseException) -> StorageFault | None:
+    """What a SQLite error says about the store; None where it says something about the statement (a constraint, bad SQL).
+
+    Source: https://www.sqlite.org/rescode.html; the low byte of an extended code is its class.
+    """
+    code = _code(error)
+    return None if code is None else _FAULTS.get(code & 0xFF)
+
+
+def unavailable(error: sqlite3.Error) -> StorageUnavailable:
+    """The error that callers see for a SQLite error that no statement of theirs has caused."""
+    return StorageUnavailable(fault_of(error) or StorageFault.IO, str(error), needs_space=_code(error) in _SPACE)
+
+
+def _code(error: BaseException) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code if isinstance(error, sqlite3.Error) and isinstance(code, int) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One step: SQL that brings version `number` - 1 to `number`."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def shipped_migrations() -> tuple[Migration, ...]:
+    """The steps that come with Hearth (`migrations/NNNN_name.sql`), in order."""
+    folder = files("hearth.storage.migrations")
+    sources = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
+    return tuple(
+        Migration(number=int(entry.name[:4]), name=entry.name.removesuffix(".sql"), sql=entry.read_text(encoding="utf-8"))
+        for entry in sources
+    )
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The schema version of a database; 0 for an empty one. Raises sqlite3.Error."""
+    row = connection.execute("PRAGMA user_version").fetchone()
+    return int(row[0])
+
+
+def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
+    """Apply the steps that are missing, each in a transaction of its own.
+
+    Raises:
+        StorageRefused: a step failed; the database is as the step before left it.
+        sqlite3.Error: the disk, not the step, is at fault.
+    """
+    for step in migrations[version_of(connection) :]:
+        failpoints.reach("storage.migrate.before_step")
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version = {step.number};\nCOMMIT;")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            if fault_of(error) is not None:
+                raise
+            raise StorageRefused(f"migration {step.name} failed: {error}. The database is unchanged; please report this.") from error
+        failpoints.reach("storage.migrate.after_step")
+
+
+ADVICE = "Set `storage.path` to a file in a directory that Hearth may write."
+
+
+def database_path(configured: str, environ: Mapping[str, str]) -> Path:
+    """The file that `storage.path` names (`~/` is the user's home); `$XDG_STATE_HOME/hearth/hearth.db` where it is empty.
+
+    Source: XDG Base Directory Specification 0.8 (state is what should persist, but is not important enough for the data directory).
+    """
+    if configured:
+        return _home(environ) / configured.removeprefix("~/") if configured.startswith("~/") else Path(configured)
+    state = Path(environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = _home(environ) / ".local" / "state"
+    return state / "hearth" / "hearth.db"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or "~").expanduser()
+
+
+def prepare_directory(path: Path) -> None:
+    """Make sure that the file's directory exists (0700 where it is made here) and can be written.
+
+    Raises:
+        StorageRefused: it cannot be made or written.
+    """
+    directory = path.parent
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageRefused(f"{directory} cannot be made: {error.strerror}. {ADVICE}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise StorageRefused(f"{directory} cannot be written. {ADVICE}")
+
+
+def tighten_own_directory(configured: str, path: Path) -> None:
+    """Close the default directory to other users, where an earlier umask left it open. One that the owner chose stays as it is.
+
+    Raises:
+        StorageRefused: it belongs to somebody else.
+    """
+    directory = path.parent
+    if configured or not directory.is_dir() or directory.stat().st_mode & 0o077 == 0:
+        return
+    try:
+        directory.chmod(0o700)
+    except OSError as error:
+        raise StorageRefused(f"{directory} is open to other users and cannot be closed: {error.strerror}. {ADVICE}") from error
+
+
+def open_directory(configured: str, path: Path) -> tuple[str, ...]:
+    """What to tell the owner where a directory of their choice is open to other users."""
+    directory = path.parent
+    if not configured or not directory.is_dir() or not (mode := directory.stat().st_mode & 0o777) & 0o077:
+        return ()
+    return (f"storage.path: {directory} is open to other users of this machine (mode {mode:o}): chmod 700 {directory}",)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names that were added to or changed in a directory durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class InstanceLock:
+    """Held for as long as a process uses the database: two that schedule one GPU and write one file would both be wrong.
+
+    An advisory lock on a file beside the database (never on the database, whose POSIX locks would be dropped with the descriptor); the
+    kernel takes it back when the process ends, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            StorageBusy: another process holds it.
+            StorageRefused: the file cannot be made.
+        """
+        lock = path.with_name(path.name + ".lock")
+        try:
+            self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StorageRefused(f"{lock} cannot be written: {error.strerror}. {ADVICE}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise self._refusal(path) from error
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, f"{os.getpid()}\n".encode())
+
+    def _refusal(self, path: Path) -> StorageBusy:
+        holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+        os.close(self._descriptor)
+        whom = f"process {holder}" if holder.isdecimal() else "another process"
+        return StorageBusy(f"{path} is in use by {whom}. Stop it, or give this Hearth a `storage.path` of its own.")
+
+    def release(self) -> None:
+        """Give the lock back. The file stays: removing it would let two processes lock two files of one name."""
+        os.close(self._descriptor)
+
+
+WAL_LIMIT_BYTES = 16 << 20
+"""What the WAL is cut back to after a reader has held it open for long."""
+
+Connect = Callable[[Path, float], sqlite3.Connection]
+"""Opens an existing database for writing; the number is the busy timeout in seconds."""
+
+
+def connect_writer(path: Path, busy_timeout_s: float, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+    """A connection in autocommit mode that may move between threads but is never used by two at once. Raises sqlite3.Error."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=factory,
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def connect_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection that can neither write nor checkpoint. Raises sqlite3.Error."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def make_durable(connection: sqlite3.Connection) -> None:
+    """Set what every writing connection needs: WAL, a sync per commit, no memory mapping.
+
+    Raises:
+        StorageRefused: the file system cannot do WAL (network shares).
+        sqlite3.Error: the disk is at fault.
+    """
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StorageRefused(f"this file system cannot hold the database safely (journal mode {mode}): set `storage.path` to a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA mmap_size = 0")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+
+
+def defects(connection: sqlite3.Connection) -> str:
+    """What `quick_check` finds wrong, in a few lines; empty for a sound database. Raises sqlite3.Error."""
+    lines = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+    return "" if lines == ["ok"] else "; ".join(lines)
+
 
 APPLICATION_ID = 0x48525448
 """`HRTH`, in the header of every database of ours (`PRAGMA application_id`)."""

@@ -9,12 +9,33 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 from hearth import failpoints
 from hearth.clock import Clock
 from hearth.events import ClockConfirmed, ClockDoubted
 from hearth.ports import EventSink
 from hearth.types import MIB
+
+
+def copy_into(connection: sqlite3.Connection, target: Path) -> None:
+    """Write a compact copy, as of now, to a file that does not exist yet (made with 0600; removed again where the copy fails).
+
+    Args:
+        connection: a reading one; the target is all that is written (`VACUUM INTO` takes an empty file for it).
+
+    Raises:
+        OSError: the target exists, or cannot be made.
+        sqlite3.Error: the copy failed.
+    """
+    target.touch(mode=0o600, exist_ok=False)
+    try:
+        connection.execute("PRAGMA query_only = OFF")
+        connection.execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.Error:
+        target.unlink(missing_ok=True)
+        raise
+
 
 DAY_S = 86_400.0
 MONEY_S = 3 * DAY_S

@@ -9,19 +9,15 @@ from pathlib import Path
 from hearth.clock import Clock
 from hearth.config.settings import StorageSettings
 from hearth.errors import StorageUnavailable
-from hearth.storage.backup import copy_into
-from hearth.storage.batch_lines import BatchLineTable
-from hearth.storage.batches import BatchTable
-from hearth.storage.connections import Connect, connect_writer
+from hearth.storage.batches import BatchLineTable, BatchTable
 from hearth.storage.database import BUSY_TIMEOUT_S, Database
-from hearth.storage.estimates import Estimates
 from hearth.storage.files import FileTable
-from hearth.storage.invocation_log import InvocationLog
+from hearth.storage.history import Estimates, InvocationLog, SwapLog
 from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import Ledger
+from hearth.storage.opening import Connect, connect_writer
 from hearth.storage.reader import Reader
-from hearth.storage.retention import DAY_S, Calendar, Retention
-from hearth.storage.swaps import SwapLog
+from hearth.storage.retention import DAY_S, Calendar, Retention, copy_into
 from hearth.storage.writer import StorageHealth, Writer
 
 CLOCK_JUMP_S = 7 * DAY_S

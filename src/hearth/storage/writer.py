@@ -9,18 +9,173 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.storage.backlog import Backlog, Job
 from hearth.storage.database import Database
-from hearth.storage.faults import unavailable
-from hearth.storage.transaction import Failure, commit_together
+from hearth.storage.opening import fault_of, unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """A function to run on the database; `future` is None where nobody waits for it."""
+
+    run: Statement
+    future: asyncio.Future[object] | None
+
+
+GATHER_S = 0.2
+"""Jobs that nobody waits for are gathered for this long: one synced commit for many rows, and one wake-up of the writer."""
+
+
+class Backlog:
+    """First in, first out; at most `capacity` jobs. A job that somebody waits for is never held up, and takes the others with it."""
+
+    def __init__(self, capacity: int, *, gather_s: float = GATHER_S) -> None:
+        self._capacity = capacity
+        self._gather_s = gather_s
+        self._awaited = 0
+        self._left_behind = 0
+        self._jobs: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._fresh = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more jobs are taken."""
+        return self._closed
+
+    def add(self, job: Job) -> bool:
+        """Queue a job; False where there is no room, or no more jobs are taken."""
+        with self._changed:
+            if self._closed or len(self._jobs) >= self._capacity:
+                return False
+            self._jobs.append(job)
+            self._fresh = True
+            self._awaited += job.future is not None
+            if job.future is not None or len(self._jobs) in {1, self._capacity}:
+                self._changed.notify()
+            return True
+
+    def take(self, limit: int, timeout_s: float | None) -> list[Job] | None:
+        """The oldest jobs, at most `limit`; waits for one that was not tried before, but no longer than `timeout_s`.
+
+        Returns:
+            An empty list when the time is up and nothing waits; None when the queue is closed and empty.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._fresh or self._closed, timeout_s)
+            if self._fresh and len(self._jobs) < limit:
+                self._changed.wait_for(lambda: self._awaited or self._closed or len(self._jobs) >= self._capacity, self._gather_s)
+            if self._closed and not self._jobs:
+                return None
+            taken = [self._jobs.popleft() for _ in range(min(limit, len(self._jobs)))]
+            self._awaited -= _awaited(taken)
+            self._left_behind = len(self._jobs)
+            self._fresh = bool(self._jobs)
+            return taken
+
+    def put_back(self, jobs: list[Job]) -> list[Job]:
+        """Return the jobs of the last `take`, which could not be done, to the front, but for those that somebody waits for.
+
+        Returns:
+            Those, and the ones that waited behind them at that `take`: all would meet the same fate, and must hear of it now. What came
+            since then has not been tried, and is next.
+        """
+        with self._changed:
+            behind = [self._jobs.popleft() for _ in range(self._left_behind)]
+            self._left_behind = 0
+            self._awaited -= _awaited(behind)
+            self._fresh = self._awaited > 0
+            self._jobs.extendleft(job for job in reversed([*jobs, *behind]) if job.future is None)
+            return [job for job in [*jobs, *behind] if job.future is not None]
+
+    def close(self) -> None:
+        """Take no more jobs; what is queued can still be taken out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def clear(self) -> list[Job]:
+        """Take out everything that is left."""
+        with self._changed:
+            left = list(self._jobs)
+            self._jobs.clear()
+            self._awaited = self._left_behind = 0
+            return left
+
+
+def _awaited(jobs: list[Job]) -> int:
+    return sum(job.future is not None for job in jobs)
+
+
+Statement = Callable[[sqlite3.Connection], object]
+"""Reads and writes inside a transaction that it neither begins nor ends; returns plain values, no cursors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A function failed by its own doing; what it did is undone."""
+
+    error: Exception
+
+
+def commit_together(connection: sqlite3.Connection, statements: Sequence[Statement]) -> list[object]:
+    """Run all functions in order in one transaction; where one fails by its own doing, again with each behind its own savepoint.
+
+    Returns:
+        One result per function, `Failure` for those that raised. By then everything else is on the disk.
+
+    Raises:
+        StorageUnavailable: the disk, not a function, is at fault. No function's effect is promised; after an error at the COMMIT itself
+            the transaction may nevertheless turn out to be there when the file is opened again.
+    """
+    try:
+        try:
+            return _committed(connection, [partial(statement, connection) for statement in statements])
+        except Exception as error:
+            if fault_of(error) is not None:
+                raise
+            connection.execute("ROLLBACK")
+            return _committed(connection, [partial(_attempt, connection, statement) for statement in statements])
+    except sqlite3.Error as error:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise unavailable(error) from error
+
+
+def _committed(connection: sqlite3.Connection, calls: Sequence[Callable[[], object]]) -> list[object]:
+    connection.execute("BEGIN IMMEDIATE")
+    results = [call() for call in calls]
+    failpoints.reach("storage.group.before_commit")
+    connection.execute("COMMIT")
+    failpoints.reach("storage.group.after_commit")
+    return results
+
+
+def _attempt(connection: sqlite3.Connection, statement: Statement) -> object:
+    connection.execute("SAVEPOINT one")
+    try:
+        result = statement(connection)
+    except Exception as error:  # supervision point: one defective function must not cost the others their commit
+        if fault_of(error) is not None:
+            raise
+        connection.execute("ROLLBACK TO one")
+        result = Failure(error=error)
+    connection.execute("RELEASE one")
+    return result
+
 
 T = TypeVar("T")
 

@@ -1,26 +1,22 @@
-"""One row per finished item: who asked for what, how long each phase took, what came of it. Prompts and answers never get here.
-
-What takes longer than a second has a row in `admissions` as well, so that the rate limits know after a kill who had asked. An `EventSink`
-on the event loop; the rows are written some time later by the writer's thread. `bootstrap` subscribes it; routes and the rate limiter's
-rebuild read through it.
-"""
+"""What is kept of the past: ended requests, swaps, and what was learned."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
-from hearth.events import Event, ItemEnded, ItemQueued
+from hearth.events import Event, ItemEnded, ItemQueued, SwapCompleted, SwapFailed
 from hearth.rate_limiter import HOUR_S
+from hearth.storage.opening import storable
 from hearth.storage.reader import Reader
-from hearth.storage.swaps import read_swaps
-from hearth.storage.texts import storable
 from hearth.storage.writer import Writer
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
 
@@ -189,3 +185,95 @@ def _count(row: sqlite3.Row) -> EndedCount:
 def _invocation(row: sqlite3.Row) -> Invocation:
     values = {name: row[name] for name in _COLUMNS}
     return Invocation(**{**values, "lane": Lane(values["lane"]), "outcome": Outcome(values["outcome"])})
+
+
+_INSERT_OF_SWAPS = (
+    "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (epoch, number) DO NOTHING"
+)
+_SELECT_OF_SWAPS = (
+    "SELECT ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason FROM swaps "
+    "WHERE ended_wall_s >= ? AND ended_wall_s <= ? ORDER BY id DESC LIMIT ?"
+)
+
+
+class SwapLog:
+    """Writes a row for every swap that ends."""
+
+    def __init__(self, *, writer: Writer, clock: Clock, epoch: int) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._epoch = epoch
+        self._number = 0
+
+    def emit(self, event: Event) -> None:
+        """Note a swap that has ended; every other event is ignored."""
+        if isinstance(event, SwapCompleted | SwapFailed):
+            self._number += 1
+            row = (self._epoch, self._number, self._clock.wall() - (self._clock.monotonic() - event.at), *_values(event))
+            self._writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_OF_SWAPS, row).rowcount))
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return self.emit if kind in (SwapCompleted, SwapFailed) else None
+
+
+def read_swaps(connection: sqlite3.Connection, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
+    """At most `limit` swaps that ended between the two instants, both inclusive, latest first."""
+    until = inf if until_wall_s is None else until_wall_s
+    return tuple(_swap(row) for row in connection.execute(_SELECT_OF_SWAPS, (since_wall_s, until, max(0, limit))))
+
+
+def _values(event: SwapCompleted | SwapFailed) -> tuple[object, ...]:
+    shared = (json.dumps(event.from_models), event.to_model, event.swap_s)
+    if isinstance(event, SwapFailed):
+        return (*shared, None, None, True, event.reason)
+    return (*shared, event.vram_mib, event.offloaded, False, "")
+
+
+def _swap(row: sqlite3.Row) -> LoggedSwap:
+    return LoggedSwap(
+        ended_wall_s=row["ended_wall_s"],
+        from_models=tuple(json.loads(row["from_models"])),
+        to_model=row["to_model"],
+        swap_s=row["swap_s"],
+        vram_mib=row["vram_mib"],
+        offloaded=None if row["offloaded"] is None else bool(row["offloaded"]),
+        failed=bool(row["failed"]),
+        reason=row["reason"],
+    )
+
+
+_SAVE = (
+    "INSERT INTO estimates (name, document, saved_wall_s) VALUES (?, ?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET document = excluded.document, saved_wall_s = excluded.saved_wall_s"
+)
+
+
+class Estimates:
+    """Documents by name; a later one replaces an earlier one."""
+
+    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+
+    def save(self, name: str, document: Mapping[str, object]) -> None:
+        """Keep a document of plain JSON values some time soon. Raises TypeError or ValueError for anything else."""
+        row = (name, json.dumps(document, allow_nan=False), self._clock.wall())
+        self._writer.post(failpoints.before_commit("estimates", lambda connection: connection.execute(_SAVE, row).rowcount))
+
+    async def load(self, name: str) -> dict[str, object] | None:
+        """The document last saved, None where there is none that can be read. Raises StorageUnavailable."""
+        return await self._reader.read(lambda connection: _load(connection, name))
+
+
+def _load(connection: sqlite3.Connection, name: str) -> dict[str, object] | None:
+    row = connection.execute("SELECT document FROM estimates WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return None
+    try:
+        document = json.loads(row["document"])
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
