@@ -17,7 +17,6 @@ from hearth import status
 from hearth.accumulating.accumulator import Accumulator
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.backend_watch import BackendWatch
-from hearth.batches.desk import Batches
 from hearth.clock import Clock
 from hearth.cloud.desk import Cloud
 from hearth.config.gateway_config import GatewayConfig
@@ -25,7 +24,8 @@ from hearth.config.reload import Attempt, read_attempt
 from hearth.config.settings import Settings
 from hearth.errors import BackendError, ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
-from hearth.jobs.desk import Jobs
+from hearth.jobs.batches import Batches
+from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics.gauges import Live

@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import Any, cast
 
-from hearth.batch_types import PART_BYTES, BatchRecord, NewBatch, NewFile
-from hearth.batches.desk import Batches
-from hearth.batches.running import Shelf
 from hearth.events import BatchEnded, BatchStarted
+from hearth.job_types import PART_BYTES, BatchRecord, NewBatch, NewFile
+from hearth.jobs.batch_runner import Shelf
+from hearth.jobs.batches import Batches
 from hearth.storage.batches import BatchLineTable, BatchTable
 from hearth.storage.files import FileTable
 from hearth.storage.reader import Reader

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hearth.batch_types import NewFile, Problem
 from hearth.config.settings import StorageSettings
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
+from hearth.job_types import NewFile, Problem
 from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.storage.store import Store
 from tests.batches.house import HOUR_S, BatchHouse, jsonl, lines, new_batch

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.batch_types import BatchLine, BatchStatus, EndedLine, Problem, Tokens
-from hearth.batches.lines import RawLine, Splitter, Terms, check_line, request_in
-from hearth.batches.outcomes import outcome_of, undone
 from hearth.config.settings import Settings
-from hearth.job_types import JobEnd, JobState
+from hearth.job_types import BatchLine, BatchStatus, EndedLine, JobEnd, JobState, Problem, Tokens
+from hearth.jobs.batch_lines import RawLine, Splitter, Terms, check_line, request_in
+from hearth.jobs.batch_runner import outcome_of, undone
 from tests.batches.house import COMPLETIONS, jsonl, line
 
 TERMS = Terms(endpoint=COMPLETIONS, models=(), settings=Settings())

@@ -9,14 +9,14 @@ from itertools import pairwise
 
 import pytest
 
-from hearth.batch_types import BatchStatus, Page
-from hearth.batches.desk import FORGET_INTERVAL_S, GATHER_S
-from hearth.batches.running import JOBS_AT_ONCE, PORTION_BYTES
 from hearth.cancelling import Cancellation, cancel_caller
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
+from hearth.job_types import BatchStatus, Page
+from hearth.jobs.batch_runner import JOBS_AT_ONCE, PORTION_BYTES
+from hearth.jobs.batches import FORGET_INTERVAL_S, GATHER_S
 from hearth.storage.files import AFTER_DELETED_S
 from tests.batches.house import BatchHouse, jsonl, line, lines, new_batch
 from tests.jobs.house import Disk, job

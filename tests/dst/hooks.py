@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from hearth.backends.webhook_poster import HttpWebhookPoster, _GuardedResolver
-from hearth.jobs.addresses import is_forbidden
+from hearth.jobs.webhooks import is_forbidden
 
 GOOD, FICKLE, LITERAL, UNNAMED = "hook.lan", "fickle.lan", "2852039166", "elsewhere.lan"
 """Fickle: its name leads to the machine's metadata now and then. Literal: it always does (169.254.169.254 as one number). Unnamed: the

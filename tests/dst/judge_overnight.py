@@ -11,9 +11,8 @@ from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from hearth.batch_types import BatchStatus
 from hearth.errors import StorageUnavailable
-from hearth.job_types import JobState, Webhook
+from hearth.job_types import BatchStatus, JobState, Webhook
 from tests.dst.asks import Ask
 from tests.dst.calls import nothing_goes_on
 from tests.dst.hooks import Arrival, Hooks

@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 from hearth.accumulating.accumulator import Accumulator
-from hearth.batches.desk import Batches
-from hearth.batches.running import Shelf
 from hearth.cloud.desk import Cloud
 from hearth.cloud.purse import Purse
 from hearth.config.gateway_config import GatewayConfig
@@ -15,9 +13,11 @@ from hearth.config.settings import RateLimitSettings, Settings
 from hearth.errors import BackendGone, RateLimited
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.intake import Ticket
-from hearth.jobs.desk import STOP_S, Jobs
-from hearth.jobs.feeder import House
-from hearth.jobs.telling import Telling
+from hearth.jobs.batch_runner import Shelf
+from hearth.jobs.batches import Batches
+from hearth.jobs.runner import House
+from hearth.jobs.service import STOP_S, Jobs
+from hearth.jobs.webhooks import Telling
 from hearth.observability.fanout import EventFanout
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.reader import StorageReporter

@@ -10,10 +10,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from hearth.batch_types import NewBatch, NewFile
-from hearth.batches.desk import Batches
 from hearth.errors import HearthError, StorageUnavailable
-from hearth.jobs.addresses import check_webhook
+from hearth.job_types import NewBatch, NewFile
+from hearth.jobs.batches import Batches
+from hearth.jobs.webhooks import check_webhook
 from hearth.types import Lane, Priority
 from tests.dst.asks import Ask
 from tests.dst.drawing import CALLERS, MODELS

@@ -20,9 +20,9 @@ from hearth.config.settings import Settings
 from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import Event, JobEnded, JobQueued
 from hearth.job_types import Acceptance, JobRecord, NewJob
-from hearth.jobs.desk import Jobs
-from hearth.jobs.feeder import House as Around
 from hearth.jobs.requests import body_of
+from hearth.jobs.runner import House as Around
+from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.storage.jobs import JobTable
 from hearth.storage.opening import shipped_migrations

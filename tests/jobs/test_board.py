@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hearth.job_types import WaitingJob
-from hearth.jobs.board import BATCH_LIMIT, Board
+from hearth.jobs.queue import BATCH_LIMIT, Board
 from hearth.types import Lane, Priority
 
 NOW = 1_767_571_200.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hearth.job_types import WaitingJob
-from hearth.jobs.board import BATCH_LIMIT, Board
+from hearth.jobs.queue import BATCH_LIMIT, Board
 from hearth.types import Lane, Priority
 from tests.jobs.test_board import NOW, waiting
 from tests.support.examples import EXAMPLES

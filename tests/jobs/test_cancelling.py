@@ -11,8 +11,8 @@ from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
 from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob
-from hearth.jobs import desk
-from hearth.jobs.running import Run, run_once
+from hearth.jobs import service
+from hearth.jobs.runner import Run, run_once
 from hearth.types import Outcome, RequestId, Sequence
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.jobs.test_board import waiting
@@ -46,7 +46,7 @@ async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(
 
 @in_virtual_time
 async def test_more_jobs_than_are_read_at_a_time_are_all_cancelled():
-    count = 2 * desk.CANCELLED_TOGETHER + 5
+    count = 2 * service.CANCELLED_TOGETHER + 5
     async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1, max_queued=count)) as house:
         for number in range(count):
             await house.accept(job(f"job_{number}", caller="me", service_s=5.0))

@@ -13,8 +13,7 @@ from hearth.config.settings import OnRestart, Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
 from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState
-from hearth.jobs.forecast import Forecast
-from hearth.jobs.running import backoff_s
+from hearth.jobs.runner import Forecast, backoff_s
 from hearth.types import Lane, Priority
 from tests.jobs.house import Disk, JobHouse, job, with_jobs
 from tests.support.fake_exchange import CallFault

@@ -13,7 +13,7 @@ import pytest
 from hearth.config.settings import AuthSettings, JobSettings, KeySettings, Settings, StorageSettings
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import JobEnd, JobFilter, JobState, Recovered, StoreLimits, Webhook
-from hearth.jobs.desk import limits_of
+from hearth.jobs.service import limits_of
 from hearth.storage.jobs import JobTable, insert
 from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.storage.store import Store

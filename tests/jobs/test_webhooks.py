@@ -23,9 +23,7 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden
 from hearth.events import WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, Webhook
-from hearth.jobs.addresses import check_webhook, host_of, is_forbidden
-from hearth.jobs.messages import body_of, headers_of, pause_s, signature
-from hearth.jobs.telling import AT_ONCE, Telling
+from hearth.jobs.webhooks import AT_ONCE, Telling, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
 from tests.jobs.house import Disk, job
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
 from tests.worker.house import Recorder

@@ -8,9 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from hearth.batch_types import NewFile
 from hearth.events import ClockConfirmed, ClockDoubted
-from hearth.job_types import StoreLimits
+from hearth.job_types import NewFile, StoreLimits
 from hearth.storage.retention import ROWS_PER_STEP, SLACK_PAGES, Retention
 from hearth.types import InvocationFilter
 from tests.jobs.house import job

@@ -17,12 +17,12 @@ from hearth.admission.gate import Standing, count, standing_of
 from hearth.api.asked import Caller, CurrentVisit
 from hearth.api.files import DAY_S, batches_of, listing
 from hearth.api.idempotency import headers_of, key_of
-from hearth.batch_types import BatchRecord, BatchStatus, NewBatch, Page
-from hearth.batches.desk import Batches
-from hearth.batches.lines import ENDPOINTS
 from hearth.clock import new_batch_id
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
+from hearth.job_types import BatchRecord, BatchStatus, NewBatch, Page
+from hearth.jobs.batch_lines import ENDPOINTS
+from hearth.jobs.batches import Batches
 from hearth.jobs.requests import digest_of
 
 BATCHES_PATH = "/v1/batches"

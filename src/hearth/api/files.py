@@ -21,13 +21,12 @@ from hearth.api.asgi import unless_gone
 from hearth.api.asked import Caller
 from hearth.api.multipart import FileForm, boundary_of, life_s_of
 from hearth.api.visit import Bodies, Visit
-from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, StoredFile
-from hearth.batches.desk import Batches
 from hearth.clock import new_file_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound
 from hearth.gateway import Gateway
-from hearth.job_types import StoreLimits
-from hearth.jobs.desk import limits_of
+from hearth.job_types import PART_BYTES, NewFile, Page, Purpose, StoredFile, StoreLimits
+from hearth.jobs.batches import Batches
+from hearth.jobs.service import limits_of
 from hearth.types import MIB
 
 FILES_PATH = "/v1/files"

@@ -27,9 +27,9 @@ from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import NotFound
 from hearth.gateway import Gateway
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob
-from hearth.jobs.addresses import MAX_URL_CHARS, check_webhook
-from hearth.jobs.desk import Jobs
 from hearth.jobs.requests import body_of, digest_of, endpoint_of, envelope_of
+from hearth.jobs.service import Jobs
+from hearth.jobs.webhooks import MAX_URL_CHARS, check_webhook
 from hearth.types import Priority
 
 JOBS_PATH = "/llm/jobs"

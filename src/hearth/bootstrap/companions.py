@@ -18,8 +18,6 @@ from hearth.backends.claude import ClaudeBackend
 from hearth.backends.claude_prices import ClaudePrices
 from hearth.backends.gpu_thread import GpuThread
 from hearth.backends.nvml import NvmlCard
-from hearth.batches.desk import Batches
-from hearth.batches.running import Shelf
 from hearth.clock import Clock
 from hearth.cloud.desk import Cloud
 from hearth.cloud.purse import Purse
@@ -27,11 +25,12 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.gpu_watch import GpuWatch
-from hearth.jobs.addresses import is_forbidden
-from hearth.jobs.desk import Jobs
-from hearth.jobs.feeder import House
+from hearth.jobs.batch_runner import Shelf
+from hearth.jobs.batches import Batches
+from hearth.jobs.runner import House
+from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
-from hearth.jobs.telling import Telling, WebhookPoster
+from hearth.jobs.webhooks import Telling, WebhookPoster, is_forbidden
 from hearth.observability.disk_space import DiskSpaceMonitor
 from hearth.observability.fanout import EventFanout
 from hearth.observability.latency import LatencyTracker, LatencyWatch

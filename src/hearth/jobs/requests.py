@@ -7,17 +7,42 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from hearth.config.settings import Settings, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.gojson import encode_large
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.errors import BadRequest
+from hearth.errors import BadRequest, KeyInUse
 from hearth.intake import NewItem
 from hearth.job_types import StartedJob, WaitingJob
 from hearth.types import BackendCall, Headers, RequestId, WorkKind
+
+RETRY_AFTER_S = 1.0
+
+
+class KeysInUse:
+    """Each key of a caller is in use at most once."""
+
+    def __init__(self) -> None:
+        self._used: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def use(self, caller: str, key: str | None) -> Iterator[None]:
+        """For the time of the block, nobody else may use the key; without one, nothing is in the way. Raises KeyInUse."""
+        if key is None:
+            yield
+            return
+        if (caller, key) in self._used:
+            raise KeyInUse(retry_after_s=RETRY_AFTER_S)
+        self._used.add((caller, key))
+        try:
+            yield
+        finally:
+            self._used.discard((caller, key))
+
 
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 _GUESSES = (("messages", Endpoint.CHAT), ("prompt", Endpoint.GENERATE), ("input", Endpoint.EMBED))

@@ -17,9 +17,9 @@ from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, QueueFull, ShuttingDown
 from hearth.events import InternalFault
 from hearth.job_types import NewJob
-from hearth.jobs.desk import Jobs
-from hearth.jobs.feeder import House
 from hearth.jobs.requests import body_of, endpoint_of, envelope_of
+from hearth.jobs.runner import House
+from hearth.jobs.service import Jobs
 from hearth.types import Lane, Priority
 
 CALLER = Lane.INTERNAL.value

@@ -14,10 +14,24 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from hearth.batch_types import Admission, BatchLine, BatchRecord, BatchStatus, EndedLine, LineOutcome, NewBatch, Page, Problem, Tokens
 from hearth.clock import Clock, new_file_id
 from hearth.errors import KeyReused, NotFound, QueueFull, StorageFault, StorageUnavailable
-from hearth.job_types import JobEnd, JobState, StoreLimits, WaitingJob
+from hearth.job_types import (
+    Admission,
+    BatchLine,
+    BatchRecord,
+    BatchStatus,
+    EndedLine,
+    JobEnd,
+    JobState,
+    LineOutcome,
+    NewBatch,
+    Page,
+    Problem,
+    StoreLimits,
+    Tokens,
+    WaitingJob,
+)
 from hearth.storage.files import place_of, require_room, totals
 from hearth.storage.jobs import KEY_LIFE_S, WAITING_COLUMNS, insert, waiting_of
 from hearth.storage.reader import Reader

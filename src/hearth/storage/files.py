@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hearth.batch_types import PART_BYTES, NewFile, Page, Purpose, Stored, StoredFile
 from hearth.clock import Clock
 from hearth.errors import BadRequest, NotFound, QueueFull
+from hearth.job_types import PART_BYTES, NewFile, Page, Purpose, Stored, StoredFile
 from hearth.storage.reader import Reader
 from hearth.storage.retention import Calendar
 from hearth.storage.writer import Writer

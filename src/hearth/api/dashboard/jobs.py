@@ -11,7 +11,7 @@ from hearth.api.dashboard.patch import bare
 from hearth.errors import StorageUnavailable
 from hearth.gateway import Gateway
 from hearth.job_types import JobFilter, JobRecord, JobState, WaitingJob
-from hearth.jobs.desk import Jobs
+from hearth.jobs.service import Jobs
 
 ROWS_SHOWN = 6
 FAILURES_SHOWN = 3

@@ -7,19 +7,141 @@ job. `bootstrap` has it run beside the gateway.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from hearth.clock import Clock
 from hearth.config.settings import WebhookSettings
-from hearth.errors import StorageUnavailable
+from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, Webhook
-from hearth.jobs.addresses import allowed_hosts, host_of
-from hearth.jobs.messages import body_of, headers_of, pause_s
 from hearth.ports import EventSink, JobDeliveries
+
+BACKOFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0)
+"""Between two attempts; the last one again and again."""
+_PREFIX = "whsec_"
+
+
+def body_of(delivery: Delivery) -> bytes:
+    """What is posted, as JSON."""
+    said = {
+        "type": f"job.{delivery.state.value}",
+        "job_id": delivery.job_id,
+        "state": delivery.state.value,
+        "task_type": delivery.task_type,
+        "reason": delivery.reason,
+        "accepted_wall_s": delivery.accepted_wall_s,
+        "ended_wall_s": delivery.ended_wall_s,
+    }
+    return json.dumps(said, separators=(",", ":")).encode("ascii")
+
+
+def headers_of(delivery: Delivery, body: bytes, secret: str, wall_s: float) -> dict[str, str]:
+    """The headers of one attempt at an instant; every attempt of one message has the same `webhook-id`."""
+    stamp = str(int(wall_s))
+    return {
+        "content-type": "application/json",
+        "webhook-id": delivery.job_id,
+        "webhook-timestamp": stamp,
+        "webhook-signature": signature(secret, delivery.job_id, stamp, body),
+    }
+
+
+def signature(secret: str, message_id: str, stamp: str, body: bytes) -> str:
+    """`v1,` and the signature in base64. A secret that begins with `whsec_` is the base64 of its bytes, any other is text."""
+    digest = hmac.new(_key_of(secret), b".".join((message_id.encode(), stamp.encode(), body)), hashlib.sha256).digest()
+    return "v1," + base64.b64encode(digest).decode("ascii")
+
+
+def _key_of(secret: str) -> bytes:
+    return base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret.encode()
+
+
+def pause_s(attempts: int) -> float:
+    """Seconds between an attempt that failed, the `attempts`-th, and the next one."""
+    return BACKOFF_S[min(max(1, attempts), len(BACKOFF_S)) - 1]
+
+
+MAX_URL_CHARS = 2000
+_METADATA = frozenset(
+    ipaddress.ip_address(text) for text in ("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")
+)
+"""Instance metadata of AWS, Google, Azure, Alibaba and Oracle."""
+
+
+def check_webhook(url: str, settings: WebhookSettings) -> str:
+    """The URL as it was given, where a job may have it.
+
+    Raises:
+        BadRequest: it is no http or https URL, or carries credentials or a fragment; or the owner has set no secret.
+        Forbidden: the owner allows no messages to its host.
+    """
+    host = host_of(url)
+    if not host:
+        raise BadRequest("webhook: write an http or https URL without user, password and fragment")
+    if host not in allowed_hosts(settings):
+        raise Forbidden("webhook: jobs.webhooks.allowed_hosts does not list its host")
+    if not settings.secret:
+        raise BadRequest("webhook: messages are signed, and the owner has not set jobs.webhooks.secret")
+    return url
+
+
+def allowed_hosts(settings: WebhookSettings) -> frozenset[str]:
+    """The hosts that the owner allows messages to, as `host_of` gives them."""
+    return frozenset(map(_bare, settings.allowed_hosts))
+
+
+def host_of(url: str) -> str:
+    """The host of a usable URL in lower case, empty for any other."""
+    if len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.port != 0 and "@" not in parts.netloc and not parts.fragment
+    except ValueError:
+        return ""
+    return _bare(parts.hostname or "") if usable else ""
+
+
+def _bare(host: str) -> str:
+    return host.lower().strip("[]").rstrip(".")
+
+
+def is_forbidden(address: str) -> bool:
+    """Whether nothing is ever sent to an address: link-local, metadata, multicast, unspecified, reserved; also inside IPv6 forms of it."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return True
+    inner = _embedded(found) if isinstance(found, ipaddress.IPv6Address) else None
+    if inner is not None and is_forbidden(str(inner)):
+        return True
+    return found in _METADATA or found.is_link_local or found.is_multicast or found.is_unspecified or _is_reserved(found)
+
+
+def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
+
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def _is_reserved(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Python counts all of ::/8 as reserved, and with it the loopback address, NAT64 and mapped ones."""
+    return isinstance(address, ipaddress.IPv4Address) and address.is_reserved
+
 
 AT_ONCE = 4
 """For each host: one that does not answer keeps none of the others waiting."""

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from hearth.batch_types import BatchRecord, BatchStatus, NewBatch
-from hearth.batches.checking import Check
-from hearth.batches.ports import BatchRecords, BatchUpkeep, FileAccounts, FileUploads
-from hearth.batches.running import Runner, Shelf
 from hearth.config.settings import BatchWindow
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, GatewayStopping, InternalFault, JobEnded
-from hearth.jobs.desk import Jobs
-from hearth.jobs.feeder import House
-from hearth.jobs.keys import KeysInUse
+from hearth.job_types import BatchRecord, BatchStatus, NewBatch
+from hearth.jobs.batch_lines import BatchRecords, BatchUpkeep, Check, FileAccounts, FileUploads
+from hearth.jobs.batch_runner import Runner, Shelf
+from hearth.jobs.requests import KeysInUse
+from hearth.jobs.runner import House
+from hearth.jobs.service import Jobs
 from hearth.observability.handling import HandlingSink
 from hearth.types import BATCH_JOB_PREFIX, Lane
 

@@ -8,26 +8,171 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, OnRestart
-from hearth.errors import StorageUnavailable
+from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, OnRestart, Settings
+from hearth.dialects.gojson import LARGE_BYTES
+from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import InternalFault, ItemDispatched, JobEnded, JobRequeued, JobsRecovered, JobStarted
-from hearth.job_types import JobEnd, JobRecord, JobState, Recovered, WaitingJob
-from hearth.jobs.board import Board
-from hearth.jobs.forecast import Forecast
-from hearth.jobs.running import Again, Resolve, Run, run_once
-from hearth.jobs.tending import Tasks
+from hearth.intake import NewItem, Ticket
+from hearth.job_types import JobEnd, JobRecord, JobState, Recovered, StartedJob, WaitingJob
+from hearth.jobs.queue import Board
+from hearth.jobs.requests import item_of
 from hearth.ports import EventSink, JobQueue, JobRecords
 from hearth.queue import LLMQueueWorker
-from hearth.types import BATCH_JOB_PREFIX, Lane, Sequence
+from hearth.reply import Reply
+from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
+
+ALPHA = 0.3
+
+
+class Forecast:
+    """A moving average of the time that the house takes for one job."""
+
+    def __init__(self) -> None:
+        self._each_s: float | None = None
+
+    def note(self, ran_s: float, at_once: int) -> None:
+        """A job took `ran_s` while `at_once` were on their way, itself included."""
+        share_s = ran_s / max(1, at_once)
+        self._each_s = share_s if self._each_s is None else self._each_s + ALPHA * (share_s - self._each_s)
+
+    def start_s(self, ahead: int, earliest_s: float) -> float | None:
+        """Seconds until a job with so many ahead starts, not before `earliest_s`; None before the first job has run."""
+        if ahead == 0:
+            return max(0.0, earliest_s)
+        return None if self._each_s is None else max(earliest_s, ahead * self._each_s)
+
 
 T = TypeVar("T")
+
+
+class Tasks:
+    """The tasks of one part."""
+
+    def __init__(self, clock: Clock, events: EventSink) -> None:
+        self._clock = clock
+        self._events = events
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run it to its end, whether anybody waits for it or not; shield the task where somebody does."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def end(self, within_s: float) -> None:
+        """Wait for all of them, and cancel those that take longer."""
+        if self._running:
+            _, late = await asyncio.wait(tuple(self._running), timeout=within_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, HearthError):
+            self._events.emit(InternalFault(at=self._clock.monotonic(), where="jobs", detail=type(error).__name__))
+
+
+RETRY_S = 5.0
+"""After a start that was in vain through no fault of the job: the model server is down, or the queue is full."""
+MAX_BACKOFF_S = 300.0
+_NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
+
+Submit = Callable[[NewItem], Ticket]
+Resolve = Callable[[str], Awaitable[str]]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """A job on its way. `cancelled`: its end is on the disk already."""
+
+    job: WaitingJob
+    ticket: Ticket | None = None
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """The job waits in the store for another start, at least `retry_s` seconds. Not `counted`, this one was as if it had never been."""
+
+    reason: str
+    counted: bool
+    retry_s: float
+
+
+async def run_once(run: Run, started: StartedJob, settings: Settings, submit: Submit, resolve: Resolve) -> JobEnd | Again:
+    """Have the job done once; what came of it. Raises nothing but defects."""
+    try:
+        run.ticket = await _in_queue(run, started, settings, submit, resolve)
+        head = await run.ticket.reply.head()
+        body = await _whole(run.ticket.reply, int(settings.jobs.max_result_mib * MIB))
+    except CallerGone:
+        return JobEnd(state=JobState.CANCELLED, reason=CallerGone.reason)
+    except HearthError as error:
+        return _after(error, started, settings.jobs)
+    if body is None:
+        error_text = "the answer is longer than jobs.max_result_mib allows"
+        return JobEnd(state=JobState.FAILED, reason="result_too_large", error=error_text, status=head.status)
+    content_type = next((value.decode("latin-1") for name, value in head.headers if name == b"content-type"), "")
+    if head.status >= 500 and started.attempt < settings.jobs.max_attempts:
+        return Again(reason="backend_error", counted=True, retry_s=backoff_s(started.attempt))
+    if head.status >= 400:
+        error_text = f"the model server answered {head.status}"
+        return JobEnd(
+            state=JobState.FAILED,
+            reason="backend_status",
+            error=error_text,
+            status=head.status,
+            content_type=content_type,
+            result=body,
+        )
+    return JobEnd(state=JobState.COMPLETED, status=head.status, content_type=content_type, result=body)
+
+
+async def _in_queue(run: Run, started: StartedJob, settings: Settings, submit: Submit, resolve: Resolve) -> Ticket:
+    """Put the job into the GPU's queue. Raises HearthError as `submit` and `resolve`, CallerGone where it was cancelled meanwhile."""
+    model = await resolve(run.job.model)
+    if len(started.request) > LARGE_BYTES:
+        new = await asyncio.to_thread(item_of, run.job, started, model, settings)
+    else:
+        new = item_of(run.job, started, model, settings)
+    if run.cancelled:  # there was no item yet that could have been cancelled
+        raise CallerGone
+    return submit(new)
+
+
+def backoff_s(attempts: int) -> float:
+    """The pause after so many attempts that failed: 5, 10, 20 ... 300 seconds."""
+    return float(min(MAX_BACKOFF_S, RETRY_S * 2.0 ** min(max(0, attempts - 1), 10)))
+
+
+def _after(error: HearthError, started: StartedJob, jobs: JobSettings) -> JobEnd | Again:
+    if isinstance(error, _NOT_ITS_FAULT):
+        return Again(reason=error.reason, counted=False, retry_s=0.0 if isinstance(error, ShuttingDown) else RETRY_S)
+    if error.retryable and started.attempt < jobs.max_attempts:
+        return Again(reason=error.reason, counted=True, retry_s=backoff_s(started.attempt))
+    return JobEnd(state=JobState.FAILED, reason=error.reason, error=error.message)
+
+
+async def _whole(reply: Reply, limit_bytes: int) -> bytes | None:
+    """The whole answer, None where it is longer than the limit. Raises HearthError as `Reply.take` does."""
+    parts, size = list[bytes](), 0
+    while chunks := await reply.take():
+        parts.extend(chunks)
+        size += sum(map(len, chunks))
+        if size > limit_bytes:
+            return None
+    return b"".join(parts)
+
 
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump."""

@@ -12,9 +12,8 @@ from hearth.config.settings import Settings
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
-from hearth.jobs.feeder import Feeder, House, is_off_peak, named
-from hearth.jobs.keys import KeysInUse
-from hearth.jobs.tending import Tasks
+from hearth.jobs.requests import KeysInUse
+from hearth.jobs.runner import Feeder, House, Tasks, is_off_peak, named
 from hearth.observability.handling import HandlingSink
 from hearth.ports import JobQueue, JobRecords
 from hearth.types import MIB, Lane, Sequence
