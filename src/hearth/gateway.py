@@ -18,7 +18,7 @@ from hearth.accumulating.accumulator import Accumulator
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.backend_watch import BackendWatch
 from hearth.clock import Clock
-from hearth.cloud.desk import Cloud
+from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.reload import Attempt, read_attempt
 from hearth.config.settings import Settings

@@ -18,7 +18,7 @@ from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
-from hearth.cloud.desk import Cloud
+from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import (
     BackendMode,

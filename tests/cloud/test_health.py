@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.cloud.health import DOWN_S, CloudHealth
+from hearth.cloud.service import DOWN_S, CloudHealth
 from hearth.errors import BackendBusy, CloudUnavailable
 from hearth.events import CloudCameUp, CloudWentDown
 from tests.worker.house import Recorder

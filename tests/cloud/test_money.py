@@ -9,10 +9,9 @@ import pytest
 from genai_prices import Usage, calc_price
 
 from hearth.backends.claude_prices import ClaudePrices
-from hearth.cloud.bounding import IMAGE_TOKENS, OVERHEAD_TOKENS, encoded, prompt_bound_tokens
-from hearth.cloud.choosing import asks_for_claude, caps_for, claude_model, price_in
-from hearth.cloud.metering import Meter
-from hearth.cloud.retrying import FIRST_DELAY_S, LONGEST_ADVICE_S, retry_delay_s
+from hearth.cloud.calls import FIRST_DELAY_S, LONGEST_ADVICE_S, retry_delay_s
+from hearth.cloud.routing import asks_for_claude, caps_for, claude_model, price_in
+from hearth.cloud.usage import IMAGE_TOKENS, OVERHEAD_TOKENS, Meter, encoded, prompt_bound_tokens
 from hearth.config.settings import AuthSettings, BudgetSettings, CloudPriceSettings, CloudSettings, KeySettings, Settings
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendTimeout, BackendUnreachable, BadRequest, CloudUnavailable
 from hearth.money import BilledTokens, Price, Rates, nano_usd, usd

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from hearth.admission.budget import Totals
-from hearth.cloud.purse import Purse
+from hearth.cloud.budget import Purse
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertType, AuthSettings, BudgetSettings, CloudSettings, KeySettings, SchedulingSettings, Settings
 from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
-from hearth.cloud.choosing import asks_for_claude
-from hearth.cloud.purse import RETRY_WRITE_S
+from hearth.cloud.budget import RETRY_WRITE_S
+from hearth.cloud.routing import asks_for_claude
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.money import nano_usd, usd
 from hearth.scheduling.residency import Phase

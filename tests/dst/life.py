@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from hearth.accumulating.accumulator import Accumulator
-from hearth.cloud.desk import Cloud
-from hearth.cloud.purse import Purse
+from hearth.cloud.budget import Purse
+from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import RateLimitSettings, Settings
 from hearth.errors import BackendGone, RateLimited

@@ -19,8 +19,8 @@ from hearth.backends.claude_prices import ClaudePrices
 from hearth.backends.gpu_thread import GpuThread
 from hearth.backends.nvml import NvmlCard
 from hearth.clock import Clock
-from hearth.cloud.desk import Cloud
-from hearth.cloud.purse import Purse
+from hearth.cloud.budget import Purse
+from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway

@@ -1,4 +1,4 @@
-"""`--url` and `--key`, for every command that asks a running gateway. Used by the commands of `hearth.cli`."""
+"""A running gateway as the commands see it: its address and key, the questions, and reading what it answers."""
 
 from __future__ import annotations
 

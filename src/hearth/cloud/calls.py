@@ -11,20 +11,100 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hearth.clock import Clock
-from hearth.cloud.choosing import Why
-from hearth.cloud.metering import Meter
-from hearth.cloud.purse import Reservation
-from hearth.cloud.retrying import retry_delay_s
-from hearth.cloud.telling import Telling
+from hearth.cloud.budget import Reservation
+from hearth.cloud.routing import Why
+from hearth.cloud.usage import Meter
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.answering import Answer
 from hearth.dialects.claude.asking import ClaudeRequest
-from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, HearthError
+from hearth.errors import (
+    BackendBusy,
+    BackendError,
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+    CloudUnavailable,
+    HearthError,
+)
+from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
 from hearth.money import Price, usd
-from hearth.ports import CloudBackend, CloudExchange
+from hearth.ports import CloudBackend, CloudExchange, EventSink
 from hearth.reply import ReplyHead
-from hearth.types import CloudCall, Headers, Usage
+from hearth.types import CloudCall, Headers, Outcome, Sequence, Usage
 from hearth.work import Work
+
+FIRST_DELAY_S = 0.5
+MAX_DELAY_S = 8.0
+LONGEST_ADVICE_S = 10.0
+"""Where Claude asks for a longer pause, the caller is told instead of kept."""
+_GOLDEN = 0.6180339887498949
+
+
+def retry_delay_s(error: HearthError, attempt: int, *, max_retries: int, sequence: Sequence) -> float | None:
+    """Seconds until the next attempt after `attempt` (from 1) failed; None for the end.
+
+    To be asked only for what was refused before anything was charged.
+    """
+    if attempt > max_retries or not error.retryable or isinstance(error, CloudUnavailable):
+        return None
+    if type(error) not in (BackendBusy, BackendError, BackendUnreachable):
+        return None
+    if error.retry_after_s is not None:
+        return error.retry_after_s if error.retry_after_s <= LONGEST_ADVICE_S else None
+    delay_s = min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** (attempt - 1))
+    return delay_s * (0.75 + 0.5 * (sequence * _GOLDEN % 1.0))
+
+
+class Telling:
+    """Writes the history of Claude's items to the event sink."""
+
+    def __init__(self, events: EventSink) -> None:
+        self._events = events
+
+    def queued(self, work: Work) -> None:
+        """The item was accepted; nothing is ahead of it."""
+        self._events.emit(ItemQueued(at=work.item.arrived_at, position=0, **work.identity))
+
+    def dispatched(self, work: Work, at: float) -> None:
+        """An attempt starts."""
+        self._events.emit(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
+
+    def first_byte(self, work: Work, at: float) -> None:
+        """Claude has begun to answer."""
+        since = at if work.dispatched_at is None else work.dispatched_at
+        self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **work.identity))
+
+    def resent(self, work: Work, at: float) -> None:
+        """The attempt was refused unseen; there will be another."""
+        reason = "" if work.error is None else work.error.reason
+        self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
+
+    def ended(self, work: Work, at: float, cost_usd: float | None) -> None:
+        """The one terminal event of the item; its outcome is set."""
+        began_at, first_at = work.dispatched_at, work.first_byte_at
+        failed = "" if work.error is None else work.error.reason
+        self._events.emit(
+            ItemEnded(
+                at=at,
+                outcome=work.outcome or Outcome.FAILED,
+                reason="" if work.outcome is Outcome.COMPLETED else failed or str(work.outcome),
+                attempts=work.attempt,
+                interrupt_count=0,
+                queue_s=(at if began_at is None else began_at) - work.item.arrived_at,
+                swap_s=0.0,
+                first_byte_s=None if began_at is None or first_at is None else first_at - began_at,
+                backend_s=None if began_at is None else at - began_at,
+                total_s=at - work.item.arrived_at,
+                prompt_tokens=work.usage.prompt_tokens,
+                output_tokens=work.usage.output_tokens,
+                status=work.status,
+                cost_usd=cost_usd,
+                chain_id=work.item.chain_id,
+                **work.identity,
+            )
+        )
+
 
 _UNCLEAR: tuple[type[HearthError], ...] = (BackendGone, BackendTimeout)
 """After these nobody knows whether the prompt was charged."""

@@ -1,6 +1,6 @@
 """Batches: where each of them is. Every change leaves one state by a guarded update, so that of two that would end a batch only one does.
 
-Implements `BatchRecords`, `BatchProgress` and `BatchUpkeep` of `batches.ports`; the requests of a batch are in `batch_lines`. What a batch
+Implements `BatchRecords`, `BatchProgress` and `BatchUpkeep` of `jobs.batch_lines`; the requests of a batch are in `batch_lines`. What a batch
 writes goes into two files that are filled from its beginning and get their ids, and with them their callers' eyes, in the transaction that
 ends it.
 """

@@ -1,6 +1,6 @@
 """Files in pieces: an upload as it comes in, and what batches write. A file is seen by nobody until it is complete.
 
-Implements the file ports of `batches.ports`. What is deleted disappears at once; its pieces go a few at a time (`sweep`), so that no
+Implements the file ports of `jobs.batch_lines`. What is deleted disappears at once; its pieces go a few at a time (`sweep`), so that no
 transaction meets a hundred thousand rows.
 """
 

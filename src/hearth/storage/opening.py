@@ -1,4 +1,4 @@
-"""The checks between a path and a database that may be written: every way in which a file can be unfit, and what to tell the owner.
+"""Between a path and a database that may be written: where it lies, its schema, its connections, and every way in which it can be unfit.
 
 Used by `database` at start, while it holds the instance lock. Never changes a file that it refuses.
 """

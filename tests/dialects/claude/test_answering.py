@@ -18,7 +18,7 @@ from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from hearth.dialects.claude.answering import ClaudeUsage
-from hearth.dialects.claude.telling import Telling
+from hearth.dialects.claude.stream import Telling
 from hearth.dialects.framing import StreamTail, read_whole
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, BackendProtocolError

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hearth.dialects.claude.dates import nanoseconds, rfc3339
+from hearth.dialects.claude.writers import nanoseconds, rfc3339
 from tests.support.examples import EXAMPLES
 
 

@@ -9,7 +9,7 @@ import pytest
 from anthropic.lib._parse._transform import transform_schema
 from pydantic import BaseModel
 
-from hearth.dialects.claude.schema import strict_schema
+from hearth.dialects.claude.tools import strict_schema
 from hearth.errors import Untranslatable
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hearth.dialects.claude.unfenced import Unfenced
+from hearth.dialects.claude.stream import Unfenced
 from tests.support.examples import EXAMPLES
 
 

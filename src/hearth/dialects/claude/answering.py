@@ -7,12 +7,9 @@ Sans-IO and incremental: what an event adds is written at once, what does not st
 from __future__ import annotations
 
 from hearth.dialects.claude.asking import ClaudeRequest
-from hearth.dialects.claude.telling import ClaudeUsage, Event, Telling
-from hearth.dialects.claude.to_anthropic import MessagesWriter
-from hearth.dialects.claude.to_native import NativeWriter
-from hearth.dialects.claude.to_openai import OpenAiWriter
+from hearth.dialects.claude.stream import ClaudeUsage, Event, Telling
 from hearth.dialects.claude.to_responses import ResponsesWriter
-from hearth.dialects.claude.writing import Occasion, Writer
+from hearth.dialects.claude.writers import MessagesWriter, NativeWriter, Occasion, OpenAiWriter, Writer
 from hearth.dialects.errors import stream_error
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.errors import BackendGone, HearthError

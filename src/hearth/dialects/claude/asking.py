@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hearth.dialects.claude.content import text_block
-from hearth.dialects.claude.draft import Draft
 from hearth.dialects.claude.from_anthropic import messages_draft
 from hearth.dialects.claude.from_native import chat_draft, generate_draft
 from hearth.dialects.claude.from_openai import chat_draft as openai_chat_draft
-from hearth.dialects.claude.from_openai import completion_draft
-from hearth.dialects.claude.from_responses import response_draft
-from hearth.dialects.claude.refusing import refused
-from hearth.dialects.claude.schema import strict_schema
+from hearth.dialects.claude.from_openai import completion_draft, response_draft
+from hearth.dialects.claude.request import Draft, refused, text_block
+from hearth.dialects.claude.tools import strict_schema
 from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, decode, struct_of
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import Untranslatable

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hearth.dialects.claude.draft import Draft, stop_texts
-from hearth.dialects.claude.refusing import refused
+from hearth.dialects.claude.request import Draft, refused, stop_texts
 from hearth.dialects.demands import messages_of
 from hearth.dialects.gojson import JsonObject, JsonValue, array_field, integer_field, lookup, string_field
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint

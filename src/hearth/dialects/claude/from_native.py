@@ -5,11 +5,8 @@ Called by `asking`. Fields and options: ollama/ollama v0.33.0-rc2, `api/types.go
 
 from __future__ import annotations
 
-from hearth.dialects.claude.content import image_block, text_block
-from hearth.dialects.claude.draft import Draft, stop_texts
-from hearth.dialects.claude.refusing import LOCAL, refused
+from hearth.dialects.claude.request import LOCAL, Draft, Turns, image_block, refused, stop_texts, text_block
 from hearth.dialects.claude.tools import arguments_in, function_tools
-from hearth.dialects.claude.turns import Turns
 from hearth.dialects.demands import messages_of
 from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue, array_field, bool_field, lookup, object_field, string_field
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint

@@ -1,16 +1,9 @@
-"""OpenAI's chat and text completions as drafts for Claude.
-
-Follows OpenAI's reference where Ollama's layer ignores a field that matters to Claude (`tool_choice`, `max_completion_tokens`). Called by
-`asking`.
-"""
+"""OpenAI's chat completions and responses, read as a request to Claude."""
 
 from __future__ import annotations
 
-from hearth.dialects.claude.content import content_blocks, plain_text, text_block
-from hearth.dialects.claude.draft import Draft, stop_texts
-from hearth.dialects.claude.refusing import refused
+from hearth.dialects.claude.request import Draft, Turns, content_blocks, plain_text, refused, stop_texts, text_block
 from hearth.dialects.claude.tools import arguments_in, function_tools, tool_choice
-from hearth.dialects.claude.turns import Turns
 from hearth.dialects.demands import messages_of
 from hearth.dialects.gojson import (
     JsonObject,
@@ -120,3 +113,70 @@ def _add_call(turns: Turns, call: JsonValue, where: str) -> None:
         raise refused(where, "give an object with a function")
     arguments = arguments_in(lookup(function, "arguments") or "", f"{where}.function.arguments")
     turns.call(string_field(call, "id", "ToolCall"), string_field(function, "name", "ToolCallFunction"), arguments, where)
+
+
+_STRUCT = "ResponsesRequest"
+_REMEMBERED = ("previous_response_id", "conversation", "prompt")
+_REPEATED = ("instructions", "tools", "text", "temperature", "top_p", "max_output_tokens")
+
+
+def response_draft(fields: JsonObject) -> Draft:
+    """A response. Raises Untranslatable and GoJsonError."""
+    for name in _REMEMBERED:
+        if lookup(fields, name) is not None:
+            raise refused(name, "nothing is remembered between requests; send the whole conversation as `input`")
+    if bool_field(fields, "background", _STRUCT):
+        raise refused("background", "ask in the foreground")
+    turns = Turns()
+    turns.instruct(string_field(fields, "instructions", _STRUCT))
+    _add_input(turns, lookup(fields, "input"))
+    tools = function_tools(array_field(fields, "tools", _STRUCT, "[]openai.ResponsesTool"), nested=False)
+    text = object_field(fields, "text", _STRUCT, "openai.ResponsesText")
+    wanted = object_field(text, "format", "ResponsesText", "openai.ResponsesTextFormat")
+    return Draft(
+        messages=turns.messages,
+        system=turns.system,
+        tools=tools,
+        called=turns.stand_ins,
+        tool_choice=tool_choice(lookup(fields, "tool_choice"), lookup(fields, "parallel_tool_calls"), "tool_choice"),
+        limit_tokens=integer_field(fields, "max_output_tokens", _STRUCT),
+        wanted=response_format(wanted, "text.format"),
+        asked={name: lookup(fields, name) for name in _REPEATED},
+    )
+
+
+def _add_input(turns: Turns, asked: JsonValue) -> None:
+    if isinstance(asked, str):
+        turns.say("user", [text_block(asked)], "input")
+        return
+    if not isinstance(asked, list):
+        raise refused("input", "give a text or a list of items")
+    for index, item in enumerate(asked):
+        where = f"input[{index}]"
+        if not isinstance(item, dict):
+            raise refused(where, "give an object with a type")
+        _add_item(turns, item, where)
+
+
+def _add_item(turns: Turns, item: JsonObject, where: str) -> None:
+    kind = lookup(item, "type")
+    if kind in (None, "message"):
+        _add_message(turns, item, where)
+    elif kind == "function_call":
+        arguments = arguments_in(lookup(item, "arguments") or "", f"{where}.arguments")
+        turns.call(string_field(item, "call_id", "ResponsesInputItem"), string_field(item, "name", "ResponsesInputItem"), arguments, where)
+    elif kind == "function_call_output":
+        output = content_blocks(lookup(item, "output"), f"{where}.output")
+        turns.result(string_field(item, "call_id", "ResponsesInputItem"), "", output, where)
+    elif kind != "reasoning":
+        raise refused(f"{where}.type", "only messages, function calls and their outputs can be carried")
+
+
+def _add_message(turns: Turns, item: JsonObject, where: str) -> None:
+    role, content, place = string_field(item, "role", "ResponsesInputItem") or "user", lookup(item, "content"), f"{where}.content"
+    if role in ("system", "developer"):
+        turns.instruct(plain_text(content, place))
+    elif role in ("user", "assistant"):
+        turns.say(role, content_blocks(content, place), where)
+    else:
+        raise refused(f"{where}.role", "it is system, developer, user or assistant")

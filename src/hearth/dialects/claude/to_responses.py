@@ -6,8 +6,8 @@ cut off says so (`incomplete`, as OpenAI's reference has it). Called by `answeri
 
 from __future__ import annotations
 
-from hearth.dialects.claude.telling import Call, Event, Said, Telling, Text
-from hearth.dialects.claude.writing import Occasion, arguments_text, finish
+from hearth.dialects.claude.stream import Call, Event, Said, Telling, Text
+from hearth.dialects.claude.writers import Occasion, arguments_text, finish
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 
 _INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}

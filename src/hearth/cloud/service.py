@@ -14,18 +14,15 @@ from dataclasses import replace
 from hearth import status
 from hearth.admission.auth import Identity
 from hearth.clock import Clock
-from hearth.cloud.bounding import encoded, prompt_bound_tokens
-from hearth.cloud.calls import Call, Conversations
-from hearth.cloud.choosing import Why, asks_for_claude, claude_model, price_in
-from hearth.cloud.health import CloudHealth
-from hearth.cloud.metering import Meter
-from hearth.cloud.purse import Purse, Reservation
-from hearth.cloud.telling import Telling
+from hearth.cloud.budget import Purse, Reservation
+from hearth.cloud.calls import Call, Conversations, Telling
+from hearth.cloud.routing import Why, asks_for_claude, claude_model, price_in
+from hearth.cloud.usage import Meter, encoded, prompt_bound_tokens
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
-from hearth.events import InternalFault
+from hearth.events import CloudCameUp, CloudWentDown, InternalFault
 from hearth.forecaster import Forecaster
 from hearth.intake import Doors, NewItem, Sequences, Ticket, item_of
 from hearth.money import Price, usd
@@ -35,6 +32,43 @@ from hearth.reply import Reply, WatchedReply
 from hearth.scheduling.state import State
 from hearth.types import MIB, BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
 from hearth.work import Work, call_on
+
+DOWN_S = 900.0
+"""After such a refusal Claude is left alone for this long, or until the configuration is read again."""
+_ADVICE = "Claude refuses the key or the account: look at cloud.api_key, and at the credit and the limits of the account"
+
+
+class CloudHealth:
+    """What the last calls have shown."""
+
+    def __init__(self, events: EventSink) -> None:
+        self._events = events
+        self._down_at: float | None = None
+        self._refused_at = 0.0
+        self._until = 0.0
+
+    def is_down(self, now: float) -> bool:
+        """Whether it is left alone."""
+        return now < self._until
+
+    def forget(self) -> None:
+        """Whatever was refused may be right now: try again."""
+        self._until = 0.0
+
+    def note(self, error: HearthError | None, now: float, *, began_at: float) -> None:
+        """A call that was sent at `began_at` has ended; `error` None where Claude answered.
+
+        Credit that runs out ends no answer under way, so one that began before the refusal does not take it back.
+        """
+        if isinstance(error, CloudUnavailable):
+            if not self.is_down(now):
+                self._events.emit(CloudWentDown(at=now, reason=error.reason, detail=_ADVICE, retry_s=DOWN_S))
+            self._down_at = now if self._down_at is None else self._down_at
+            self._refused_at, self._until = now, now + DOWN_S
+        elif error is None and self._down_at is not None and began_at >= self._refused_at:
+            self._events.emit(CloudCameUp(at=now, down_s=now - self._down_at))
+            self._down_at, self._until = None, 0.0
+
 
 SERVED_BY = "claude"
 _THREAD_FROM_BYTES = 1024 * 1024

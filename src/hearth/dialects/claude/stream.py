@@ -6,12 +6,55 @@ reference of streamed messages; counters of `message_delta` are totals that repl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hearth.dialects.claude.unfenced import Unfenced
 from hearth.dialects.gojson import GoJsonError, JsonObject, decode
+
+_OPENING = re.compile(r"\s*```[A-Za-z0-9]*[ \t]*\r?\n")
+_MAYBE_OPENING = re.compile(r"\s*(?:`{1,2}|```[A-Za-z0-9]*[ \t]*\r?)?")
+_FENCE = "```"
+
+
+class Unfenced:
+    """One text; `feed` its pieces, then `end`."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._begun = False
+        self._fenced = False
+
+    def feed(self, piece: str) -> str:
+        """What of the text is certain by now."""
+        self._held += piece
+        if not self._begun:
+            if _MAYBE_OPENING.fullmatch(self._held):
+                return ""
+            self._begin()
+        return self._certain()
+
+    def end(self) -> str:
+        """The rest of the text."""
+        rest, self._held = self._held, ""
+        return "" if self._fenced and rest.strip() == _FENCE else rest
+
+    def _begin(self) -> None:
+        self._begun = True
+        opening = _OPENING.match(self._held)
+        if opening is not None:
+            self._fenced = True
+            self._held = self._held[opening.end() :]
+
+    def _certain(self) -> str:
+        if not self._fenced:
+            said, self._held = self._held, ""
+            return said
+        said = self._held.rstrip().rstrip("`").rstrip()
+        self._held = self._held[len(said) :]
+        return said
+
 
 Event: TypeAlias = Mapping[str, object]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_request_id
-from hearth.cloud.choosing import caps_for
+from hearth.cloud.routing import caps_for
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertType
 from hearth.errors import BudgetExceeded, StorageUnavailable
