@@ -83,8 +83,7 @@ async def open_fort(settings: Settings) -> AsyncIterator[Fort]:
 
 def described_routes() -> dict[str, Any]:
     """The OpenAPI description, as `/openapi.json` serves it."""
-    found: dict[str, Any] = FakeGateway().app()._control._app.openapi()
-    return found
+    return FakeGateway().app().routes.openapi
 
 
 def request(method: str, target: str, body: bytes = b"", *, key: str = "", host: str = "localhost", **headers: str) -> bytes:

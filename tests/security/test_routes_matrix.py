@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from starlette.routing import Route
 
 from hearth.admission.wrong_keys import WINDOW_S
 from hearth.dialects.routes import TRANSCRIPTIONS_PATH
@@ -18,9 +19,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", 
 
 
 def templates() -> set[str]:
-    """Every path that the program knows, as its description and its own table have it."""
-    book = FakeGateway().app()._addresses
-    return {*described_routes()["paths"], *book._exact, *(f"{prefix}{{rest}}" for prefix in book._prefixed)}
+    """Every path that the program knows, as its description and its router have it."""
+    return {*described_routes()["paths"], *(route.path for route in FakeGateway().app().routes.router.routes if isinstance(route, Route))}
 
 
 def test_the_table_has_every_address_of_the_program_and_no_other():

@@ -1,13 +1,13 @@
-"""The door: one pure ASGI callable in front of everything.
+"""The ASGI application: what every request has to pass before its handler sees it, and what becomes of errors.
 
 The order is fixed: Host, framing, origin, key, address, method, media type, handler. A path is authenticated before anybody learns
-whether it exists. This is also where an unexpected exception stops: it becomes an `InternalFault` and a 500. Must never answer a request
-for a model itself. Built by `bootstrap`, served by `api.server`.
+whether it exists. This is also where an unexpected exception stops: it becomes an `InternalFault` and a 500.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from typing import Any
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.door import (
@@ -21,14 +21,13 @@ from hearth.admission.door import (
     check_upgrade,
     cors_headers,
 )
-from hearth.api.addresses import Access, Address, AddressBook, is_odd
 from hearth.api.asgi import Answer, Receive, Scope, Send
-from hearth.api.control import Control
-from hearth.api.dashboard.pages import DashboardPages, wants_page
-from hearth.api.files import FileTransfer
-from hearth.api.inference import Inference
-from hearth.api.passthrough import Passthrough
+from hearth.api.batches import BATCHES_PATH
+from hearth.api.dashboard.pages import wants_page
+from hearth.api.dependencies import BODY, IDENTITY, VISIT
+from hearth.api.files import FILES_PATH
 from hearth.api.refusals import FAULT_TEXT, PATH_SHOWN, Refusals
+from hearth.api.routes import ADMIN_PREFIX, Access, Address, Routes, Rules, is_odd
 from hearth.api.visit import Bodies, Visit, visit_of
 from hearth.clock import RequestIds
 from hearth.config.gateway_config import GatewayConfig
@@ -41,6 +40,10 @@ _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
     "and send it as Authorization: Bearer KEY; or ask Ollama itself (the `ollama` command sends no key): OLLAMA_HOST={url}"
 )
+_OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/")
+"""Below them unknown addresses have Hearth's own text, elsewhere Ollama's."""
+_UNKNOWN, _UNKNOWN_ADMIN = Rules(), Rules(access=Access.ADMIN)
+"""Of paths that do not exist."""
 
 
 class Doorkeeper:
@@ -58,12 +61,12 @@ class Doorkeeper:
         check_framing(visit.headers)
         check_upgrade(visit.headers)
 
-    def check_origin(self, visit: Visit, address: Address | None) -> bool:
+    def check_origin(self, visit: Visit, rules: Rules) -> bool:
         """Whether a page of an allowed origin asks for something that it may use. Raises Forbidden for other pages of other sites."""
-        if address is not None and address.shared and self._origins.admits(visit.headers):
+        if rules.shared and self._origins.admits(visit.headers):
             return True
         check_origin(visit.method, visit.headers)
-        if address is not None and address.forwards:
+        if rules.forwards:
             check_link(visit.headers)
         return False
 
@@ -85,40 +88,37 @@ class HearthApp:
         self._doorkeeper = Doorkeeper(gateway.config, self._host)
         self._new_id = RequestIds().take
         self._refusals = Refusals(gateway.events, gateway.clock)
-        bodies = Bodies(gateway)
-        self._control = Control(gateway, self._refusals, bodies)
-        self._addresses = AddressBook(
-            Inference(gateway, bodies), Passthrough(gateway, bodies), FileTransfer(gateway, bodies), self._control.handle, DashboardPages()
-        )
+        self._bodies = Bodies(gateway)
+        self.routes = Routes(gateway)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            return self._serve(visit_of(scope, receive, Answer(send), self._new_id))
+            return self._serve(scope, visit_of(scope, receive, Answer(send), self._new_id))
         if scope["type"] == "lifespan":
             return _live(receive, send)
         return send({"type": "websocket.close", "code": 1008})
 
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""
-        self._control.end_streams()
+        self.routes.status.end_streams()
 
-    async def _serve(self, visit: Visit) -> None:
+    async def _serve(self, scope: Scope, visit: Visit) -> None:
         identity = NOBODY
         try:
             doorkeeper = self._current_doorkeeper()
             doorkeeper.check(visit)
-            address = None if is_odd(visit.path, visit.target) else self._addresses.find(visit.path)
-            if address is not None and address.page is not None and wants_page(visit):
-                address = address.page
-            if doorkeeper.check_origin(visit, address):
+            found = None if is_odd(visit.path, visit.target) else self.routes.find(visit.path, page=wants_page(visit))
+            rules = _rules_of_unknown(visit.path) if found is None else found[0].rules
+            if doorkeeper.check_origin(visit, rules):
                 visit.answer.added = cors_headers(visit.headers)
                 if visit.method == "OPTIONS":
                     await visit.answer.measured(204, (), b"")
                     return
-            if address is None or address.access is not Access.PUBLIC:
+            if rules.access is not Access.PUBLIC:
                 identity = doorkeeper.identify(visit)
-            await self._enter(visit, identity, address)
+                self._check_access(identity, rules.access)
+            await self._enter(scope, visit, identity, found)
         except CallerGone:
             return
         except HearthError as error:
@@ -135,26 +135,42 @@ class HearthApp:
             self._doorkeeper = Doorkeeper(config, self._host)
         return self._doorkeeper
 
-    def _enter(self, visit: Visit, identity: Identity, address: Address | None) -> Awaitable[None]:
-        if address is None:
-            raise NotFound(PAGE_NOT_FOUND)
-        self._check_access(identity, address)
-        handler = address.handler(visit.method)
-        if handler is None:
-            allow = ", ".join(sorted(address.handlers)).encode("ascii")
-            return self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
-        check_media(visit.method, visit.headers, binary=address.binary, form=address.form, zstd=address.zstd)
-        return handler(visit, identity)
-
-    def _check_access(self, identity: Identity, address: Address) -> None:
-        if address.access is Access.ADMIN and not identity.admin:
+    def _check_access(self, identity: Identity, access: Access) -> None:
+        if access is Access.ADMIN and not identity.admin:
             raise Forbidden("this needs an admin key")
-        if address.access is Access.MODEL_MANAGER and not identity.may_manage_models:
+        if access is Access.MODEL_MANAGER and not identity.may_manage_models:
             raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
+
+    async def _enter(self, scope: Scope, visit: Visit, identity: Identity, found: tuple[Address, Mapping[str, Any]] | None) -> None:
+        if found is None:
+            raise NotFound if visit.path.startswith(_OWN_PREFIXES) else NotFound(PAGE_NOT_FOUND)
+        address, parameters = found
+        app = address.apps.get(visit.method)
+        if app is None:
+            allow = ", ".join(sorted(address.apps)).encode("ascii")
+            await self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
+            return
+        rules = address.rules
+        check_media(visit.method, visit.headers, binary=rules.binary, form=rules.form, zstd=rules.zstd)
+        with self._bodies.of(visit, identity) as body:
+            own = {VISIT: visit, IDENTITY: identity, BODY: body, "path_params": parameters}
+            await app({**scope, **_TRUSTED, **own}, visit.receive, visit.answer.raw)
 
     def _report(self, visit: Visit, fault: Exception) -> None:
         where = f"{visit.method} {visit.path[:PATH_SHOWN]}"
         self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
+
+
+_TRUSTED: Mapping[str, Any] = {
+    "asgi": {"version": "3.0", "spec_version": "2.3"},
+    "root_path": "",
+    "headers": [(b"content-type", b"application/json")],
+}
+"""What a framework may believe: no Host, no cookies, and a body that is JSON, whatever `curl -d` called it."""
+
+
+def _rules_of_unknown(path: str) -> Rules:
+    return _UNKNOWN_ADMIN if path.startswith(ADMIN_PREFIX) else _UNKNOWN
 
 
 def _place_of(fault: Exception) -> str:

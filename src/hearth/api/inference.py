@@ -17,7 +17,7 @@ from hearth.admission.gate import check_model
 from hearth.api.relay import Relay, Relayed, wire_time
 from hearth.api.stand_ins import StandIns
 from hearth.api.submission import Wanted, forwarded_headers, submit
-from hearth.api.visit import Bodies, Body, Visit
+from hearth.api.visit import Body, Visit
 from hearth.clock import new_seed
 from hearth.config.settings import OnDivergence, Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
@@ -38,21 +38,15 @@ _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 class Inference:
     """Answers the inference routes of all three dialects."""
 
-    def __init__(self, gateway: Gateway, bodies: Bodies) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._bodies = bodies
         self._stand_ins = StandIns(gateway)
 
-    async def handle(self, visit: Visit, identity: Identity) -> None:
-        """Answer one request.
-
-        Raises:
-            HearthError: it was refused before anything was submitted or sent.
-        """
-        with self._bodies.of(visit, identity) as body:
-            relay = await self._submitted(visit, identity, body)
-            if relay is not None:
-                await relay.run()
+    async def handle(self, visit: Visit, identity: Identity, body: Body) -> None:
+        """Answer one request. Raises HearthError where it is refused before anything was submitted or sent."""
+        relay = await self._submitted(visit, identity, body)
+        if relay is not None:
+            await relay.run()
 
     async def _submitted(self, visit: Visit, identity: Identity, body: Body) -> Relay | None:
         """Take the request in; None where it is answered already. Apart from `handle`, so that nothing of this stays while it waits."""

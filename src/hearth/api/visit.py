@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from typing import Self, TypeVar
 
@@ -61,8 +62,9 @@ class Visit:
     answer: Answer
     departure: Departure | None = None
 
-
-Handler = Callable[[Visit, Identity], Awaitable[None]]
+    async def answer_json(self, body: bytes) -> None:
+        """A whole answer of 200."""
+        await self.answer.whole(200, ((b"content-type", b"application/json"), (b"x-request-id", self.request_id.encode("ascii"))), body)
 
 
 def visit_of(scope: Scope, receive: Receive, answer: Answer, new_id: Callable[[], str]) -> Visit:
@@ -116,9 +118,13 @@ class Bodies:
 
 
 class Body:
-    """The body of one request."""
+    """The body of one request.
 
-    __slots__ = ("_bodies", "_held_bytes", "_identity", "_lane", "_visit")
+    Attributes:
+        is_long: what is made of it takes so long that it is made in a thread; known once it is parsed.
+    """
+
+    __slots__ = ("_bodies", "_held_bytes", "_identity", "_lane", "_visit", "is_long")
 
     def __init__(self, bodies: Bodies, visit: Visit, identity: Identity) -> None:
         self._bodies = bodies
@@ -126,6 +132,7 @@ class Body:
         self._identity = identity
         self._lane = lane_of(identity, visit.headers.text(b"x-task-type"))
         self._held_bytes = 0
+        self.is_long = False
 
     def __enter__(self) -> Self:
         return self
@@ -169,12 +176,17 @@ class Body:
 
         Raises what `read` raises, BadRequest for JSON of too many pieces. A large body that is refused counts against the rate limit.
         """
-        if len(body) <= _SMALL_BYTES or (len(body) <= LARGE_BYTES and check_structure(body) <= _FEW_VALUES):
-            return read(body)
+        self.is_long = len(body) > _SMALL_BYTES and (len(body) > LARGE_BYTES or check_structure(body) > _FEW_VALUES)
+        return await self.run(partial(_checked, read, body) if self.is_long else partial(read, body))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` makes of a parsed body, as `parsed` does."""
+        if not self.is_long:
+            return work()
         gateway = self._bodies.gateway
         try:
             async with self._bodies.turns[self._lane]:
-                return await asyncio.to_thread(_checked, read, body)
+                return await asyncio.to_thread(work)
         except HearthError:
             count_refused(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
             raise

@@ -12,7 +12,6 @@ from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from hearth.admission.auth import Identity
 from hearth.api.visit import Visit
 from hearth.errors import NotFound
 
@@ -55,11 +54,11 @@ class DashboardPages:
         """The addresses of the files that a page may load."""
         return tuple(sorted(_PREFIX + name for name in self._names))
 
-    async def page(self, visit: Visit, _: Identity) -> None:
+    async def page(self, visit: Visit, *_: object) -> None:
         """The page itself, which is the same at every address of it."""
         await self._send(visit, _PAGE)
 
-    async def file(self, visit: Visit, _: Identity) -> None:
+    async def file(self, visit: Visit, *_: object) -> None:
         """One of the files beside it. Raises NotFound."""
         name = visit.path.removeprefix(_PREFIX)
         if name not in self._names:
