@@ -6,7 +6,7 @@ import pytest
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import BodyRoom, Standing, admit, check_model, standing_of
-from hearth.admission.headers import RequestHeaders
+from hearth.admission.http_checks import RequestHeaders
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited

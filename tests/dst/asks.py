@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 
 from hearth.admission.auth import Identity
-from hearth.admission.headers import RequestHeaders
-from hearth.api.submission import JSON_BODY, Wanted
+from hearth.admission.http_checks import RequestHeaders
+from hearth.api.inference import JSON_BODY, Wanted
 from hearth.api.visit import Visit
 from hearth.config.settings import Settings
 from hearth.dialects.envelope import read_envelope

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from hearth.api.submission import submit
+from hearth.api.inference import submit
 from hearth.errors import HearthError
 from hearth.types import BackendCall, Lane, Priority, canonical_model
 from tests.dst.asks import Ask, asker_of, askers_of, identity, words_of

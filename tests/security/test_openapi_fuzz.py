@@ -19,8 +19,9 @@ from schemathesis import GenerationMode
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.events import InternalFault
 from tests.api.house import ADMIN_KEY
+from tests.api.test_app import STREAMS
 from tests.clients.home import EMBEDDER, LLAMA
-from tests.security.house import STREAMS, Fort, Seen, described_routes, fort_settings, is_of_the_registry, open_fort, request, tell
+from tests.security.house import Fort, Seen, described_routes, fort_settings, is_of_the_registry, open_fort, request, tell
 from tests.support.examples import EXAMPLES
 
 PER_KIND = min(50 * EXAMPLES, 500)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from hearth.admission.headers import RequestHeaders
+from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.peers import is_loopback
 from hearth.config.settings import AuthSettings, KeySettings
 from hearth.errors import BadRequest, Unauthenticated, WrongKey

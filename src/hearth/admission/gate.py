@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from hearth.admission.auth import Identity
-from hearth.admission.headers import RequestHeaders
+from hearth.admission.http_checks import RequestHeaders
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited
 from hearth.rate_limiter import RateLimiter

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
-from hearth.admission.door import (
+from hearth.admission.http_checks import (
     HostList,
     OriginList,
     check_framing,

@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.api.asgi import wait_gone
 from hearth.api.dependencies import Caller, CurrentBody, CurrentVisit
+from hearth.api.inference import Wanted, submit
 from hearth.api.refusals import rendered
-from hearth.api.submission import Wanted, submit, told_of
+from hearth.api.relay import told_of
 from hearth.api.visit import Visit
 from hearth.config.settings import load_options
 from hearth.dialects.demands import is_model_name

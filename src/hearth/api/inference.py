@@ -1,11 +1,8 @@
-"""The shared path of every request that runs a model: read, parse, admit, submit, stream.
-
-Raw ASGI on purpose: a body model or a middleware would cost more than everything else here. Must never touch the bytes of a body or of an
-answer. Called by `api.app`.
-"""
+"""The shared path of every request that runs a model: read, parse, admit, submit, stream."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,24 +10,29 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import check_model
+from hearth.admission.gate import Standing, admit, check_model, may_use, standing_of
 from hearth.api.relay import Relay, Relayed, wire_time
-from hearth.api.stand_ins import StandIns
-from hearth.api.submission import Wanted, forwarded_headers, submit
 from hearth.api.visit import Body, Visit
 from hearth.clock import new_seed
-from hearth.config.settings import OnDivergence, Settings, StartedStreams, load_options
+from hearth.config.settings import BackgroundTasks, OnDivergence, Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.ollama import empty_reply
 from hearth.dialects.quirks import on_model
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
+from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
-from hearth.types import BackendCall, Way, WorkKind
+from hearth.observability.tracing.spans import Origin
+from hearth.queue import NewItem, Ticket
+from hearth.types import BackendCall, Headers, Way, WorkKind, canonical_model, preview_of, value
 
 NameOf: TypeAlias = Callable[[str], str | None]
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and what stands for the request in `intake.Places`."""
+JSON_BODY: Headers = ((b"content-type", b"application/json"),)
+"""Every body that goes on has been read as JSON."""
+_FORWARDED = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
+_PREVIEWED_BYTES = 256 * 1024
 _NATIVE_STREAM = (b"content-type", b"application/x-ndjson")
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 
@@ -105,3 +107,160 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> _Re
     only_replay = scheduling.started_streams is StartedStreams.REPLAY
     ways = known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence is OnDivergence.CONTINUE)
     return envelope, ways, digest
+
+
+class StandIns:
+    """Remembers which models callers talk to, and finds one of them in memory."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._talkative: set[str] = set()
+
+    def note(self, envelope: Envelope) -> None:
+        """A request was accepted: its model can answer."""
+        if envelope.kind is WorkKind.GENERATE:
+            self._talkative.add(canonical_model(envelope.model).lower())
+
+    async def instead_of(self, identity: Identity, envelope: Envelope) -> str | None:
+        """The model that answers a background task in place of the one it names; None where that one does.
+
+        A task that streams is left alone: its answer is watched, and has to repeat itself when it is interrupted.
+        """
+        wanted = self._gateway.config.settings.clients.background_tasks is BackgroundTasks.RESIDENT
+        if not wanted or envelope.background is None or envelope.streaming:
+            return None
+        if not may_use(identity.models, envelope.model):  # refused by the gate, in the order of all refusals
+            return None
+        try:
+            named = await self._gateway.resolve(envelope.model)
+        except ModelNotFound:
+            return None
+        return await self._found(identity, named)
+
+    async def _found(self, identity: Identity, named: str) -> str | None:
+        models = await self._gateway.models()
+        here = [str(model["name"]) for model in models if model["resident"] and model.get("phase") != "unloading"]
+        if named in here:
+            return None
+        home = self._gateway.worker.scheduler.state.home
+        able = [name for name in here if (name == home or name.lower() in self._talkative) and may_use(identity.models, name)]
+        return min(able, key=lambda name: (name != home, name), default=None)
+
+
+@value
+class Wanted:
+    """Work that a caller asks for.
+
+    Attributes:
+        envelope: what is known of its body.
+        model: as the caller wrote it; None runs on whatever is resident.
+        call: the backend call, or what makes it once the model is chosen.
+        ways: how a stream of it can go on after an interruption.
+        task_type: from the body, where the route has the field.
+        digest: stands for address and body as they were sent.
+        allow_cloud: Claude may answer, as far as the caller's own rights go.
+    """
+
+    envelope: Envelope
+    model: str | None
+    call: BackendCall | Callable[[str], BackendCall]
+    ways: tuple[Way, ...] = ()
+    task_type: str | None = None
+    digest: bytes = b""
+    allow_cloud: bool = True
+    prompt: str | None = None
+
+    def preview(self) -> str:
+        """How the prompt begins: the caller's own words of the last turn; nothing of a body that is long to read once more."""
+        if self.prompt is not None:
+            return preview_of(self.prompt)
+        return preview_of(_prompt_in(self.envelope.body)) if len(self.envelope.body) <= _PREVIEWED_BYTES else ""
+
+
+def _prompt_in(body: bytes) -> str:
+    try:
+        document = json.loads(body)
+        turns = document.get("messages") or document.get("input") or document.get("prompt") or ""
+        said = turns[-1] if isinstance(turns, list) and turns else turns
+        said = said.get("content", "") if isinstance(said, dict) else said
+        return said if isinstance(said, str) else " ".join(str(part.get("text", "")) for part in said)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ""
+
+
+async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wanted) -> Ticket:
+    """Take work into the queue.
+
+    Raises:
+        BadRequest, Forbidden, RateLimited: see `admission.gate`.
+        ModelNotFound: it is not installed, in the words of Ollama.
+        QueueFull, Draining, ShuttingDown: with `retry_after_s`.
+        HearthError: see `cloud.desk`, where only Claude could answer.
+    """
+    standing = standing_of(identity, visit.headers, gateway.config, task_type=wanted.task_type)
+    admit(identity, wanted.model, standing, gateway.rate_limiter, gateway.clock.monotonic())
+    gateway.orders.check_open()
+    previews = gateway.config.settings.server.prompt_previews
+    cloud = gateway.cloud
+    if cloud is not None and wanted.allow_cloud and cloud.open_to(identity):
+        ticket = await cloud.take(_item(visit, identity, standing, wanted, wanted.model, previews=previews))
+        if ticket is not None:
+            return _traced(gateway, visit, ticket)
+    new = _item(visit, identity, standing, wanted, await _installed_name(gateway, wanted), previews=previews)
+    joined = gateway.embeddings.take(new) if new.kind is WorkKind.EMBED and gateway.embeddings is not None else None
+    return _traced(gateway, visit, joined or gateway.worker.submit(new))
+
+
+def _traced(gateway: Gateway, visit: Visit, ticket: Ticket) -> Ticket:
+    """The ticket; where traces are kept, they learn where it came from."""
+    if gateway.traces is not None:
+        text = visit.headers.text
+        origin = Origin(
+            route=visit.path,
+            provider="anthropic" if ticket.served_by else "ollama",
+            traceparent=text(b"traceparent"),
+            tracestate=text(b"tracestate"),
+        )
+        gateway.traces.note(ticket.sequence, origin)
+    return ticket
+
+
+def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, model: str | None, *, previews: bool) -> NewItem:
+    envelope = wanted.envelope
+    return NewItem(
+        lane=standing.lane,
+        priority=standing.priority,
+        caller=identity.caller,
+        model=model,
+        task_type=standing.task_type,
+        kind=envelope.kind,
+        dialect=envelope.dialect,
+        streaming=envelope.streaming,
+        ways=wanted.ways,
+        prompt_tokens=envelope.prompt_tokens,
+        max_tokens=envelope.max_tokens,
+        request_id=visit.request_id,
+        call=wanted.call,
+        digest=wanted.digest,
+        prompt_preview=wanted.preview() if previews else "",
+    )
+
+
+async def _installed_name(gateway: Gateway, wanted: Wanted) -> str | None:
+    if wanted.model is None:
+        return None
+    try:
+        return await gateway.resolve(wanted.model)
+    except ModelNotFound as error:
+        if wanted.envelope.kind is WorkKind.EMBED:
+            raise ModelNotFound(f'model "{wanted.model}" not found, try pulling it first') from error
+        raise
+
+
+def forwarded_headers(visit: Visit) -> Headers:
+    """What a model server may see of a caller's headers: never a credential, a cookie or an origin.
+
+    The body has been read as JSON, so that is what it is forwarded as, whatever `curl -d` called it.
+    """
+    values = visit.headers.values
+    return (*JSON_BODY, *((name, values[name]) for name in _FORWARDED if name in values))

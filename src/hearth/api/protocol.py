@@ -24,7 +24,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hearth.admission.headers import LOWER
+from hearth.admission.http_checks import LOWER
 from hearth.api.asgi import App, Departure
 from hearth.api.gathering import GatheringTransport
 from hearth.api.old_http import without_chunks

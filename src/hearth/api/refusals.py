@@ -6,8 +6,7 @@ Must never decide that a request is refused. Called by the other modules of `api
 from __future__ import annotations
 
 from hearth.admission.auth import Identity
-from hearth.admission.peers import peer_of
-from hearth.admission.wrong_keys import WrongKeys
+from hearth.admission.peers import WrongKeys, peer_of
 from hearth.api.visit import Visit
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 
 from hearth.api.asgi import wait_gone
 from hearth.api.refusals import rendered
-from hearth.api.submission import told_of
 from hearth.api.visit import Visit
 from hearth.clock import Clock
 from hearth.config.settings import KeepaliveSettings
@@ -225,6 +224,16 @@ class _Quiet:
         self._timer.cancel()
         if self._saying is not None:
             self._saying.cancel()
+
+
+def told_of(ticket: Ticket) -> Headers:
+    """What the headers of the answer say of an accepted request: its place, its wait, and who answers in place of the GPU."""
+    told: Headers = ((b"x-queue-position", b"%d" % ticket.position),)
+    if ticket.estimated_wait_s is not None:
+        told = (*told, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
+    if ticket.is_rough:
+        told = (*told, (b"x-estimated-wait-rough", b"true"))
+    return (*told, (b"x-hearth-served-by", ticket.served_by.encode("ascii"))) if ticket.served_by else told
 
 
 def wire_time(clock: Clock) -> str:

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import BodyRoom, check_rate, count_refused, lane_of
-from hearth.admission.headers import RequestHeaders
+from hearth.admission.http_checks import RequestHeaders
 from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
 from hearth.dialects.gojson import LARGE_BYTES, check_structure
 from hearth.errors import BadRequest, BodyTooLarge, HearthError

@@ -1,7 +1,7 @@
 """What any request must look like before anybody asks who sent it: Host, framing, origin and media type.
 
 The rules stop DNS rebinding (Host), request smuggling (framing), and pages in the owner's browser that post to a local service
-(origin, media). Must never look at a path, a body or a key. Called by `api.app` for every request.
+(origin, media).
 
 Host: exactly one, and its name one of `localhost`, `127.0.0.1`, `[::1]`, `*.localhost`, what it listens on unless that is a wildcard
 address, or listed in `server.allowed_hosts`; any port. Missing or repeated: 400, another name: 421.
@@ -23,11 +23,12 @@ Anthropic's routes take `zstd`, as Ollama does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from types import MappingProxyType
 
-from hearth.admission.headers import RequestHeaders
 from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia, UpgradeRefused
-from hearth.types import Headers
+from hearth.types import Headers, value
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
@@ -39,6 +40,68 @@ _OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
 _TEXT = "text/plain"
 _MULTIPART = "multipart/form-data"
+_READ = frozenset(
+    {
+        b"host",
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"origin",
+        b"sec-fetch-site",
+        b"sec-fetch-mode",
+        b"sec-fetch-dest",
+        b"content-type",
+        b"content-encoding",
+        b"content-length",
+        b"transfer-encoding",
+        b"x-request-id",
+        b"x-task-type",
+        b"x-priority",
+        b"accept",
+        b"if-none-match",
+        b"idempotency-key",
+        b"user-agent",
+        b"anthropic-version",
+        b"anthropic-beta",
+        b"traceparent",
+        b"tracestate",
+        b"upgrade",
+    }
+)
+LOWER: Mapping[bytes, bytes] = MappingProxyType({spelled: name for name in _READ for spelled in (name, name.title())})
+"""Those names as they come, in lower case: one object for all requests."""
+_NONE = frozenset[bytes]()
+"""One for all: an empty frozenset has 216 bytes."""
+
+
+@value
+class RequestHeaders:
+    """First values by lower-case name, and the names that came more than once; fields that Hearth does not read are not here."""
+
+    values: dict[bytes, bytes] = field(repr=False)
+    repeated: frozenset[bytes]
+
+    @classmethod
+    def of(cls, fields: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
+        """Read header fields whose names are in lower case."""
+        values: dict[bytes, bytes] = {}
+        repeated = []
+        for name, content in fields:
+            if name not in _READ:
+                continue
+            if name in values:
+                repeated.append(name)
+            else:
+                values[name] = content
+        return cls(values=values, repeated=frozenset(repeated) if repeated else _NONE)
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a field, None where it is absent."""
+        return self.values.get(name)
+
+    def text(self, name: bytes) -> str:
+        """The first value as text without surrounding blanks, empty where it is absent."""
+        return self.values.get(name, b"").decode("latin-1").strip()
 
 
 class HostList:
