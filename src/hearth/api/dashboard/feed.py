@@ -14,8 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 from hearth.admission.auth import Identity
 from hearth.api.dashboard.jobs import JobsPart
-from hearth.api.dashboard.patch import bare, merge_patch
-from hearth.api.dashboard.view import View
+from hearth.api.dashboard.view import View, bare, merge_patch
 from hearth.api.status_stream import Listener, Listeners
 from hearth.changes import Changes, next_of
 from hearth.events import (

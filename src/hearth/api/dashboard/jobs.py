@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hearth.api.dashboard.patch import bare
+from hearth.api.dashboard.view import bare
 from hearth.errors import StorageUnavailable
 from hearth.gateway import Gateway
 from hearth.job_types import JobFilter, JobRecord, JobState, WaitingJob
