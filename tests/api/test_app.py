@@ -9,7 +9,7 @@ from typing import Any, cast
 from hearth.admission.peers import WINDOW_S
 from hearth.api.app import HearthApp
 from hearth.api.dashboard.pages import DashboardPages
-from hearth.api.refusals import FAULT_TEXT
+from hearth.api.errors import FAULT_TEXT
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
 from hearth.queue import NewItem

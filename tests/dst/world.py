@@ -187,7 +187,7 @@ class World:
         if ask.embeds:
             life.watch.sharing.add(ask.request_id)
         who = identity(ask.caller, lane, allow_cloud=allow_cloud)
-        asking = submit(life.gateway, ask.visit(task_type), who, ask.wanted(life.settings))
+        asking = submit(life.gateway, ask.request(task_type), who, ask.wanted(life.settings))
         try:
             ask.ticket = life.survived(await admitted(asking, partial(life.judge_admission, ask.caller, lane, now)))
         except HearthError as refusal:

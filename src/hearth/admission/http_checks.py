@@ -12,7 +12,7 @@ that is not plain `chunked`.
 Origin: on every method but GET and HEAD an Origin must equal the request's own Host, with http or https; `null` never does. 403. Pages of
 `server.allowed_origins` may use the model APIs all the same (`OriginList`), and nothing else.
 `Sec-Fetch-Site: cross-site` or `same-site` (another port of this machine is the same site) is 403 on every method, except for a GET that is
-a top-level navigation: following a link is harmless, where it asks nobody but Hearth (`check_link`).
+a top-level navigation: following a link is harmless, where it asks nobody but Hearth (`check_cross_site_link`).
 
 Media, on methods that carry a body: `application/json` always. A missing type, `text/plain`, or `application/x-www-form-urlencoded` (what
 `curl -d` sends), only where neither Origin nor Sec-Fetch-Site shows a browser, since a page can send those without asking; Node's `fetch`
@@ -204,7 +204,7 @@ def check_origin(method: str, headers: RequestHeaders) -> None:
         raise Forbidden("requests from pages of another origin are not allowed")
 
 
-def check_link(headers: RequestHeaders) -> None:
+def check_cross_site_link(headers: RequestHeaders) -> None:
     """Raises Forbidden where a page of another site leads here; for addresses that ask somebody else."""
     if headers.get(b"sec-fetch-site") in _OTHER_SITES:
         raise Forbidden("pages of other sites may link to Hearth's own pages only")

@@ -13,22 +13,22 @@ from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.http_checks import (
     HostList,
     OriginList,
+    check_cross_site_link,
     check_framing,
     check_host,
-    check_link,
     check_media,
     check_origin,
     check_upgrade,
     cors_headers,
 )
-from hearth.api.asgi import Answer, Receive, Scope, Send
+from hearth.api.asgi import Receive, Responder, Scope, Send
 from hearth.api.batches import BATCHES_PATH
 from hearth.api.dashboard.pages import wants_page
-from hearth.api.dependencies import BODY, IDENTITY, VISIT
+from hearth.api.dependencies import BODY, IDENTITY, REQUEST
+from hearth.api.errors import FAULT_TEXT, PATH_SHOWN, ErrorResponder
 from hearth.api.files import FILES_PATH
-from hearth.api.refusals import FAULT_TEXT, PATH_SHOWN, Refusals
+from hearth.api.request import Bodies, Request, request_of
 from hearth.api.routes import ADMIN_PREFIX, Access, Address, Routes, Rules, is_odd
-from hearth.api.visit import Bodies, Visit, visit_of
 from hearth.clock import RequestIds
 from hearth.config.gateway_config import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
@@ -46,8 +46,8 @@ _UNKNOWN, _UNKNOWN_ADMIN = Rules(), Rules(access=Access.ADMIN)
 """Of paths that do not exist."""
 
 
-class Doorkeeper:
-    """The rules of the door under one configuration, of a gateway that listens on `host`."""
+class RequestGuard:
+    """What a request has to pass under one configuration, in a gateway that listens on `host`."""
 
     def __init__(self, config: GatewayConfig, host: str) -> None:
         self.config = config
@@ -55,24 +55,24 @@ class Doorkeeper:
         self._origins = OriginList(config.settings.server.allowed_origins)
         self._keyring = Keyring(config.settings.auth)
 
-    def check(self, visit: Visit) -> None:
+    def check(self, request: Request) -> None:
         """Raises BadRequest, HostNotAllowed, UpgradeRefused or Forbidden for what no caller may send."""
-        check_host(visit.headers, self._hosts)
-        check_framing(visit.headers)
-        check_upgrade(visit.headers)
+        check_host(request.headers, self._hosts)
+        check_framing(request.headers)
+        check_upgrade(request.headers)
 
-    def check_origin(self, visit: Visit, rules: Rules) -> bool:
+    def check_origin(self, request: Request, rules: Rules) -> bool:
         """Whether a page of an allowed origin asks for something that it may use. Raises Forbidden for other pages of other sites."""
-        if rules.shared and self._origins.admits(visit.headers):
+        if rules.shared and self._origins.admits(request.headers):
             return True
-        check_origin(visit.method, visit.headers)
+        check_origin(request.method, request.headers)
         if rules.forwards:
-            check_link(visit.headers)
+            check_cross_site_link(request.headers)
         return False
 
-    def identify(self, visit: Visit) -> Identity:
+    def identify(self, request: Request) -> Identity:
         """Raises BadRequest or Unauthenticated."""
-        return self._keyring.identify(visit.headers, visit.peer)
+        return self._keyring.identify(request.headers, request.peer)
 
 
 class HearthApp:
@@ -85,16 +85,16 @@ class HearthApp:
     def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
         self._host = host or gateway.config.settings.server.host
-        self._doorkeeper = Doorkeeper(gateway.config, self._host)
+        self._guard = RequestGuard(gateway.config, self._host)
         self._new_id = RequestIds().take
-        self._refusals = Refusals(gateway.events, gateway.clock)
+        self._errors = ErrorResponder(gateway.events, gateway.clock)
         self._bodies = Bodies(gateway)
         self.routes = Routes(gateway)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            return self._serve(scope, visit_of(scope, receive, Answer(send), self._new_id))
+            return self._serve(scope, request_of(scope, receive, Responder(send), self._new_id))
         if scope["type"] == "lifespan":
             return _live(receive, send)
         return send({"type": "websocket.close", "code": 1008})
@@ -103,37 +103,37 @@ class HearthApp:
         """End the status streams, which would otherwise last for ever; for shutdown."""
         self.routes.status.end_streams()
 
-    async def _serve(self, scope: Scope, visit: Visit) -> None:
+    async def _serve(self, scope: Scope, request: Request) -> None:
         identity = NOBODY
         try:
-            doorkeeper = self._current_doorkeeper()
-            doorkeeper.check(visit)
-            found = None if is_odd(visit.path, visit.target) else self.routes.find(visit.path, page=wants_page(visit))
-            rules = _rules_of_unknown(visit.path) if found is None else found[0].rules
-            if doorkeeper.check_origin(visit, rules):
-                visit.answer.added = cors_headers(visit.headers)
-                if visit.method == "OPTIONS":
-                    await visit.answer.measured(204, (), b"")
+            guard = self._current_guard()
+            guard.check(request)
+            found = None if is_odd(request.path, request.target) else self.routes.find(request.path, page=wants_page(request))
+            rules = _rules_of_unknown(request.path) if found is None else found[0].rules
+            if guard.check_origin(request, rules):
+                request.answer.added = cors_headers(request.headers)
+                if request.method == "OPTIONS":
+                    await request.answer.measured(204, (), b"")
                     return
             if rules.access is not Access.PUBLIC:
-                identity = doorkeeper.identify(visit)
+                identity = guard.identify(request)
                 self._check_access(identity, rules.access)
-            await self._enter(scope, visit, identity, found)
+            await self._enter(scope, request, identity, found)
         except CallerGone:
             return
         except HearthError as error:
-            await self._refusals.refuse(visit, identity, error)
+            await self._errors.refuse(request, identity, error)
         # The supervision point of the HTTP side: whatever a defect raises, its caller gets an answer and the owner hears of it.
         except Exception as fault:  # noqa: BLE001
-            self._report(visit, fault)
-            await self._refusals.refuse(visit, identity, HearthError(FAULT_TEXT))
+            self._report(request, fault)
+            await self._errors.refuse(request, identity, HearthError(FAULT_TEXT))
 
-    def _current_doorkeeper(self) -> Doorkeeper:
+    def _current_guard(self) -> RequestGuard:
         """Configurations are replaced as a whole, so identity tells whether the rules are still those in force."""
         config = self._gateway.config
-        if self._doorkeeper.config is not config:
-            self._doorkeeper = Doorkeeper(config, self._host)
-        return self._doorkeeper
+        if self._guard.config is not config:
+            self._guard = RequestGuard(config, self._host)
+        return self._guard
 
     def _check_access(self, identity: Identity, access: Access) -> None:
         if access is Access.ADMIN and not identity.admin:
@@ -141,23 +141,23 @@ class HearthApp:
         if access is Access.MODEL_MANAGER and not identity.may_manage_models:
             raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
 
-    async def _enter(self, scope: Scope, visit: Visit, identity: Identity, found: tuple[Address, Mapping[str, Any]] | None) -> None:
+    async def _enter(self, scope: Scope, request: Request, identity: Identity, found: tuple[Address, Mapping[str, Any]] | None) -> None:
         if found is None:
-            raise NotFound if visit.path.startswith(_OWN_PREFIXES) else NotFound(PAGE_NOT_FOUND)
+            raise NotFound if request.path.startswith(_OWN_PREFIXES) else NotFound(PAGE_NOT_FOUND)
         address, parameters = found
-        app = address.apps.get(visit.method)
+        app = address.apps.get(request.method)
         if app is None:
             allow = ", ".join(sorted(address.apps)).encode("ascii")
-            await self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
+            await self._errors.refuse(request, identity, MethodNotAllowed(), ((b"allow", allow),))
             return
         rules = address.rules
-        check_media(visit.method, visit.headers, binary=rules.binary, form=rules.form, zstd=rules.zstd)
-        with self._bodies.of(visit, identity) as body:
-            own = {VISIT: visit, IDENTITY: identity, BODY: body, "path_params": parameters}
-            await app({**scope, **_TRUSTED, **own}, visit.receive, visit.answer.raw)
+        check_media(request.method, request.headers, binary=rules.binary, form=rules.form, zstd=rules.zstd)
+        with self._bodies.of(request, identity) as body:
+            own = {REQUEST: request, IDENTITY: identity, BODY: body, "path_params": parameters}
+            await app({**scope, **_TRUSTED, **own}, request.receive, request.answer.raw)
 
-    def _report(self, visit: Visit, fault: Exception) -> None:
-        where = f"{visit.method} {visit.path[:PATH_SHOWN]}"
+    def _report(self, request: Request, fault: Exception) -> None:
+        where = f"{request.method} {request.path[:PATH_SHOWN]}"
         self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
 
 

@@ -12,9 +12,9 @@ from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from hearth.admission.admit import Admission, admission_of, count
 from hearth.admission.auth import Identity
-from hearth.admission.gate import Standing, count, standing_of
-from hearth.api.dependencies import Caller, CurrentVisit, idempotency_key_of, replayed_header
+from hearth.api.dependencies import Caller, CurrentRequest, idempotency_key_of, replayed_header
 from hearth.api.files import DAY_S, batches_of, listing
 from hearth.clock import new_batch_id
 from hearth.errors import BadRequest, NotFound
@@ -68,28 +68,28 @@ class BatchPages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def create(self, asked: BatchBody, visit: CurrentVisit, caller: Caller) -> JSONResponse:
+    async def create(self, asked: BatchBody, request: CurrentRequest, caller: Caller) -> JSONResponse:
         """Take a batch: answered once it is on the disk.
 
         Raises:
-            BadRequest, RateLimited: see `admission.gate`; a batch counts once.
+            BadRequest, RateLimited: see `admission.admit`; a batch counts once.
             NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `batches.desk`.
         """
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:
             raise BadRequest(f"endpoint: write one of {', '.join(ENDPOINTS)}")
-        standing = standing_of(caller, visit.headers, self._gateway.config)
-        new = self._new(asked, caller, standing, idempotency_key_of(visit))
-        count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admission = admission_of(caller, request.headers, self._gateway.config)
+        new = self._new(asked, caller, admission, idempotency_key_of(request))
+        count(caller, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         batch = await batches.create(new)
         return JSONResponse(batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id))
 
-    def _new(self, asked: BatchBody, caller: Identity, standing: Standing, key: str | None) -> NewBatch:
+    def _new(self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None) -> NewBatch:
         settings, expiry = self._gateway.config.settings, asked.output_expires_after
         return NewBatch(
             batch_id=new_batch_id(),
             caller=caller.caller,
-            lane=standing.lane,
+            lane=admission.lane,
             priority=max(settings.jobs.priority, caller.max_priority),
             models=caller.models,
             endpoint=asked.endpoint,

@@ -15,11 +15,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.api.asgi import wait_gone
-from hearth.api.dependencies import Caller, CurrentBody, CurrentVisit
+from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
+from hearth.api.errors import rendered
 from hearth.api.inference import Wanted, submit
-from hearth.api.refusals import rendered
 from hearth.api.relay import told_of
-from hearth.api.visit import Visit
+from hearth.api.request import Request
 from hearth.config.settings import load_options
 from hearth.dialects.demands import is_model_name
 from hearth.dialects.envelope import Envelope
@@ -51,7 +51,7 @@ class CompletionPages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def complete(self, asked: CompletionBody, visit: CurrentVisit, caller: Caller, body: CurrentBody) -> Response:
+    async def complete(self, asked: CompletionBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> Response:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         if asked.model is not None and not is_model_name(asked.model):
             raise BadRequest("invalid model name")
@@ -64,13 +64,13 @@ class CompletionPages:
             allow_cloud=asked.allow_cloud,
             prompt=asked.prompt,
         )
-        ticket = await submit(self._gateway, visit, caller, wanted)
+        ticket = await submit(self._gateway, request, caller, wanted)
         asked = asked.model_copy(update={"prompt": ""})
         del work, wanted  # the queue has the prompt, in the form that goes on
         try:
-            completion = await self._finished(visit, ticket, asked)
+            completion = await self._finished(request, ticket, asked)
         except HearthError as error:
-            reply = rendered(visit, error)
+            reply = rendered(request, error)
             return Response(reply.body, status_code=reply.status, headers=_decoded(reply.headers))
         return JSONResponse(asdict(completion), headers=_decoded(told_of(ticket)))
 
@@ -84,9 +84,9 @@ class CompletionPages:
             load_options=partial(load_options, self._gateway.config.settings),
         )
 
-    async def _finished(self, visit: Visit, ticket: Ticket, asked: CompletionBody) -> Completion:
+    async def _finished(self, request: Request, ticket: Ticket, asked: CompletionBody) -> Completion:
         """Wait for the answer; when the caller leaves, abandoning the reply ends the wait."""
-        watching = asyncio.ensure_future(wait_gone(visit.receive))
+        watching = asyncio.ensure_future(wait_gone(request.receive))
         watching.add_done_callback(lambda _: ticket.reply.abandon())
         try:
             return await complete(ticket.reply, self._gateway.clock.monotonic, lambda: _model_of(self._gateway, ticket, asked))

@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import replayed
-from hearth.api.visit import Body, Visit
+from hearth.api.request import Body, Request
 from hearth.dialects.gojson import GoJsonError, decode
 from hearth.errors import BadRequest
 
 Asked = TypeVar("Asked", bound=BaseModel)
-VISIT, IDENTITY, BODY = "hearth.visit", "hearth.identity", "hearth.body"
+REQUEST, IDENTITY, BODY = "hearth.request", "hearth.identity", "hearth.body"
 """Where the handlers find them in the scope."""
 _NOT_JSON = "the body is not usable JSON"
 _PROBLEMS_TOLD = 10
@@ -30,22 +30,22 @@ _SMALL_BODY_BYTES = 64 * 1024
 _MAX_KEY_CHARS = 255
 
 
-def _visit_of(request: HttpRequest) -> Visit:
-    visit: Visit = request.scope[VISIT]
-    return visit
+def _request_of(http: HttpRequest) -> Request:
+    request: Request = http.scope[REQUEST]
+    return request
 
 
-def _identity_of(request: HttpRequest) -> Identity:
-    identity: Identity = request.scope[IDENTITY]
+def _identity_of(http: HttpRequest) -> Identity:
+    identity: Identity = http.scope[IDENTITY]
     return identity
 
 
-def _body_of(request: HttpRequest) -> Body:
-    body: Body = request.scope[BODY]
+def _body_of(http: HttpRequest) -> Body:
+    body: Body = http.scope[BODY]
     return body
 
 
-CurrentVisit = Annotated[Visit, Depends(_visit_of)]
+CurrentRequest = Annotated[Request, Depends(_request_of)]
 Caller = Annotated[Identity, Depends(_identity_of)]
 CurrentBody = Annotated[Body, Depends(_body_of)]
 
@@ -60,15 +60,15 @@ class SmallBodyRoute(APIRoute):
         handle, has_body = super().get_route_handler(), "POST" in (self.methods or ())
 
         async def bounded(http: HttpRequest) -> Response:
-            visit = _visit_of(http)
+            request = _request_of(http)
             content = await _body_of(http).read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""
             try:
-                response = await handle(HttpRequest(http.scope, replayed(content, visit.receive)))
+                response = await handle(HttpRequest(http.scope, replayed(content, request.receive)))
             except RequestValidationError as error:
                 raise BadRequest(_in_a_line([_problem_of(each["loc"][1:], each) for each in error.errors()])) from None
             except HTTPException as error:
                 raise BadRequest(_NOT_JSON) from error
-            return _named(response, visit)
+            return _named(response, request)
 
         return bounded
 
@@ -76,7 +76,7 @@ class SmallBodyRoute(APIRoute):
 def large_body_route(model: type[BaseModel], *, queued: bool) -> type[APIRoute]:
     """A page whose body may be as long as a request to a model: it is not read while its caller is over a limit, and never by FastAPI.
 
-    The endpoint takes the body as a `model`, the visit, the caller and the `Body`.
+    The endpoint takes the body as a `model`, the request, the caller and the `Body`.
     """
 
     class LargeBodyRoute(APIRoute):
@@ -84,19 +84,19 @@ def large_body_route(model: type[BaseModel], *, queued: bool) -> type[APIRoute]:
             endpoint = self.endpoint
 
             async def bounded(http: HttpRequest) -> Response:
-                visit, caller, body = _visit_of(http), _identity_of(http), _body_of(http)
+                request, caller, body = _request_of(http), _identity_of(http), _body_of(http)
                 if caller.authenticated:  # else the body may say that it belongs to the house
                     body.check_ahead(queued=queued)
                 read = partial(_validated, model)
-                return _named(await endpoint(await body.parsed(read, await body.read()), visit, caller, body), visit)
+                return _named(await endpoint(await body.parsed(read, await body.read()), request, caller, body), request)
 
             return bounded
 
     return LargeBodyRoute
 
 
-def _named(response: Response, visit: Visit) -> Response:
-    response.headers["x-request-id"] = visit.request_id
+def _named(response: Response, request: Request) -> Response:
+    response.headers["x-request-id"] = request.request_id
     return response
 
 
@@ -123,13 +123,13 @@ def _in_a_line(problems: Sequence[str]) -> str:
     return "; ".join(each[:_PROBLEM_CHARS] for each in problems[:_PROBLEMS_TOLD]) + more
 
 
-def idempotency_key_of(visit: Visit) -> str | None:
+def idempotency_key_of(request: Request) -> str | None:
     """None where there is none. Raises BadRequest for one that is too long, empty, not printable, or there twice."""
-    raw = visit.headers.get(b"idempotency-key")
+    raw = request.headers.get(b"idempotency-key")
     if raw is None:
         return None
     key = raw.decode("latin-1")
-    if b"idempotency-key" in visit.headers.repeated or not 1 <= len(key) <= _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+    if b"idempotency-key" in request.headers.repeated or not 1 <= len(key) <= _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise BadRequest(f"send one Idempotency-Key of 1 to {_MAX_KEY_CHARS} printable characters")
     return key
 

@@ -14,12 +14,12 @@ from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from hearth.admission.admit import admission_of, count
 from hearth.admission.auth import Identity
-from hearth.admission.gate import count, standing_of
 from hearth.api.asgi import unless_gone
 from hearth.api.dependencies import Caller
 from hearth.api.multipart import FileForm, boundary_of, life_s_of
-from hearth.api.visit import Body, Visit
+from hearth.api.request import Body, Request
 from hearth.clock import new_file_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound
 from hearth.gateway import Gateway
@@ -120,7 +120,7 @@ class FileTransfer:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def upload(self, visit: Visit, caller: Identity, body: Body) -> None:
+    async def upload(self, request: Request, caller: Identity, body: Body) -> None:
         """Take a file; answered once it is on the disk.
 
         Raises:
@@ -129,26 +129,26 @@ class FileTransfer:
             RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. NoRoomForBodies.
                 StorageUnavailable. CallerGone.
         """
-        batches, form = batches_of(self._gateway), FileForm(boundary_of(visit.headers.text(b"content-type")))
-        declared = visit.headers.get(b"content-length")
+        batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
+        declared = request.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES:
             raise BodyTooLarge(_TOO_LONG)
-        standing = standing_of(caller, visit.headers, self._gateway.config)
-        count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admission = admission_of(caller, request.headers, self._gateway.config)
+        count(caller, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
         number = await batches.uploads.begin(caller.caller)
         try:
-            await self._fill(number, visit, form, batches, limits_of(self._gateway.config.settings, standing.lane))
+            await self._fill(number, request, form, batches, limits_of(self._gateway.config.settings, admission.lane))
             file = await batches.uploads.seal(number, self._named(form, caller))
         except BaseException:
             batches.give_up(number)
             raise
-        await visit.answer_json(bytes(JSONResponse(file_view(file)).body))
+        await request.answer_json(bytes(JSONResponse(file_view(file)).body))
 
-    async def _fill(self, number: int, visit: Visit, form: FileForm, batches: Batches, limits: StoreLimits) -> None:
+    async def _fill(self, number: int, request: Request, form: FileForm, batches: Batches, limits: StoreLimits) -> None:
         may_have = (limits.max_bytes, limits.own_max_bytes)
         waiting, size, came, place = bytearray(), 0, 0, 0
-        async for chunk in _body(visit):
+        async for chunk in _body(request):
             data = form.feed(chunk)
             waiting += data
             size += len(data)
@@ -174,34 +174,34 @@ class FileTransfer:
     def _limit_bytes(self) -> int:
         return int(self._gateway.config.settings.batches.max_file_mib * MIB)
 
-    async def content(self, visit: Visit, caller: Identity, _: Body) -> None:
+    async def content(self, request: Request, caller: Identity, _: Body) -> None:
         """The content of a file, piece by piece. Raises NotFound; StorageUnavailable, where the answer may have begun."""
         batches = batches_of(self._gateway)
-        file_id = visit.path.removeprefix(f"{FILES_PATH}/").removesuffix(_CONTENT_SUFFIX)
+        file_id = request.path.removeprefix(f"{FILES_PATH}/").removesuffix(_CONTENT_SUFFIX)
         file = await owned_file(batches, file_id, caller)
-        await unless_gone(visit.receive, _send(batches, file, visit))
+        await unless_gone(request.receive, _send(batches, file, request))
 
 
-async def _body(visit: Visit) -> AsyncIterator[bytes]:
+async def _body(request: Request) -> AsyncIterator[bytes]:
     more = True
     while more:
-        message = await visit.receive()
+        message = await request.receive()
         if message["type"] == "http.disconnect":
             raise CallerGone
         yield message.get("body", b"")
         more = message.get("more_body", False)
 
 
-async def _send(batches: Batches, file: StoredFile, visit: Visit) -> None:
+async def _send(batches: Batches, file: StoredFile, request: Request) -> None:
     name = re.sub(r"[^A-Za-z0-9._-]", "_", file.filename)
     headers = (
         (b"content-type", b"application/octet-stream"),
         (b"content-length", b"%d" % file.size_bytes),
         (b"content-disposition", f'attachment; filename="{name}"'.encode("ascii")),
         (b"x-content-type-options", b"nosniff"),
-        (b"x-request-id", visit.request_id.encode("ascii")),
+        (b"x-request-id", request.request_id.encode("ascii")),
     )
-    await visit.answer.head(200, headers)
+    await request.answer.head(200, headers)
     place, left = -1, file.size_bytes
     while left > 0:
         parts = await batches.files.parts(file.number, place)
@@ -209,5 +209,5 @@ async def _send(batches: Batches, file: StoredFile, visit: Visit) -> None:
             raise NotFound("the file was deleted while it was read")
         place = parts[-1][0]
         left -= sum(len(data) for _, data in parts)
-        await visit.answer.chunk(b"".join(data for _, data in parts))
-    await visit.answer.end()
+        await request.answer.chunk(b"".join(data for _, data in parts))
+    await request.answer.end()

@@ -9,10 +9,10 @@ from functools import partial
 from hashlib import sha256
 from typing import TypeAlias
 
+from hearth.admission.admit import Admission, admission_of, admit, check_model, may_use
 from hearth.admission.auth import Identity
-from hearth.admission.gate import Standing, admit, check_model, may_use, standing_of
 from hearth.api.relay import Relay, Relayed, wire_time
-from hearth.api.visit import Body, Visit
+from hearth.api.request import Body, Request
 from hearth.clock import new_seed
 from hearth.config.settings import BackgroundTasks, OnDivergence, Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
@@ -42,17 +42,17 @@ class Inference:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._stand_ins = StandIns(gateway)
+        self._background_models = BackgroundModels(gateway)
 
-    async def handle(self, visit: Visit, identity: Identity, body: Body) -> None:
+    async def handle(self, request: Request, identity: Identity, body: Body) -> None:
         """Answer one request. Raises HearthError where it is refused before anything was submitted or sent."""
-        relay = await self._submitted(visit, identity, body)
+        relay = await self._submitted(request, identity, body)
         if relay is not None:
             await relay.run()
 
-    async def _submitted(self, visit: Visit, identity: Identity, body: Body) -> Relay | None:
+    async def _submitted(self, request: Request, identity: Identity, body: Body) -> Relay | None:
         """Take the request in; None where it is answered already. Apart from `handle`, so that nothing of this stays while it waits."""
-        route = INFERENCE_ROUTES[visit.path]
+        route = INFERENCE_ROUTES[request.path]
         settings = self._gateway.config.settings
         if route.kind is not WorkKind.EMBED or self._gateway.embeddings is None:  # there it may join another call
             body.check_ahead()
@@ -64,34 +64,34 @@ class Inference:
                 await self._gateway.orders.unload(envelope.model)
             else:
                 await self._gateway.resolve(envelope.model)
-            await self._answer_empty(visit, route, envelope)
+            await self._answer_empty(request, route, envelope)
             return None
-        call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
+        call = BackendCall(method="POST", path=request.target, headers=forwarded_headers(request), body=envelope.body)
         wanted = Wanted(envelope=envelope, model=envelope.model, call=call, ways=ways, digest=digest)
-        ticket = await submit(self._gateway, visit, identity, wanted)
-        self._stand_ins.note(envelope)
+        ticket = await submit(self._gateway, request, identity, wanted)
+        self._background_models.note(envelope)
         relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
-        return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed)
+        return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, request, ticket, relayed)
 
     async def _read(self, route: Route, body: Body, identity: Identity, settings: Settings) -> _Read:
         read = partial(_read, route, settings=settings, name_of=self._gateway.name_of)
         content = await body.read()
         found = await body.parsed(read, content)
         envelope = found[0]
-        stand_in = await self._stand_ins.instead_of(identity, envelope)
+        stand_in = await self._background_models.instead_of(identity, envelope)
         if stand_in is None:
             return found
         moved, ways, digest = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
         return replace(moved, rewritten=(*moved.rewritten, "model")), ways, digest
 
-    async def _answer_empty(self, visit: Visit, route: Route, envelope: Envelope) -> None:
+    async def _answer_empty(self, request: Request, route: Route, envelope: Envelope) -> None:
         """What Ollama says after an unload; and where no token is wanted, for which it would generate until it repeats itself."""
         reason = "unload" if envelope.kind is WorkKind.UNLOAD else "length"
         body = empty_reply(route, envelope.model, wire_time(self._gateway.clock), reason)
         kind = _NATIVE_JSON
         if envelope.streaming:
             kind, body = _NATIVE_STREAM, body + b"\n"
-        await visit.answer.whole(200, (kind, (b"x-request-id", visit.request_id.encode("ascii"))), body)
+        await request.answer.whole(200, (kind, (b"x-request-id", request.request_id.encode("ascii"))), body)
 
 
 def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> _Read:
@@ -109,7 +109,7 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> _Re
     return envelope, ways, digest
 
 
-class StandIns:
+class BackgroundModels:
     """Remembers which models callers talk to, and finds one of them in memory."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -188,35 +188,35 @@ def _prompt_in(body: bytes) -> str:
         return ""
 
 
-async def submit(gateway: Gateway, visit: Visit, identity: Identity, wanted: Wanted) -> Ticket:
+async def submit(gateway: Gateway, request: Request, identity: Identity, wanted: Wanted) -> Ticket:
     """Take work into the queue.
 
     Raises:
-        BadRequest, Forbidden, RateLimited: see `admission.gate`.
+        BadRequest, Forbidden, RateLimited: see `admission.admit`.
         ModelNotFound: it is not installed, in the words of Ollama.
         QueueFull, Draining, ShuttingDown: with `retry_after_s`.
         HearthError: see `cloud.desk`, where only Claude could answer.
     """
-    standing = standing_of(identity, visit.headers, gateway.config, task_type=wanted.task_type)
-    admit(identity, wanted.model, standing, gateway.rate_limiter, gateway.clock.monotonic())
+    admission = admission_of(identity, request.headers, gateway.config, task_type=wanted.task_type)
+    admit(identity, wanted.model, admission, gateway.rate_limiter, gateway.clock.monotonic())
     gateway.orders.check_open()
     previews = gateway.config.settings.server.prompt_previews
     cloud = gateway.cloud
     if cloud is not None and wanted.allow_cloud and cloud.open_to(identity):
-        ticket = await cloud.take(_item(visit, identity, standing, wanted, wanted.model, previews=previews))
+        ticket = await cloud.take(_item(request, identity, admission, wanted, wanted.model, previews=previews))
         if ticket is not None:
-            return _traced(gateway, visit, ticket)
-    new = _item(visit, identity, standing, wanted, await _installed_name(gateway, wanted), previews=previews)
+            return _traced(gateway, request, ticket)
+    new = _item(request, identity, admission, wanted, await _installed_name(gateway, wanted), previews=previews)
     joined = gateway.embeddings.take(new) if new.kind is WorkKind.EMBED and gateway.embeddings is not None else None
-    return _traced(gateway, visit, joined or gateway.worker.submit(new))
+    return _traced(gateway, request, joined or gateway.worker.submit(new))
 
 
-def _traced(gateway: Gateway, visit: Visit, ticket: Ticket) -> Ticket:
+def _traced(gateway: Gateway, request: Request, ticket: Ticket) -> Ticket:
     """The ticket; where traces are kept, they learn where it came from."""
     if gateway.traces is not None:
-        text = visit.headers.text
+        text = request.headers.text
         origin = Origin(
-            route=visit.path,
+            route=request.path,
             provider="anthropic" if ticket.served_by else "ollama",
             traceparent=text(b"traceparent"),
             tracestate=text(b"tracestate"),
@@ -225,21 +225,21 @@ def _traced(gateway: Gateway, visit: Visit, ticket: Ticket) -> Ticket:
     return ticket
 
 
-def _item(visit: Visit, identity: Identity, standing: Standing, wanted: Wanted, model: str | None, *, previews: bool) -> NewItem:
+def _item(request: Request, identity: Identity, admission: Admission, wanted: Wanted, model: str | None, *, previews: bool) -> NewItem:
     envelope = wanted.envelope
     return NewItem(
-        lane=standing.lane,
-        priority=standing.priority,
+        lane=admission.lane,
+        priority=admission.priority,
         caller=identity.caller,
         model=model,
-        task_type=standing.task_type,
+        task_type=admission.task_type,
         kind=envelope.kind,
         dialect=envelope.dialect,
         streaming=envelope.streaming,
         ways=wanted.ways,
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
-        request_id=visit.request_id,
+        request_id=request.request_id,
         call=wanted.call,
         digest=wanted.digest,
         prompt_preview=wanted.preview() if previews else "",
@@ -257,10 +257,10 @@ async def _installed_name(gateway: Gateway, wanted: Wanted) -> str | None:
         raise
 
 
-def forwarded_headers(visit: Visit) -> Headers:
+def forwarded_headers(request: Request) -> Headers:
     """What a model server may see of a caller's headers: never a credential, a cookie or an origin.
 
     The body has been read as JSON, so that is what it is forwarded as, whatever `curl -d` called it.
     """
-    values = visit.headers.values
+    values = request.headers.values
     return (*JSON_BODY, *((name, values[name]) for name in _FORWARDED if name in values))

@@ -1,7 +1,7 @@
 """`/llm/jobs`: durable work is taken, shown, listed and cancelled.
 
 A job belongs to the key that sent it. What belongs to others looks like what does not exist, except to an admin, who sees that it is there
-and may cancel it, but never its result. Must never show a request or a webhook's URL.
+and may cancel it, but never its result. Nobody is shown a webhook's URL.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fastapi import Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from hearth.admission.admit import Admission, admission_of, admit
 from hearth.admission.auth import Identity
-from hearth.admission.gate import Standing, admit, standing_of
-from hearth.api.dependencies import Caller, CurrentBody, CurrentVisit, idempotency_key_of, replayed_header
-from hearth.api.visit import Visit
+from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
+from hearth.api.request import Request
 from hearth.clock import RequestIds
 from hearth.config.settings import Settings
 from hearth.errors import NotFound
@@ -77,18 +77,18 @@ class JobPages:
         self._gateway = gateway
         self._new_id = RequestIds("job").take
 
-    async def accept(self, asked: JobBody, visit: CurrentVisit, caller: Caller, body: CurrentBody) -> JSONResponse:
+    async def accept(self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
 
         Raises:
-            BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.gate` and `jobs.requests`.
+            BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.admit` and `jobs.requests`.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.desk`.
         """
         jobs = self._jobs()
         job = await body.run(partial(_job_of, asked, self._gateway.config.settings, large=body.is_long))
         asked = job.asked
         body.hold(len(job.request))
-        accepted = await jobs.accept(await self._new(job, visit, caller))
+        accepted = await jobs.accept(await self._new(job, request, caller))
         headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | replayed_header(is_new=accepted.is_new)
         return JSONResponse(await self._shown(jobs, accepted), status_code=202, headers=headers)
 
@@ -98,18 +98,18 @@ class JobPages:
         state = JobState.QUEUED if record is None else record.state
         return {"id": accepted.job_id, "state": state.value, "new": accepted.is_new, "position": jobs.position(accepted.job_id)}
 
-    async def _new(self, job: _Job, visit: Visit, caller: Identity) -> NewJob:
+    async def _new(self, job: _Job, request: Request, caller: Identity) -> NewJob:
         settings, asked = self._gateway.config.settings, job.asked
-        key = idempotency_key_of(visit)
+        key = idempotency_key_of(request)
         webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
-        standing = standing_of(caller, visit.headers, self._gateway.config, task_type=asked.task_type)
-        admit(caller, job.model, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admission = admission_of(caller, request.headers, self._gateway.config, task_type=asked.task_type)
+        admit(caller, job.model, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         return NewJob(
             job_id=self._new_id(),
             caller=caller.caller,
-            lane=standing.lane,
-            priority=_priority(asked, standing, caller, settings),
-            task_type=standing.task_type,
+            lane=admission.lane,
+            priority=_priority(asked, admission, caller, settings),
+            task_type=admission.task_type,
             job_key=asked.job_key,
             path=job.path,
             model=await self._gateway.resolve(job.model),
@@ -189,9 +189,9 @@ def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> _Job:
     return _Job(asked=asked.model_copy(update={"request": {}}), path=path, model=model, request=request, digest=digest)
 
 
-def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Settings) -> Priority:
+def _priority(asked: JobBody, admission: Admission, caller: Identity, settings: Settings) -> Priority:
     """What is asked for, else what `priority_map` says of the task type, else `jobs.priority`; never above the caller's own ceiling."""
-    listed = settings.priority_map.get(standing.task_type or "", settings.jobs.priority)
+    listed = settings.priority_map.get(admission.task_type or "", settings.jobs.priority)
     wanted = listed if asked.priority is None else Priority[asked.priority.upper()]
     return max(wanted, caller.max_priority)
 

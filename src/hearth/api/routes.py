@@ -25,15 +25,15 @@ from hearth.api.asgi import App, Receive, Scope, Send
 from hearth.api.batches import BATCHES_PATH, BatchPages
 from hearth.api.completions import CompletionBody, CompletionPages
 from hearth.api.dashboard.pages import DashboardPages
-from hearth.api.dependencies import BODY, IDENTITY, VISIT, SmallBodyRoute, large_body_route
+from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, large_body_route
 from hearth.api.files import FILES_PATH, FilePages, FileTransfer
 from hearth.api.inference import Inference
 from hearth.api.jobs import JOBS_PATH, JobBody, JobPages
 from hearth.api.log import LogPages
 from hearth.api.openapi import described
 from hearth.api.passthrough import Passthrough, refuse_unserved
+from hearth.api.request import Body, Request
 from hearth.api.status import StatusPages
-from hearth.api.visit import Body, Visit
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH
 from hearth.gateway import Gateway
 from hearth.types import Dialect
@@ -41,7 +41,7 @@ from hearth.types import Dialect
 ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
 
-Handler = Callable[[Visit, Identity, Body], Awaitable[None]]
+Handler = Callable[[Request, Identity, Body], Awaitable[None]]
 
 
 class Access(Enum):
@@ -211,9 +211,9 @@ class Routes:
         """The description of every address."""
         return described(self.router.routes)
 
-    async def _describe(self, visit: Visit, caller: Identity, body: Body) -> None:
+    async def _describe(self, request: Request, caller: Identity, body: Body) -> None:
         del caller, body
-        await visit.answer_json(bytes(JSONResponse(self.openapi).body))
+        await request.answer_json(bytes(JSONResponse(self.openapi).body))
 
 
 class _Plain:
@@ -223,7 +223,7 @@ class _Plain:
         self._handle = handle
 
     def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> Awaitable[None]:
-        return self._handle(scope[VISIT], scope[IDENTITY], scope[BODY])
+        return self._handle(scope[REQUEST], scope[IDENTITY], scope[BODY])
 
 
 def is_odd(path: str, target: str) -> bool:

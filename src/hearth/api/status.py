@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hearth.admission.auth import Identity
 from hearth.api.dashboard.feed import DashboardFeed
-from hearth.api.dependencies import Caller, CurrentVisit
+from hearth.api.dependencies import Caller, CurrentRequest
 from hearth.api.status_stream import Listener, StatusStream, listener_of
 from hearth.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.config.gateway_config import GatewayConfig
@@ -59,13 +59,13 @@ class StatusPages:
         """The whole queue, the GPU and the counters."""
         return self._gateway.worker.get_status()
 
-    async def stream(self, visit: CurrentVisit, caller: Caller) -> StreamingResponse:
+    async def stream(self, request: CurrentRequest, caller: Caller) -> StreamingResponse:
         """The same as server-sent events, on every change. Raises CapacityError when too many listen."""
-        return _streamed(self._stream, listener_of(visit, caller))
+        return _streamed(self._stream, listener_of(request, caller))
 
-    async def dashboard(self, visit: CurrentVisit, caller: Caller) -> StreamingResponse:
+    async def dashboard(self, request: CurrentRequest, caller: Caller) -> StreamingResponse:
         """What the dashboard shows, as changes. Raises CapacityError when too many listen."""
-        return _streamed(self._feed, listener_of(visit, caller))
+        return _streamed(self._feed, listener_of(request, caller))
 
     async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
         """One item of the caller's own, any item for an admin. Raises NotFound."""

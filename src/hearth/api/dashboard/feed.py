@@ -2,8 +2,8 @@
 Where a picture is dear, as with ten thousand who wait, it is made so seldom that it takes a fiftieth of the time.
 
 One picture is made for all listeners, and only while there are any. Every 5 s it is looked at without a reason, since some things change
-by time alone; where nothing has, nothing is sent but a comment every 15 s. Must never hold up a shutdown or the queue: nothing is kept for
-a slow reader. Called by `api.control`.
+by time alone; where nothing has, nothing is sent but a comment every 15 s. Nothing is kept for
+a slow reader.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Durable jobs as the dashboard shows them: how many, the first that wait, what is on its way, what failed last.
 
-A caller sees its own, an admin all, as in `GET /llm/jobs`; requests and results never. Called by `feed`.
+A caller sees its own, an admin all, as in `GET /llm/jobs`; requests and results never.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All that the dashboard shows, as one value of plain mappings, in which everything that takes time is an instant.
 
 So nothing changes while nothing happens, and what is sent is what happened. Collections are mappings by key, which makes small patches.
-No prompt ever appears here. Reads copies and public pictures only. Called by `feed`.
+No prompt ever appears here.
 """
 
 from __future__ import annotations
