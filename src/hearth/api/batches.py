@@ -12,8 +12,8 @@ from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hearth.admission.admit import Admission, admission_of, count
 from hearth.admission.auth import Identity
+from hearth.admission.gate import Admission, admission_of, count
 from hearth.api.dependencies import Caller, CurrentRequest, idempotency_key_of, replayed_header
 from hearth.api.files import DAY_S, batches_of, listing
 from hearth.clock import new_batch_id
@@ -72,7 +72,7 @@ class BatchPages:
         """Take a batch: answered once it is on the disk.
 
         Raises:
-            BadRequest, RateLimited: see `admission.admit`; a batch counts once.
+            BadRequest, RateLimited: see `admission.gate`; a batch counts once.
             NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `batches.desk`.
         """
         batches = batches_of(self._gateway)

@@ -14,8 +14,8 @@ from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hearth.admission.admit import admission_of, count
 from hearth.admission.auth import Identity
+from hearth.admission.gate import admission_of, count
 from hearth.api.asgi import unless_gone
 from hearth.api.dependencies import Caller
 from hearth.api.multipart import FileForm, boundary_of, life_s_of

@@ -9,8 +9,8 @@ from functools import partial
 from hashlib import sha256
 from typing import TypeAlias
 
-from hearth.admission.admit import Admission, admission_of, admit, check_model, may_use
 from hearth.admission.auth import Identity
+from hearth.admission.gate import Admission, admission_of, admit, check_model, may_use
 from hearth.api.relay import Relay, Relayed, wire_time
 from hearth.api.request import Body, Request
 from hearth.clock import new_seed
@@ -192,7 +192,7 @@ async def submit(gateway: Gateway, request: Request, identity: Identity, wanted:
     """Take work into the queue.
 
     Raises:
-        BadRequest, Forbidden, RateLimited: see `admission.admit`.
+        BadRequest, Forbidden, RateLimited: see `admission.gate`.
         ModelNotFound: it is not installed, in the words of Ollama.
         QueueFull, Draining, ShuttingDown: with `retry_after_s`.
         HearthError: see `cloud.desk`, where only Claude could answer.

@@ -16,8 +16,8 @@ from fastapi import Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from hearth.admission.admit import Admission, admission_of, admit
 from hearth.admission.auth import Identity
+from hearth.admission.gate import Admission, admission_of, admit
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
 from hearth.api.request import Request
 from hearth.clock import RequestIds
@@ -81,7 +81,7 @@ class JobPages:
         """Take a job: 202 once it is on the disk.
 
         Raises:
-            BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.admit` and `jobs.requests`.
+            BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.gate` and `jobs.requests`.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.desk`.
         """
         jobs = self._jobs()

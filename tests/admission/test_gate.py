@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.admission.admit import Admission, BodyRoom, admission_of, admit, check_model
 from hearth.admission.auth import Identity
+from hearth.admission.gate import Admission, BodyRoom, admission_of, admit, check_model
 from hearth.admission.http_checks import RequestHeaders
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
