@@ -122,7 +122,11 @@ async def test_names_that_the_owner_allows_are_names_at_once_and_no_longer_once_
 
 async def test_pages_of_an_origin_that_the_owner_allows_use_the_model_apis_and_nothing_else():
     front = Front(keys=KEYS, server=ALLOWED)
-    own = [path for path in PATHS if path.startswith(("/llm/", "/v1/files", "/v1/batches", "/metrics", "/api/pull", "/api/delete"))]
+    own = [
+        path
+        for path in PATHS
+        if path == "/" or path.startswith(("/llm/", "/v1/files", "/v1/batches", "/metrics", "/api/pull", "/api/delete"))
+    ]
     for origin in (EXTENSION, LOCAL):
         for path in SHARED:
             asked = await front.ask("OPTIONS", path, origin=origin, **PREFLIGHT, **CROSS)
