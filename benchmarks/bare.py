@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from hearth.api.asgi import Answer, Receive, Scope, Send, read_body
+from hearth.api.asgi import Receive, Responder, Scope, Send, read_body
 from hearth.api.server import HearthServer
 from hearth.backends.ollama import OllamaBackend
 from hearth.bootstrap import run
@@ -31,7 +31,7 @@ class Bare:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        answer = Answer(send)
+        answer = Responder(send)
         body = await read_body(receive, limit_bytes=BODY_BYTES, declared=None)
         exchange = await self._backend.open(BackendCall(method=scope["method"], path=scope["path"], headers=JSON_BODY, body=body))
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hearth.admission.crowd import ConnectionLimits
+from hearth.admission.connection_limits import ConnectionLimits
 from hearth.api.app import HearthApp
 from hearth.api.connections import Connections
 from hearth.api.server import HearthServer

@@ -1,7 +1,7 @@
 """Cancelling, wherever the work is: in the queue, in an embedding call for several callers, at Claude, or a durable job.
 
 Each part cancels what it owns, and whoever ends a piece of work first has ended it; here they are only asked in the right order. Whose
-work somebody may cancel is settled before. Called by `api.control`, and by programs that run a gateway in their own process.
+work somebody may cancel is settled before. Programs that run a gateway in their own process call it too.
 """
 
 from __future__ import annotations

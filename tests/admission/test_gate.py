@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import BodyRoom, Standing, admit, check_model, standing_of
-from hearth.admission.headers import RequestHeaders
+from hearth.admission.gate import Admission, BodyRoom, admission_of, admit, check_model
+from hearth.admission.http_checks import RequestHeaders
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited
@@ -30,27 +30,27 @@ LOCAL = identity(authenticated=False)
 
 
 def test_an_internal_key_gets_the_band_of_its_task_type():
-    assert standing_of(INTERNAL, headers(x_task_type="reply"), CONFIG).priority is Priority.CRITICAL
-    assert standing_of(INTERNAL, headers(x_task_type="digest"), CONFIG).priority is Priority.BACKGROUND
-    assert standing_of(INTERNAL, headers(x_task_type="unlisted"), CONFIG).priority is Priority.NORMAL
-    assert standing_of(INTERNAL, headers(), CONFIG) == Standing(lane=Lane.INTERNAL, priority=Priority.NORMAL, task_type=None)
+    assert admission_of(INTERNAL, headers(x_task_type="reply"), CONFIG).priority is Priority.CRITICAL
+    assert admission_of(INTERNAL, headers(x_task_type="digest"), CONFIG).priority is Priority.BACKGROUND
+    assert admission_of(INTERNAL, headers(x_task_type="unlisted"), CONFIG).priority is Priority.NORMAL
+    assert admission_of(INTERNAL, headers(), CONFIG) == Admission(lane=Lane.INTERNAL, priority=Priority.NORMAL, task_type=None)
 
 
 def test_no_task_type_rises_above_the_ceiling_of_the_key():
     low = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
-    assert standing_of(low, headers(x_task_type="reply"), CONFIG).priority is Priority.BACKGROUND
-    assert standing_of(low, headers(), CONFIG).priority is Priority.BACKGROUND
+    assert admission_of(low, headers(x_task_type="reply"), CONFIG).priority is Priority.BACKGROUND
+    assert admission_of(low, headers(), CONFIG).priority is Priority.BACKGROUND
 
 
 def test_an_external_key_stays_external_and_its_task_type_is_only_recorded():
-    expected = Standing(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type="reply")
-    assert standing_of(identity(), headers(x_task_type="reply"), CONFIG) == expected
+    expected = Admission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type="reply")
+    assert admission_of(identity(), headers(x_task_type="reply"), CONFIG) == expected
 
 
 def test_the_local_caller_claims_the_internal_lane_by_naming_a_task_type():
-    assert standing_of(LOCAL, headers(), CONFIG).lane is Lane.EXTERNAL
-    claimed = standing_of(LOCAL, headers(x_task_type="reply"), CONFIG)
-    assert claimed == Standing(lane=Lane.INTERNAL, priority=Priority.CRITICAL, task_type="reply")
+    assert admission_of(LOCAL, headers(), CONFIG).lane is Lane.EXTERNAL
+    claimed = admission_of(LOCAL, headers(x_task_type="reply"), CONFIG)
+    assert claimed == Admission(lane=Lane.INTERNAL, priority=Priority.CRITICAL, task_type="reply")
 
 
 @pytest.mark.parametrize(
@@ -64,26 +64,26 @@ def test_the_local_caller_claims_the_internal_lane_by_naming_a_task_type():
     ],
 )
 def test_a_priority_hint_only_lowers(hint, expected):
-    assert standing_of(INTERNAL, headers(x_priority=hint), CONFIG).priority is expected
+    assert admission_of(INTERNAL, headers(x_priority=hint), CONFIG).priority is expected
 
 
 def test_a_priority_hint_never_leaves_the_external_lane():
-    assert standing_of(identity(), headers(x_priority="critical"), CONFIG).lane is Lane.EXTERNAL
+    assert admission_of(identity(), headers(x_priority="critical"), CONFIG).lane is Lane.EXTERNAL
 
 
 def test_the_task_type_of_a_body_goes_before_the_header():
-    assert standing_of(INTERNAL, headers(x_task_type="reply"), CONFIG, task_type="digest").task_type == "digest"
+    assert admission_of(INTERNAL, headers(x_task_type="reply"), CONFIG, task_type="digest").task_type == "digest"
 
 
 @pytest.mark.parametrize("task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut"])
 def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
     with pytest.raises(BadRequest):
-        standing_of(INTERNAL, headers(), CONFIG, task_type=task_type)
+        admission_of(INTERNAL, headers(), CONFIG, task_type=task_type)
 
 
 def test_a_task_type_has_64_characters_at_most():
     longest = "aZ0_.:-" + "x" * 57
-    assert standing_of(INTERNAL, headers(), CONFIG, task_type=longest).task_type == longest
+    assert admission_of(INTERNAL, headers(), CONFIG, task_type=longest).task_type == longest
 
 
 def test_a_key_without_models_may_use_all_of_them():
@@ -107,43 +107,43 @@ def limiter(per_minute: int = 2) -> RateLimiter:
     return RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute, requests_per_hour=100)))
 
 
-def standing(lane: Lane) -> Standing:
-    return Standing(lane=lane, priority=Priority.NORMAL, task_type=None)
+def admission(lane: Lane) -> Admission:
+    return Admission(lane=lane, priority=Priority.NORMAL, task_type=None)
 
 
 def test_an_external_caller_over_its_limit_hears_when_to_come_back():
     limits = limiter()
     for _ in range(2):
-        admit(identity(), "m", standing(Lane.EXTERNAL), limits, 100.0)
+        admit(identity(), "m", admission(Lane.EXTERNAL), limits, 100.0)
     with pytest.raises(RateLimited) as refused:
-        admit(identity(), "m", standing(Lane.EXTERNAL), limits, 110.0)
+        admit(identity(), "m", admission(Lane.EXTERNAL), limits, 110.0)
     assert refused.value.retry_after_s == pytest.approx(50.0)
     assert "may make 2 requests in any minute (rate_limits.default.requests_per_minute)" in refused.value.message
-    admit(identity(), "m", standing(Lane.EXTERNAL), limits, 160.0)
+    admit(identity(), "m", admission(Lane.EXTERNAL), limits, 160.0)
 
 
 def test_without_keys_nobody_is_limited_until_the_owner_says_so_and_with_keys_no_person_meets_the_limit():
     shipped = RateLimiter(RateLimitSettings())
     for _ in range(5000):
-        admit(LOCAL, "m", standing(Lane.EXTERNAL), shipped, 100.0)
+        admit(LOCAL, "m", admission(Lane.EXTERNAL), shipped, 100.0)
     for _ in range(120):
-        admit(identity(), "m", standing(Lane.EXTERNAL), shipped, 100.0)
+        admit(identity(), "m", admission(Lane.EXTERNAL), shipped, 100.0)
     for who, limits in ((identity(), shipped), (LOCAL, RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=0))))):
         with pytest.raises(RateLimited):
-            admit(who, "m", standing(Lane.EXTERNAL), limits, 100.0)
+            admit(who, "m", admission(Lane.EXTERNAL), limits, 100.0)
 
 
 def test_internal_work_is_not_rate_limited():
     limits = limiter()
     for _ in range(10):
-        admit(INTERNAL, "m", standing(Lane.INTERNAL), limits, 100.0)
+        admit(INTERNAL, "m", admission(Lane.INTERNAL), limits, 100.0)
 
 
 def test_a_request_for_a_forbidden_model_costs_nothing_of_the_limit():
     limits = limiter(per_minute=1)
     with pytest.raises(Forbidden):
-        admit(identity(models=("a",)), "b", standing(Lane.EXTERNAL), limits, 100.0)
-    admit(identity(models=("a",)), "a", standing(Lane.EXTERNAL), limits, 100.0)
+        admit(identity(models=("a",)), "b", admission(Lane.EXTERNAL), limits, 100.0)
+    admit(identity(models=("a",)), "a", admission(Lane.EXTERNAL), limits, 100.0)
 
 
 def test_one_caller_may_hold_as_much_as_it_leaves_free_and_the_house_has_the_last_quarter():

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hearth.api.asgi import Departure, Message, Receive, read_body, replayed, unless_gone
+from hearth.api.asgi import DisconnectWatch, Message, Receive, read_body, replayed, unless_gone
 from hearth.errors import BodyTooLarge, CallerGone
 
 GONE: Message = {"type": "http.disconnect"}
@@ -73,7 +73,7 @@ async def test_work_that_ends_by_itself_keeps_its_error():
 
 
 def test_a_departure_is_told_once_whether_it_was_before_or_after_somebody_asked():
-    early, late, told = Departure(), Departure(), list[str]()
+    early, late, told = DisconnectWatch(), DisconnectWatch(), list[str]()
     early.happened()
     early.expect(lambda: told.append("early"))
     assert told == ["early"]
@@ -83,10 +83,10 @@ def test_a_departure_is_told_once_whether_it_was_before_or_after_somebody_asked(
 
 
 def test_a_departure_that_nobody_wants_to_know_of_any_more_is_not_told():
-    departure, told = Departure(), list[str]()
-    departure.expect(lambda: told.append("gone"))
-    departure.forget()
-    departure.happened()
+    disconnect, told = DisconnectWatch(), list[str]()
+    disconnect.expect(lambda: told.append("gone"))
+    disconnect.forget()
+    disconnect.happened()
     assert told == []
 
 

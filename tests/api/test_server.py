@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.asgi import Answer, Receive, Scope, Send
+from hearth.api.asgi import Receive, Responder, Scope, Send
 from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.relay import Relay
 from hearth.api.server import HearthServer
@@ -193,7 +193,7 @@ class Saying:
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await Answer(send).whole(200, self.headers, b"hello")
+            await Responder(send).whole(200, self.headers, b"hello")
 
     def end_streams(self) -> None:
         """There are none."""

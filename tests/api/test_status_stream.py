@@ -126,7 +126,7 @@ async def test_listeners_over_http_get_frames_and_leave_room_when_they_leave(url
     await caller.reader.readuntil(b"data: ")
     gateway.worker.change()
     await caller.reader.readuntil(b'"revision":1')
-    listeners = app._control._stream.listeners
+    listeners = app.routes.status._stream.listeners
     assert len(listeners) == 1
     caller.leave()
     await until(lambda: not listeners)
@@ -166,7 +166,7 @@ async def test_a_key_that_is_removed_or_loses_a_right_loses_its_open_streams(key
                 callers[path, name] = caller = await Caller.to(url)
                 await caller.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
                 assert (await caller.head())[0] == 200
-        listeners = keyed_app._control._stream.listeners
+        listeners = keyed_app.routes.status._stream.listeners
         keyed.use_keys(*(replace(key, admin=False) if key.admin else key for key in KEYS))
         await until(lambda: len(listeners) == 1)
         keyed.use_keys(KEYS[-1])
@@ -176,7 +176,7 @@ async def test_a_key_that_is_removed_or_loses_a_right_loses_its_open_streams(key
 
 
 async def test_one_listener_too_many_is_503(url, app):
-    listeners = app._control._stream.listeners
+    listeners = app.routes.status._stream.listeners
     for _ in range(MAX_SUBSCRIBERS):
         listeners.add(SOMEBODY)
     caller = await Caller.to(url)

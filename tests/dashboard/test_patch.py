@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hearth.api.dashboard.patch import bare, merge_patch
+from hearth.api.dashboard.view import bare, merge_patch
 from tests.dashboard.listening import applied
 from tests.support.examples import EXAMPLES
 

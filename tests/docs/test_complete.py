@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
-from fastapi.routing import APIRoute
+from starlette.routing import Route
 
 from docs_build.http_page import Address, groups
 from docs_build.settings_page import sections
@@ -54,13 +54,10 @@ async def addresses(gateway: FakeGateway) -> list[Address]:
 
 
 def served(gateway: FakeGateway) -> Iterator[tuple[str, str]]:
-    """Every method and path that the gateway answers, from its tables."""
-    app: Any = gateway.app()
-    book = app._addresses
-    for path, address in [*book._exact.items(), *book._prefixed.items()]:
-        yield from ((method, path) for method in address.handlers if path != TRANSCRIPTIONS_PATH)  # which is refused
-    for route in app._control._app.routes:
-        if isinstance(route, APIRoute):
+    """Every method and path that the gateway answers."""
+    for route in gateway.app().routes.router.routes:
+        assert isinstance(route, Route)
+        if route.path != TRANSCRIPTIONS_PATH:  # which is refused
             yield from ((method, route.path) for method in route.methods or ())
 
 

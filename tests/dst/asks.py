@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 
 from hearth.admission.auth import Identity
-from hearth.admission.headers import RequestHeaders
-from hearth.api.submission import JSON_BODY, Wanted
-from hearth.api.visit import Visit
+from hearth.admission.http_checks import RequestHeaders
+from hearth.api.inference import JSON_BODY, Wanted
+from hearth.api.request import Request
 from hearth.config.settings import Settings
 from hearth.dialects.envelope import read_envelope
 from hearth.dialects.replay_seed import seeded
@@ -140,12 +140,12 @@ class Ask:
         model = self.model if self.model is None or self.model.startswith("claude-") else canonical_model(self.model)
         return {"model": model, "stream": self.stream, **prompt, **limit}
 
-    def visit(self, task_type: str | None) -> Visit:
+    def request(self, task_type: str | None) -> Request:
         """The part of an HTTP request that admission looks at; whoever answers it is not simulated."""
         values = {} if task_type is None else {b"x-task-type": task_type.encode()}
         headers = RequestHeaders(values=values, repeated=frozenset())
         nothing: object = None
-        return Visit(
+        return Request(
             method="POST",
             path=self.path,
             target=self.path,

@@ -19,15 +19,14 @@ from hearth.bootstrap import build_gateway
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, KeySettings, ServerSettings, Settings, StorageSettings
 from hearth.gateway import Gateway
-from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway
-from tests.api.test_app import ADDRESSES
+from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway, Got, ask
+from tests.api.test_app import ADDRESSES, CHAT
 from tests.clients.home import Events, house_settings, new_emulator
 from tests.support.patience import WITHIN_S
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 one_loop = pytest.mark.asyncio(loop_scope="module")
 """For tests that share what their module opens once."""
-STREAMS = ("/llm/queue/stream", "/llm/dashboard/stream")
 
 
 @dataclass
@@ -83,8 +82,7 @@ async def open_fort(settings: Settings) -> AsyncIterator[Fort]:
 
 def described_routes() -> dict[str, Any]:
     """The OpenAPI description, as `/openapi.json` serves it."""
-    found: dict[str, Any] = FakeGateway().app()._control._app.openapi()
-    return found
+    return FakeGateway().app().routes.openapi
 
 
 def request(method: str, target: str, body: bytes = b"", *, key: str = "", host: str = "localhost", **headers: str) -> bytes:
@@ -127,3 +125,19 @@ async def open_door(
     finally:
         await served.stop(0.0)
         await gateway.worker.aclose()
+
+
+class Front:
+    """An application whose model server always answers, and what got past its checks."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.gateway = FakeGateway(**settings)
+        self.app = self.gateway.app()
+
+    async def ask(self, method: str, path: str, **headers: str) -> Got:
+        self.gateway.backend.answer = FakeExchange(200, (), (b"{}",))
+        body = CHAT if method == "POST" else b""
+        return await ask(self.app, method, path, body, **{"host": "localhost", "content_type": "application/json", **headers})
+
+    def nothing_passed(self) -> bool:
+        return not self.gateway.worker.submitted and not self.gateway.backend.calls

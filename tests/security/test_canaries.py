@@ -23,7 +23,8 @@ from hearth.clock import SystemClock
 from hearth.emulator import EmulatedModel, Emulator
 from hearth.service_model import ModelProfile, default_profiles
 from tests.api.house import Caller
-from tests.security.house import STREAMS, request, tell
+from tests.api.test_app import STREAMS
+from tests.security.house import request, tell
 from tests.security.sinks import Sinks
 from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.fake_claude import FakeClaude, Script, refusal

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from hearth.admission.crowd import AT_THE_DOOR, ConnectionLimits
+from hearth.admission.connection_limits import MAX_REJECTING, ConnectionLimits
 from hearth.api.connections import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, CountedProtocol, room
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
@@ -94,8 +94,8 @@ async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_fre
 async def test_who_cannot_even_wait_for_the_refusal_is_cut_off_and_those_inside_notice_nothing():
     async with crowded() as (_, connections, url):
         held = await stay(url, 4)
-        waiting = [await Caller.to(url) for _ in range(AT_THE_DOOR)]
-        await until(connections, refused=AT_THE_DOOR)
+        waiting = [await Caller.to(url) for _ in range(MAX_REJECTING)]
+        await until(connections, refused=MAX_REJECTING)
         outside = [await Caller.to(url) for _ in range(20)]
         async with asyncio.timeout(WITHIN_S):
             for caller in outside:
@@ -108,7 +108,7 @@ async def test_who_cannot_even_wait_for_the_refusal_is_cut_off_and_those_inside_
         async with asyncio.timeout(WITHIN_S):
             assert (await waiting[0].head())[0] == 503
             assert b"HTTP/1.1 200 " in await held[0].until_closed()
-        await until(connections, open=3, refused=AT_THE_DOOR + 20)
+        await until(connections, open=3, refused=MAX_REJECTING + 20)
         for caller in (*held, *waiting, *outside):
             caller.leave()
         await until(connections, open=0)

@@ -2,7 +2,7 @@
 
 Keys are looked up by the SHA-256 of what was sent, so a comparison never runs over secret bytes. Identity comes from the key alone,
 never from a body, a query string, X-Caller, X-Forwarded-For or the like. With no keys configured only loopback peers may come in, all
-of them as `local`. Called by `api.app`; must never keep or show a key.
+of them as `local`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from hearth.admission.headers import RequestHeaders
+from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.peers import is_loopback
 from hearth.config.settings import AuthSettings, KeySettings
 from hearth.errors import BadRequest, Unauthenticated, WrongKey

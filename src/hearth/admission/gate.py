@@ -1,8 +1,7 @@
 """May this caller add this work now: its place, its models, its rate, the room for its body.
 
 The order is: rate limit (429) and room (503) before the body is read, then model allowed (403) and the rate limit once more, which only now
-counts. The depth of the queue (503) is the worker's own to judge, and the budget (429) that of `cloud.purse`. Must never queue anything and
-never read a clock. Called by `api` before and after it reads a body.
+counts. The depth of the queue (503) is the worker's own to judge, and the budget (429) that of `cloud.purse`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from hearth.admission.auth import Identity
-from hearth.admission.headers import RequestHeaders
+from hearth.admission.http_checks import RequestHeaders
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited
 from hearth.rate_limiter import RateLimiter
@@ -24,7 +23,7 @@ NO_ROOM_RETRY_S = 5.0
 
 
 @value
-class Standing:
+class Admission:
     """Where a request goes in line."""
 
     lane: Lane
@@ -32,7 +31,7 @@ class Standing:
     task_type: str | None
 
 
-def standing_of(identity: Identity, headers: RequestHeaders, config: GatewayConfig, *, task_type: str | None = None) -> Standing:
+def admission_of(identity: Identity, headers: RequestHeaders, config: GatewayConfig, *, task_type: str | None = None) -> Admission:
     """The place of a request: the key decides the lane, the task type the priority, and hints can only lower it.
 
     Args:
@@ -43,10 +42,10 @@ def standing_of(identity: Identity, headers: RequestHeaders, config: GatewayConf
     """
     task_type = _checked(task_type or headers.text(b"x-task-type"))
     if lane_of(identity, task_type) is Lane.EXTERNAL:
-        return Standing(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type=task_type)
+        return Admission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type=task_type)
     wanted = Priority.NORMAL if task_type is None else config.priority_for_task_type(task_type)
     priority = max(wanted, identity.max_priority, _hint(headers))
-    return Standing(lane=Lane.INTERNAL, priority=priority, task_type=task_type)
+    return Admission(lane=Lane.INTERNAL, priority=priority, task_type=task_type)
 
 
 def lane_of(identity: Identity, task_type: str | None) -> Lane:
@@ -83,7 +82,7 @@ def may_use(patterns: Sequence[str], model: str) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) or canonical_model(pattern) == names[1] for pattern in patterns for name in names)
 
 
-def admit(identity: Identity, model: str | None, standing: Standing, limiter: RateLimiter, now: float) -> None:
+def admit(identity: Identity, model: str | None, admission: Admission, limiter: RateLimiter, now: float) -> None:
     """Let a request through or refuse it; only an admitted request counts against the limit.
 
     Args:
@@ -94,12 +93,12 @@ def admit(identity: Identity, model: str | None, standing: Standing, limiter: Ra
         RateLimited: an external caller is over its limit, with `retry_after_s`.
     """
     check_model(identity, model)
-    count(identity, standing, limiter, now)
+    count(identity, admission, limiter, now)
 
 
-def count(identity: Identity, standing: Standing, limiter: RateLimiter, now: float) -> None:
+def count(identity: Identity, admission: Admission, limiter: RateLimiter, now: float) -> None:
     """The part of `admit` for what names no model of its own. Raises RateLimited."""
-    if _is_limited(identity, standing.lane, limiter) and not limiter.check(identity.caller, now):
+    if _is_limited(identity, admission.lane, limiter) and not limiter.check(identity.caller, now):
         raise RateLimited(limiter.refusal(identity.caller, now), retry_after_s=limiter.retry_after_s(identity.caller, now))
 
 

@@ -1,35 +1,34 @@
-"""The door: one pure ASGI callable in front of everything.
+"""The ASGI application: what every request has to pass before its handler sees it, and what becomes of errors.
 
 The order is fixed: Host, framing, origin, key, address, method, media type, handler. A path is authenticated before anybody learns
-whether it exists. This is also where an unexpected exception stops: it becomes an `InternalFault` and a 500. Must never answer a request
-for a model itself. Built by `bootstrap`, served by `api.server`.
+whether it exists. This is also where an unexpected exception stops: it becomes an `InternalFault` and a 500.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from typing import Any
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
-from hearth.admission.door import (
+from hearth.admission.http_checks import (
     HostList,
     OriginList,
+    check_cross_site_link,
     check_framing,
     check_host,
-    check_link,
     check_media,
     check_origin,
     check_upgrade,
     cors_headers,
 )
-from hearth.api.addresses import Access, Address, AddressBook, is_odd
-from hearth.api.asgi import Answer, Receive, Scope, Send
-from hearth.api.control import Control
-from hearth.api.dashboard.pages import DashboardPages, wants_page
-from hearth.api.files import FileTransfer
-from hearth.api.inference import Inference
-from hearth.api.passthrough import Passthrough
-from hearth.api.refusals import FAULT_TEXT, PATH_SHOWN, Refusals
-from hearth.api.visit import Bodies, Visit, visit_of
+from hearth.api.asgi import Receive, Responder, Scope, Send
+from hearth.api.batches import BATCHES_PATH
+from hearth.api.dashboard.pages import wants_page
+from hearth.api.dependencies import BODY, IDENTITY, REQUEST
+from hearth.api.errors import FAULT_TEXT, PATH_SHOWN, ErrorResponder
+from hearth.api.files import FILES_PATH
+from hearth.api.request import Bodies, Request, request_of
+from hearth.api.routes import ADMIN_PREFIX, Access, Address, Routes, Rules, is_odd
 from hearth.clock import RequestIds
 from hearth.config.gateway_config import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
@@ -41,10 +40,14 @@ _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
     "and send it as Authorization: Bearer KEY; or ask Ollama itself (the `ollama` command sends no key): OLLAMA_HOST={url}"
 )
+_OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/")
+"""Below them unknown addresses have Hearth's own text, elsewhere Ollama's."""
+_UNKNOWN, _UNKNOWN_ADMIN = Rules(), Rules(access=Access.ADMIN)
+"""Of paths that do not exist."""
 
 
-class Doorkeeper:
-    """The rules of the door under one configuration, of a gateway that listens on `host`."""
+class RequestGuard:
+    """What a request has to pass under one configuration, in a gateway that listens on `host`."""
 
     def __init__(self, config: GatewayConfig, host: str) -> None:
         self.config = config
@@ -52,24 +55,24 @@ class Doorkeeper:
         self._origins = OriginList(config.settings.server.allowed_origins)
         self._keyring = Keyring(config.settings.auth)
 
-    def check(self, visit: Visit) -> None:
+    def check(self, request: Request) -> None:
         """Raises BadRequest, HostNotAllowed, UpgradeRefused or Forbidden for what no caller may send."""
-        check_host(visit.headers, self._hosts)
-        check_framing(visit.headers)
-        check_upgrade(visit.headers)
+        check_host(request.headers, self._hosts)
+        check_framing(request.headers)
+        check_upgrade(request.headers)
 
-    def check_origin(self, visit: Visit, address: Address | None) -> bool:
+    def check_origin(self, request: Request, rules: Rules) -> bool:
         """Whether a page of an allowed origin asks for something that it may use. Raises Forbidden for other pages of other sites."""
-        if address is not None and address.shared and self._origins.admits(visit.headers):
+        if rules.shared and self._origins.admits(request.headers):
             return True
-        check_origin(visit.method, visit.headers)
-        if address is not None and address.forwards:
-            check_link(visit.headers)
+        check_origin(request.method, request.headers)
+        if rules.forwards:
+            check_cross_site_link(request.headers)
         return False
 
-    def identify(self, visit: Visit) -> Identity:
+    def identify(self, request: Request) -> Identity:
         """Raises BadRequest or Unauthenticated."""
-        return self._keyring.identify(visit.headers, visit.peer)
+        return self._keyring.identify(request.headers, request.peer)
 
 
 class HearthApp:
@@ -82,79 +85,92 @@ class HearthApp:
     def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
         self._host = host or gateway.config.settings.server.host
-        self._doorkeeper = Doorkeeper(gateway.config, self._host)
+        self._guard = RequestGuard(gateway.config, self._host)
         self._new_id = RequestIds().take
-        self._refusals = Refusals(gateway.events, gateway.clock)
-        bodies = Bodies(gateway)
-        self._control = Control(gateway, self._refusals, bodies)
-        self._addresses = AddressBook(
-            Inference(gateway, bodies), Passthrough(gateway, bodies), FileTransfer(gateway, bodies), self._control.handle, DashboardPages()
-        )
+        self._errors = ErrorResponder(gateway.events, gateway.clock)
+        self._bodies = Bodies(gateway)
+        self.routes = Routes(gateway)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            return self._serve(visit_of(scope, receive, Answer(send), self._new_id))
+            return self._serve(scope, request_of(scope, receive, Responder(send), self._new_id))
         if scope["type"] == "lifespan":
             return _live(receive, send)
         return send({"type": "websocket.close", "code": 1008})
 
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""
-        self._control.end_streams()
+        self.routes.status.end_streams()
 
-    async def _serve(self, visit: Visit) -> None:
+    async def _serve(self, scope: Scope, request: Request) -> None:
         identity = NOBODY
         try:
-            doorkeeper = self._current_doorkeeper()
-            doorkeeper.check(visit)
-            address = None if is_odd(visit.path, visit.target) else self._addresses.find(visit.path)
-            if address is not None and address.page is not None and wants_page(visit):
-                address = address.page
-            if doorkeeper.check_origin(visit, address):
-                visit.answer.added = cors_headers(visit.headers)
-                if visit.method == "OPTIONS":
-                    await visit.answer.measured(204, (), b"")
+            guard = self._current_guard()
+            guard.check(request)
+            found = None if is_odd(request.path, request.target) else self.routes.find(request.path, page=wants_page(request))
+            rules = _rules_of_unknown(request.path) if found is None else found[0].rules
+            if guard.check_origin(request, rules):
+                request.answer.added = cors_headers(request.headers)
+                if request.method == "OPTIONS":
+                    await request.answer.measured(204, (), b"")
                     return
-            if address is None or address.access is not Access.PUBLIC:
-                identity = doorkeeper.identify(visit)
-            await self._enter(visit, identity, address)
+            if rules.access is not Access.PUBLIC:
+                identity = guard.identify(request)
+                self._check_access(identity, rules.access)
+            await self._enter(scope, request, identity, found)
         except CallerGone:
             return
         except HearthError as error:
-            await self._refusals.refuse(visit, identity, error)
+            await self._errors.refuse(request, identity, error)
         # The supervision point of the HTTP side: whatever a defect raises, its caller gets an answer and the owner hears of it.
         except Exception as fault:  # noqa: BLE001
-            self._report(visit, fault)
-            await self._refusals.refuse(visit, identity, HearthError(FAULT_TEXT))
+            self._report(request, fault)
+            await self._errors.refuse(request, identity, HearthError(FAULT_TEXT))
 
-    def _current_doorkeeper(self) -> Doorkeeper:
+    def _current_guard(self) -> RequestGuard:
         """Configurations are replaced as a whole, so identity tells whether the rules are still those in force."""
         config = self._gateway.config
-        if self._doorkeeper.config is not config:
-            self._doorkeeper = Doorkeeper(config, self._host)
-        return self._doorkeeper
+        if self._guard.config is not config:
+            self._guard = RequestGuard(config, self._host)
+        return self._guard
 
-    def _enter(self, visit: Visit, identity: Identity, address: Address | None) -> Awaitable[None]:
-        if address is None:
-            raise NotFound(PAGE_NOT_FOUND)
-        self._check_access(identity, address)
-        handler = address.handler(visit.method)
-        if handler is None:
-            allow = ", ".join(sorted(address.handlers)).encode("ascii")
-            return self._refusals.refuse(visit, identity, MethodNotAllowed(), ((b"allow", allow),))
-        check_media(visit.method, visit.headers, binary=address.binary, form=address.form, zstd=address.zstd)
-        return handler(visit, identity)
-
-    def _check_access(self, identity: Identity, address: Address) -> None:
-        if address.access is Access.ADMIN and not identity.admin:
+    def _check_access(self, identity: Identity, access: Access) -> None:
+        if access is Access.ADMIN and not identity.admin:
             raise Forbidden("this needs an admin key")
-        if address.access is Access.MODEL_MANAGER and not identity.may_manage_models:
+        if access is Access.MODEL_MANAGER and not identity.may_manage_models:
             raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
 
-    def _report(self, visit: Visit, fault: Exception) -> None:
-        where = f"{visit.method} {visit.path[:PATH_SHOWN]}"
+    async def _enter(self, scope: Scope, request: Request, identity: Identity, found: tuple[Address, Mapping[str, Any]] | None) -> None:
+        if found is None:
+            raise NotFound if request.path.startswith(_OWN_PREFIXES) else NotFound(PAGE_NOT_FOUND)
+        address, parameters = found
+        app = address.apps.get(request.method)
+        if app is None:
+            allow = ", ".join(sorted(address.apps)).encode("ascii")
+            await self._errors.refuse(request, identity, MethodNotAllowed(), ((b"allow", allow),))
+            return
+        rules = address.rules
+        check_media(request.method, request.headers, binary=rules.binary, form=rules.form, zstd=rules.zstd)
+        with self._bodies.of(request, identity) as body:
+            own = {REQUEST: request, IDENTITY: identity, BODY: body, "path_params": parameters}
+            await app({**scope, **_TRUSTED, **own}, request.receive, request.answer.raw)
+
+    def _report(self, request: Request, fault: Exception) -> None:
+        where = f"{request.method} {request.path[:PATH_SHOWN]}"
         self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
+
+
+_TRUSTED: Mapping[str, Any] = {
+    "asgi": {"version": "3.0", "spec_version": "2.3"},
+    "root_path": "",
+    "headers": [(b"content-type", b"application/json")],
+}
+"""What a framework may believe: no Host, no cookies, and a body that is JSON, whatever `curl -d` called it."""
+
+
+def _rules_of_unknown(path: str) -> Rules:
+    return _UNKNOWN_ADMIN if path.startswith(ADMIN_PREFIX) else _UNKNOWN
 
 
 def _place_of(fault: Exception) -> str:

@@ -1,8 +1,4 @@
-"""The wire side of one request: reading its body under a cap, and writing its answer.
-
-Plain ASGI messages on purpose: the inference routes pay for nothing else. Must never decide what is answered. Called by the other
-modules of `api`.
-"""
+"""The wire side of one request as plain ASGI messages: reading its body under a cap, writing its answer, noticing that its caller left."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Answer:
+class Responder:
     """One HTTP answer being written; after the caller has left every write returns without effect.
 
     Attributes:
@@ -101,13 +97,13 @@ async def read_body(
     return body.getvalue()
 
 
-class Departure:
+class DisconnectWatch:
     """Tells of the end of a caller's connection at once: a task that waits for it would cost more than the rest of a small request.
 
     In `scope["extensions"]` under `EXTENSION` where the server is Hearth's own; one request at a time asks.
     """
 
-    EXTENSION = "hearth.departure"
+    EXTENSION = "hearth.disconnect"
 
     __slots__ = ("_tell", "_was")
 

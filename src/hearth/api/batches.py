@@ -1,6 +1,6 @@
 """`/v1/batches`: OpenAI's batches. Created, shown, listed and cancelled by the key that they belong to.
 
-What belongs to others looks like what does not exist, also to an admin. Called by `api.control`.
+What belongs to others looks like what does not exist, also to an admin.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from fastapi import FastAPI, Query
+from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import Standing, count, standing_of
-from hearth.api.asked import Caller, CurrentVisit
+from hearth.admission.gate import Admission, admission_of, count
+from hearth.api.dependencies import Caller, CurrentRequest, idempotency_key_of, replayed_header
 from hearth.api.files import DAY_S, batches_of, listing
-from hearth.api.idempotency import headers_of, key_of
 from hearth.clock import new_batch_id
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
@@ -69,7 +68,7 @@ class BatchPages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def create(self, asked: BatchBody, visit: CurrentVisit, caller: Caller) -> JSONResponse:
+    async def create(self, asked: BatchBody, request: CurrentRequest, caller: Caller) -> JSONResponse:
         """Take a batch: answered once it is on the disk.
 
         Raises:
@@ -79,18 +78,18 @@ class BatchPages:
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:
             raise BadRequest(f"endpoint: write one of {', '.join(ENDPOINTS)}")
-        standing = standing_of(caller, visit.headers, self._gateway.config)
-        new = self._new(asked, caller, standing, key_of(visit))
-        count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admission = admission_of(caller, request.headers, self._gateway.config)
+        new = self._new(asked, caller, admission, idempotency_key_of(request))
+        count(caller, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         batch = await batches.create(new)
-        return JSONResponse(batch_view(batch), headers=headers_of(is_new=batch.batch_id == new.batch_id))
+        return JSONResponse(batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id))
 
-    def _new(self, asked: BatchBody, caller: Identity, standing: Standing, key: str | None) -> NewBatch:
+    def _new(self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None) -> NewBatch:
         settings, expiry = self._gateway.config.settings, asked.output_expires_after
         return NewBatch(
             batch_id=new_batch_id(),
             caller=caller.caller,
-            lane=standing.lane,
+            lane=admission.lane,
             priority=max(settings.jobs.priority, caller.max_priority),
             models=caller.models,
             endpoint=asked.endpoint,
@@ -119,14 +118,6 @@ class BatchPages:
         await _owned(batches, batch_id, caller)
         await batches.cancel(batch_id)
         return batch_view(await _owned(batches, batch_id, caller))
-
-
-def add_batch_pages(app: FastAPI, pages: BatchPages) -> None:
-    """Put the pages into the application."""
-    app.add_api_route(BATCHES_PATH, pages.create, methods=["POST"], response_model=None)
-    app.add_api_route(BATCHES_PATH, pages.listed)
-    app.add_api_route(f"{BATCHES_PATH}/{{batch_id}}", pages.batch)
-    app.add_api_route(f"{BATCHES_PATH}/{{batch_id}}/cancel", pages.cancel, methods=["POST"])
 
 
 async def _owned(batches: Batches, batch_id: str, caller: Identity) -> BatchRecord:

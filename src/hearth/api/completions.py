@@ -1,31 +1,34 @@
 """`POST /llm/completions`: one prompt in, one text out, for programs that speak no vendor's API.
 
-Goes through the same gate and the same queue as everything else, as a native generate request that does not stream. Must never talk to a
-backend itself. Called by `api.control`.
+It goes through the same queue as everything else, as a native generate request that does not stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
+from fastapi import Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hearth.admission.auth import Identity
 from hearth.api.asgi import wait_gone
-from hearth.api.asked import asked_in
-from hearth.api.submission import Wanted, submit
-from hearth.api.visit import Visit
+from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
+from hearth.api.errors import rendered
+from hearth.api.inference import Wanted, submit
+from hearth.api.relay import told_of
+from hearth.api.request import Request
 from hearth.config.settings import load_options
 from hearth.dialects.demands import is_model_name
 from hearth.dialects.envelope import Envelope
-from hearth.dialects.gojson import LARGE_BYTES, MAX_INT
-from hearth.errors import BadRequest
+from hearth.dialects.gojson import MAX_INT
+from hearth.errors import BadRequest, HearthError
 from hearth.gateway import Gateway
 from hearth.in_process import Asked, complete
 from hearth.queue import Ticket
-from hearth.types import Completion, Dialect, WorkKind
+from hearth.types import Completion, Dialect, Headers, WorkKind
 
 
 class CompletionBody(BaseModel):
@@ -42,27 +45,17 @@ class CompletionBody(BaseModel):
     task_type: Annotated[str | None, Field(min_length=1)] = None
 
 
-def read_completion_body(content: bytes) -> CompletionBody:
-    """Raises BadRequest."""
-    return asked_in(CompletionBody, content)
-
-
-class Completions:
+class CompletionPages:
     """Runs completions through the queue."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def accept(self, visit: Visit, identity: Identity, asked: CompletionBody) -> Ticket:
-        """Take a completion into the queue; without a model it runs on whatever is resident.
-
-        Raises:
-            BadRequest, Forbidden, RateLimited, ModelNotFound, QueueFull, ShuttingDown: it was not accepted.
-        """
+    async def complete(self, asked: CompletionBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> Response:
+        """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         if asked.model is not None and not is_model_name(asked.model):
             raise BadRequest("invalid model name")
-        large = len(asked.prompt) > LARGE_BYTES
-        work = await asyncio.to_thread(self._work, asked) if large else self._work(asked)
+        work = await body.run(partial(self._work, asked))
         wanted = Wanted(
             envelope=_envelope(work),
             model=work.model,
@@ -71,7 +64,15 @@ class Completions:
             allow_cloud=asked.allow_cloud,
             prompt=asked.prompt,
         )
-        return await submit(self._gateway, visit, identity, wanted)
+        ticket = await submit(self._gateway, request, caller, wanted)
+        asked = asked.model_copy(update={"prompt": ""})
+        del work, wanted  # the queue has the prompt, in the form that goes on
+        try:
+            completion = await self._finished(request, ticket, asked)
+        except HearthError as error:
+            reply = rendered(request, error)
+            return Response(reply.body, status_code=reply.status, headers=_decoded(reply.headers))
+        return JSONResponse(asdict(completion), headers=_decoded(told_of(ticket)))
 
     def _work(self, asked: CompletionBody) -> Asked:
         return Asked(
@@ -83,21 +84,19 @@ class Completions:
             load_options=partial(load_options, self._gateway.config.settings),
         )
 
-    async def finish(self, visit: Visit, ticket: Ticket, asked: CompletionBody) -> Completion:
-        """Wait for the answer; when the caller leaves, abandoning the reply ends the wait.
-
-        Raises:
-            ModelNotFound, BadRequest, BackendError, CapacityError: it came to nothing.
-            CallerGone: the caller left, or it was cancelled.
-        """
-        worker = self._gateway.worker
-        watching = asyncio.ensure_future(wait_gone(visit.receive))
+    async def _finished(self, request: Request, ticket: Ticket, asked: CompletionBody) -> Completion:
+        """Wait for the answer; when the caller leaves, abandoning the reply ends the wait."""
+        watching = asyncio.ensure_future(wait_gone(request.receive))
         watching.add_done_callback(lambda _: ticket.reply.abandon())
         try:
             return await complete(ticket.reply, self._gateway.clock.monotonic, lambda: _model_of(self._gateway, ticket, asked))
         finally:
             watching.cancel()
-            worker.cancel(ticket.sequence)
+            self._gateway.worker.cancel(ticket.sequence)
+
+
+def _decoded(headers: Headers) -> dict[str, str]:
+    return {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
 
 
 def _model_of(gateway: Gateway, ticket: Ticket, asked: CompletionBody) -> str | None:

@@ -13,12 +13,12 @@ from typing import Any
 from uvicorn.server import ServerState
 
 from hearth.admission.auth import NOBODY
-from hearth.admission.crowd import ConnectionLimits, Crowd, Place
+from hearth.admission.connection_limits import ConnectionLimits, OpenConnections, Place
 from hearth.admission.peers import THIS_MACHINE, peer_of
-from hearth.api.asgi import Answer, Receive, Scope, Send
+from hearth.api.asgi import Receive, Responder, Scope, Send
+from hearth.api.errors import ErrorResponder
 from hearth.api.protocol import DeadlineConfig, DeadlineProtocol
-from hearth.api.refusals import Refusals
-from hearth.api.visit import visit_of
+from hearth.api.request import request_of
 from hearth.clock import Clock, RequestIds
 from hearth.errors import TooManyConnections
 from hearth.events import ConnectionsCrowded
@@ -43,31 +43,31 @@ class Connections:
     def __init__(self, *, events: EventSink, clock: Clock, limits: ConnectionLimits | None = None) -> None:
         self._events = events
         self._clock = clock
-        self._refusals = Refusals(events, clock)
+        self._errors = ErrorResponder(events, clock)
         self._new_id = RequestIds().take
-        self._crowd = Crowd(limits or ConnectionLimits.sharing(room()))
+        self._open = OpenConnections(limits or ConnectionLimits.sharing(room()))
 
     def enter(self, peer: str) -> Place:
         """A connection came."""
         now = self._clock.monotonic()
-        place, refusal = self._crowd.enter(peer, now)
+        place, refusal = self._open.enter(peer, now)
         if refusal is not None and refusal.unsaid:
-            bound, already = refusal.bound.value, self._crowd.of(peer)
+            bound, already = refusal.bound.value, self._open.of(peer)
             self._events.emit(ConnectionsCrowded(at=now, peer=peer, bound=bound, open=already, refused=refusal.unsaid))
         return place
 
     def leave(self, peer: str, place: Place) -> None:
         """It has ended."""
-        self._crowd.leave(peer, place)
+        self._open.leave(peer, place)
 
     async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of connections that are not let in."""
-        visit = visit_of(scope, receive, Answer(send), self._new_id)
-        await self._refusals.refuse(visit, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
+        request = request_of(scope, receive, Responder(send), self._new_id)
+        await self._errors.refuse(request, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
 
     def shown(self) -> dict[str, object]:
         """The `connections` part of the status: how many are open, how many can be, how many were refused since the start."""
-        return {"open": self._crowd.open, "limit": self._crowd.limits.all, "refused": self._crowd.refused}
+        return {"open": self._open.open, "limit": self._open.limits.all, "refused": self._open.refused}
 
 
 class CountingConfig(DeadlineConfig):
@@ -91,22 +91,22 @@ class CountedProtocol(DeadlineProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._among = config.connections
         self._peer = THIS_MACHINE
-        self._place = Place.OUTSIDE
+        self._place = Place.CLOSED
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
         """Let it in, have it answered that it cannot come in, or close it."""
         name = transport.get_extra_info("peername")
         self._peer = peer_of(name[0] if isinstance(name, tuple) else None)
         self._place = self._among.enter(self._peer)
-        if self._place is Place.OUTSIDE:
+        if self._place is Place.CLOSED:
             transport.abort()
             return
-        if self._place is Place.AT_THE_DOOR:
+        if self._place is Place.REJECTING:
             self._served = self._among.refuse
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It makes room."""
         self._among.leave(self._peer, self._place)
-        if self._place is not Place.OUTSIDE:
+        if self._place is not Place.CLOSED:
             super().connection_lost(exc)

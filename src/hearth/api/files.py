@@ -1,26 +1,25 @@
 """`/v1/files`: OpenAI's files, as batches need them. Uploaded, shown, listed, read and deleted by the key that they belong to.
 
 What belongs to others looks like what does not exist, also to an admin. An upload goes to the disk as it comes in, a download comes from
-there as it goes out. Called by `api.app` (upload and content) and `api.control`.
+there as it goes out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Annotated, Literal
 
-from fastapi import FastAPI, Query
+from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import count, standing_of
+from hearth.admission.gate import admission_of, count
 from hearth.api.asgi import unless_gone
-from hearth.api.asked import Caller
+from hearth.api.dependencies import Caller
 from hearth.api.multipart import FileForm, boundary_of, life_s_of
-from hearth.api.visit import Bodies, Visit
+from hearth.api.request import Body, Request
 from hearth.clock import new_file_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound
 from hearth.gateway import Gateway
@@ -30,7 +29,7 @@ from hearth.jobs.service import limits_of
 from hearth.types import MIB
 
 FILES_PATH = "/v1/files"
-CONTENT_SUFFIX = "/content"
+_CONTENT_SUFFIX = "/content"
 DAY_S = 86_400.0
 _TOO_LONG = "the file is longer than batches.max_file_mib allows"
 _WRITE_BYTES = 16 * PART_BYTES
@@ -47,15 +46,6 @@ class FilesQuery(BaseModel):
     after: str | None = None
     limit: Annotated[int, Field(ge=1, le=10_000)] = 10_000
     order: Literal["asc", "desc"] = "desc"
-
-
-class AllFilesQuery(BaseModel):
-    """What `GET /llm/admin/files` takes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    caller: str | None = None
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
 def batches_of(gateway: Gateway) -> Batches:
@@ -124,56 +114,13 @@ class FilePages:
         return {"id": file_id, "object": "file", "deleted": True}
 
 
-class AccountPages:
-    """What everybody keeps, for admins, who may see and delete the files of others but never read them."""
+class FileTransfer:
+    """The handlers of what may be large."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def stored(self) -> dict[str, object]:
-        """How much each caller keeps. Raises NotFound, StorageUnavailable."""
-        found = await batches_of(self._gateway).accounts.stored()
-        kept = sum(each.file_bytes + each.job_bytes for each in found)
-        max_mib = self._gateway.config.settings.jobs.max_stored_mib
-        return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": [asdict(each) for each in found]}
-
-    async def files(self, query: Annotated[AllFilesQuery, Query()]) -> dict[str, object]:
-        """The files of everybody, or of one caller, the largest first. Raises NotFound, StorageUnavailable."""
-        found = await batches_of(self._gateway).accounts.list_all(query.caller, query.limit)
-        return {"files": [file_view(each) | {"caller": each.caller} for each in found]}
-
-    async def delete(self, file_id: str) -> dict[str, object]:
-        """Delete anybody's file. Raises NotFound, BadRequest while a batch reads it, StorageUnavailable."""
-        batches = batches_of(self._gateway)
-        file = await batches.files.find(file_id)
-        if file is None:
-            raise NotFound("there is no such file")
-        await batches.delete_file(file.number)
-        return {"id": file_id, "caller": file.caller, "deleted": True}
-
-
-def add_account_pages(app: FastAPI, pages: AccountPages) -> None:
-    """Put the pages into the application."""
-    app.add_api_route("/llm/admin/stored", pages.stored)
-    app.add_api_route("/llm/admin/files", pages.files)
-    app.add_api_route("/llm/admin/files/{file_id}", pages.delete, methods=["DELETE"])
-
-
-def add_file_pages(app: FastAPI, pages: FilePages) -> None:
-    """Put the pages into the application."""
-    app.add_api_route(FILES_PATH, pages.listed)
-    app.add_api_route(f"{FILES_PATH}/{{file_id}}", pages.file)
-    app.add_api_route(f"{FILES_PATH}/{{file_id}}", pages.delete, methods=["DELETE"])
-
-
-class FileTransfer:
-    """The handlers of what may be large."""
-
-    def __init__(self, gateway: Gateway, bodies: Bodies) -> None:
-        self._gateway = gateway
-        self._bodies = bodies
-
-    async def upload(self, visit: Visit, caller: Identity) -> None:
+    async def upload(self, request: Request, caller: Identity, body: Body) -> None:
         """Take a file; answered once it is on the disk.
 
         Raises:
@@ -182,27 +129,26 @@ class FileTransfer:
             RateLimited: an upload counts once. QueueFull: the store, or the caller's share of it, is full. NoRoomForBodies.
                 StorageUnavailable. CallerGone.
         """
-        batches, form = batches_of(self._gateway), FileForm(boundary_of(visit.headers.text(b"content-type")))
-        declared = visit.headers.get(b"content-length")
+        batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
+        declared = request.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES:
             raise BodyTooLarge(_TOO_LONG)
-        standing = standing_of(caller, visit.headers, self._gateway.config)
-        count(caller, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
-        with self._bodies.of(visit, caller) as body:
-            body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
-            number = await batches.uploads.begin(caller.caller)
-            try:
-                await self._fill(number, visit, form, batches, limits_of(self._gateway.config.settings, standing.lane))
-                file = await batches.uploads.seal(number, self._named(form, caller))
-            except BaseException:
-                batches.give_up(number)
-                raise
-        await answer_json(visit, file_view(file))
+        admission = admission_of(caller, request.headers, self._gateway.config)
+        count(caller, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
+        number = await batches.uploads.begin(caller.caller)
+        try:
+            await self._fill(number, request, form, batches, limits_of(self._gateway.config.settings, admission.lane))
+            file = await batches.uploads.seal(number, self._named(form, caller))
+        except BaseException:
+            batches.give_up(number)
+            raise
+        await request.answer_json(bytes(JSONResponse(file_view(file)).body))
 
-    async def _fill(self, number: int, visit: Visit, form: FileForm, batches: Batches, limits: StoreLimits) -> None:
+    async def _fill(self, number: int, request: Request, form: FileForm, batches: Batches, limits: StoreLimits) -> None:
         may_have = (limits.max_bytes, limits.own_max_bytes)
         waiting, size, came, place = bytearray(), 0, 0, 0
-        async for chunk in _body(visit):
+        async for chunk in _body(request):
             data = form.feed(chunk)
             waiting += data
             size += len(data)
@@ -228,40 +174,34 @@ class FileTransfer:
     def _limit_bytes(self) -> int:
         return int(self._gateway.config.settings.batches.max_file_mib * MIB)
 
-    async def content(self, visit: Visit, caller: Identity) -> None:
+    async def content(self, request: Request, caller: Identity, _: Body) -> None:
         """The content of a file, piece by piece. Raises NotFound; StorageUnavailable, where the answer may have begun."""
         batches = batches_of(self._gateway)
-        file_id = visit.path.removeprefix(f"{FILES_PATH}/").removesuffix(CONTENT_SUFFIX)
+        file_id = request.path.removeprefix(f"{FILES_PATH}/").removesuffix(_CONTENT_SUFFIX)
         file = await owned_file(batches, file_id, caller)
-        await unless_gone(visit.receive, _send(batches, file, visit))
+        await unless_gone(request.receive, _send(batches, file, request))
 
 
-async def answer_json(visit: Visit, shown: dict[str, object]) -> None:
-    """A whole answer of 200."""
-    headers = ((b"content-type", b"application/json"), (b"x-request-id", visit.request_id.encode("ascii")))
-    await visit.answer.whole(200, headers, bytes(JSONResponse(shown).body))
-
-
-async def _body(visit: Visit) -> AsyncIterator[bytes]:
+async def _body(request: Request) -> AsyncIterator[bytes]:
     more = True
     while more:
-        message = await visit.receive()
+        message = await request.receive()
         if message["type"] == "http.disconnect":
             raise CallerGone
         yield message.get("body", b"")
         more = message.get("more_body", False)
 
 
-async def _send(batches: Batches, file: StoredFile, visit: Visit) -> None:
+async def _send(batches: Batches, file: StoredFile, request: Request) -> None:
     name = re.sub(r"[^A-Za-z0-9._-]", "_", file.filename)
     headers = (
         (b"content-type", b"application/octet-stream"),
         (b"content-length", b"%d" % file.size_bytes),
         (b"content-disposition", f'attachment; filename="{name}"'.encode("ascii")),
         (b"x-content-type-options", b"nosniff"),
-        (b"x-request-id", visit.request_id.encode("ascii")),
+        (b"x-request-id", request.request_id.encode("ascii")),
     )
-    await visit.answer.head(200, headers)
+    await request.answer.head(200, headers)
     place, left = -1, file.size_bytes
     while left > 0:
         parts = await batches.files.parts(file.number, place)
@@ -269,5 +209,5 @@ async def _send(batches: Batches, file: StoredFile, visit: Visit) -> None:
             raise NotFound("the file was deleted while it was read")
         place = parts[-1][0]
         left -= sum(len(data) for _, data in parts)
-        await visit.answer.chunk(b"".join(data for _, data in parts))
-    await visit.answer.end()
+        await request.answer.chunk(b"".join(data for _, data in parts))
+    await request.answer.end()

@@ -1,11 +1,8 @@
-"""The shared path of every request that runs a model: read, parse, admit, submit, stream.
-
-Raw ASGI on purpose: a body model or a middleware would cost more than everything else here. Must never touch the bytes of a body or of an
-answer. Called by `api.app`.
-"""
+"""The shared path of every request that runs a model: read, parse, admit, submit, stream."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,24 +10,29 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import check_model
+from hearth.admission.gate import Admission, admission_of, admit, check_model, may_use
 from hearth.api.relay import Relay, Relayed, wire_time
-from hearth.api.stand_ins import StandIns
-from hearth.api.submission import Wanted, forwarded_headers, submit
-from hearth.api.visit import Bodies, Body, Visit
+from hearth.api.request import Body, Request
 from hearth.clock import new_seed
-from hearth.config.settings import OnDivergence, Settings, StartedStreams, load_options
+from hearth.config.settings import BackgroundTasks, OnDivergence, Settings, StartedStreams, load_options
 from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.ollama import empty_reply
 from hearth.dialects.quirks import on_model
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
+from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
-from hearth.types import BackendCall, Way, WorkKind
+from hearth.observability.tracing.spans import Origin
+from hearth.queue import NewItem, Ticket
+from hearth.types import BackendCall, Headers, Way, WorkKind, canonical_model, preview_of, value
 
 NameOf: TypeAlias = Callable[[str], str | None]
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and what stands for the request in `intake.Places`."""
+JSON_BODY: Headers = ((b"content-type", b"application/json"),)
+"""Every body that goes on has been read as JSON."""
+_FORWARDED = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
+_PREVIEWED_BYTES = 256 * 1024
 _NATIVE_STREAM = (b"content-type", b"application/x-ndjson")
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 
@@ -38,25 +40,19 @@ _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 class Inference:
     """Answers the inference routes of all three dialects."""
 
-    def __init__(self, gateway: Gateway, bodies: Bodies) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._bodies = bodies
-        self._stand_ins = StandIns(gateway)
+        self._background_models = BackgroundModels(gateway)
 
-    async def handle(self, visit: Visit, identity: Identity) -> None:
-        """Answer one request.
+    async def handle(self, request: Request, identity: Identity, body: Body) -> None:
+        """Answer one request. Raises HearthError where it is refused before anything was submitted or sent."""
+        relay = await self._submitted(request, identity, body)
+        if relay is not None:
+            await relay.run()
 
-        Raises:
-            HearthError: it was refused before anything was submitted or sent.
-        """
-        with self._bodies.of(visit, identity) as body:
-            relay = await self._submitted(visit, identity, body)
-            if relay is not None:
-                await relay.run()
-
-    async def _submitted(self, visit: Visit, identity: Identity, body: Body) -> Relay | None:
+    async def _submitted(self, request: Request, identity: Identity, body: Body) -> Relay | None:
         """Take the request in; None where it is answered already. Apart from `handle`, so that nothing of this stays while it waits."""
-        route = INFERENCE_ROUTES[visit.path]
+        route = INFERENCE_ROUTES[request.path]
         settings = self._gateway.config.settings
         if route.kind is not WorkKind.EMBED or self._gateway.embeddings is None:  # there it may join another call
             body.check_ahead()
@@ -68,34 +64,34 @@ class Inference:
                 await self._gateway.orders.unload(envelope.model)
             else:
                 await self._gateway.resolve(envelope.model)
-            await self._answer_empty(visit, route, envelope)
+            await self._answer_empty(request, route, envelope)
             return None
-        call = BackendCall(method="POST", path=visit.target, headers=forwarded_headers(visit), body=envelope.body)
+        call = BackendCall(method="POST", path=request.target, headers=forwarded_headers(request), body=envelope.body)
         wanted = Wanted(envelope=envelope, model=envelope.model, call=call, ways=ways, digest=digest)
-        ticket = await submit(self._gateway, visit, identity, wanted)
-        self._stand_ins.note(envelope)
+        ticket = await submit(self._gateway, request, identity, wanted)
+        self._background_models.note(envelope)
         relayed = Relayed(route=route, model=envelope.model, streaming=envelope.streaming, rewritten=envelope.rewritten)
-        return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, visit, ticket, relayed)
+        return Relay(self._gateway.worker, self._gateway.clock, settings.keepalive, request, ticket, relayed)
 
     async def _read(self, route: Route, body: Body, identity: Identity, settings: Settings) -> _Read:
         read = partial(_read, route, settings=settings, name_of=self._gateway.name_of)
         content = await body.read()
         found = await body.parsed(read, content)
         envelope = found[0]
-        stand_in = await self._stand_ins.instead_of(identity, envelope)
+        stand_in = await self._background_models.instead_of(identity, envelope)
         if stand_in is None:
             return found
         moved, ways, digest = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
         return replace(moved, rewritten=(*moved.rewritten, "model")), ways, digest
 
-    async def _answer_empty(self, visit: Visit, route: Route, envelope: Envelope) -> None:
+    async def _answer_empty(self, request: Request, route: Route, envelope: Envelope) -> None:
         """What Ollama says after an unload; and where no token is wanted, for which it would generate until it repeats itself."""
         reason = "unload" if envelope.kind is WorkKind.UNLOAD else "length"
         body = empty_reply(route, envelope.model, wire_time(self._gateway.clock), reason)
         kind = _NATIVE_JSON
         if envelope.streaming:
             kind, body = _NATIVE_STREAM, body + b"\n"
-        await visit.answer.whole(200, (kind, (b"x-request-id", visit.request_id.encode("ascii"))), body)
+        await request.answer.whole(200, (kind, (b"x-request-id", request.request_id.encode("ascii"))), body)
 
 
 def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> _Read:
@@ -111,3 +107,160 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: NameOf) -> _Re
     only_replay = scheduling.started_streams is StartedStreams.REPLAY
     ways = known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence is OnDivergence.CONTINUE)
     return envelope, ways, digest
+
+
+class BackgroundModels:
+    """Remembers which models callers talk to, and finds one of them in memory."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._talkative: set[str] = set()
+
+    def note(self, envelope: Envelope) -> None:
+        """A request was accepted: its model can answer."""
+        if envelope.kind is WorkKind.GENERATE:
+            self._talkative.add(canonical_model(envelope.model).lower())
+
+    async def instead_of(self, identity: Identity, envelope: Envelope) -> str | None:
+        """The model that answers a background task in place of the one it names; None where that one does.
+
+        A task that streams is left alone: its answer is watched, and has to repeat itself when it is interrupted.
+        """
+        wanted = self._gateway.config.settings.clients.background_tasks is BackgroundTasks.RESIDENT
+        if not wanted or envelope.background is None or envelope.streaming:
+            return None
+        if not may_use(identity.models, envelope.model):  # refused by the gate, in the order of all refusals
+            return None
+        try:
+            named = await self._gateway.resolve(envelope.model)
+        except ModelNotFound:
+            return None
+        return await self._found(identity, named)
+
+    async def _found(self, identity: Identity, named: str) -> str | None:
+        models = await self._gateway.models()
+        here = [str(model["name"]) for model in models if model["resident"] and model.get("phase") != "unloading"]
+        if named in here:
+            return None
+        home = self._gateway.worker.scheduler.state.home
+        able = [name for name in here if (name == home or name.lower() in self._talkative) and may_use(identity.models, name)]
+        return min(able, key=lambda name: (name != home, name), default=None)
+
+
+@value
+class Wanted:
+    """Work that a caller asks for.
+
+    Attributes:
+        envelope: what is known of its body.
+        model: as the caller wrote it; None runs on whatever is resident.
+        call: the backend call, or what makes it once the model is chosen.
+        ways: how a stream of it can go on after an interruption.
+        task_type: from the body, where the route has the field.
+        digest: stands for address and body as they were sent.
+        allow_cloud: Claude may answer, as far as the caller's own rights go.
+    """
+
+    envelope: Envelope
+    model: str | None
+    call: BackendCall | Callable[[str], BackendCall]
+    ways: tuple[Way, ...] = ()
+    task_type: str | None = None
+    digest: bytes = b""
+    allow_cloud: bool = True
+    prompt: str | None = None
+
+    def preview(self) -> str:
+        """How the prompt begins: the caller's own words of the last turn; nothing of a body that is long to read once more."""
+        if self.prompt is not None:
+            return preview_of(self.prompt)
+        return preview_of(_prompt_in(self.envelope.body)) if len(self.envelope.body) <= _PREVIEWED_BYTES else ""
+
+
+def _prompt_in(body: bytes) -> str:
+    try:
+        document = json.loads(body)
+        turns = document.get("messages") or document.get("input") or document.get("prompt") or ""
+        said = turns[-1] if isinstance(turns, list) and turns else turns
+        said = said.get("content", "") if isinstance(said, dict) else said
+        return said if isinstance(said, str) else " ".join(str(part.get("text", "")) for part in said)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ""
+
+
+async def submit(gateway: Gateway, request: Request, identity: Identity, wanted: Wanted) -> Ticket:
+    """Take work into the queue.
+
+    Raises:
+        BadRequest, Forbidden, RateLimited: see `admission.gate`.
+        ModelNotFound: it is not installed, in the words of Ollama.
+        QueueFull, Draining, ShuttingDown: with `retry_after_s`.
+        HearthError: see `cloud.desk`, where only Claude could answer.
+    """
+    admission = admission_of(identity, request.headers, gateway.config, task_type=wanted.task_type)
+    admit(identity, wanted.model, admission, gateway.rate_limiter, gateway.clock.monotonic())
+    gateway.orders.check_open()
+    previews = gateway.config.settings.server.prompt_previews
+    cloud = gateway.cloud
+    if cloud is not None and wanted.allow_cloud and cloud.open_to(identity):
+        ticket = await cloud.take(_item(request, identity, admission, wanted, wanted.model, previews=previews))
+        if ticket is not None:
+            return _traced(gateway, request, ticket)
+    new = _item(request, identity, admission, wanted, await _installed_name(gateway, wanted), previews=previews)
+    joined = gateway.embeddings.take(new) if new.kind is WorkKind.EMBED and gateway.embeddings is not None else None
+    return _traced(gateway, request, joined or gateway.worker.submit(new))
+
+
+def _traced(gateway: Gateway, request: Request, ticket: Ticket) -> Ticket:
+    """The ticket; where traces are kept, they learn where it came from."""
+    if gateway.traces is not None:
+        text = request.headers.text
+        origin = Origin(
+            route=request.path,
+            provider="anthropic" if ticket.served_by else "ollama",
+            traceparent=text(b"traceparent"),
+            tracestate=text(b"tracestate"),
+        )
+        gateway.traces.note(ticket.sequence, origin)
+    return ticket
+
+
+def _item(request: Request, identity: Identity, admission: Admission, wanted: Wanted, model: str | None, *, previews: bool) -> NewItem:
+    envelope = wanted.envelope
+    return NewItem(
+        lane=admission.lane,
+        priority=admission.priority,
+        caller=identity.caller,
+        model=model,
+        task_type=admission.task_type,
+        kind=envelope.kind,
+        dialect=envelope.dialect,
+        streaming=envelope.streaming,
+        ways=wanted.ways,
+        prompt_tokens=envelope.prompt_tokens,
+        max_tokens=envelope.max_tokens,
+        request_id=request.request_id,
+        call=wanted.call,
+        digest=wanted.digest,
+        prompt_preview=wanted.preview() if previews else "",
+    )
+
+
+async def _installed_name(gateway: Gateway, wanted: Wanted) -> str | None:
+    if wanted.model is None:
+        return None
+    try:
+        return await gateway.resolve(wanted.model)
+    except ModelNotFound as error:
+        if wanted.envelope.kind is WorkKind.EMBED:
+            raise ModelNotFound(f'model "{wanted.model}" not found, try pulling it first') from error
+        raise
+
+
+def forwarded_headers(request: Request) -> Headers:
+    """What a model server may see of a caller's headers: never a credential, a cookie or an origin.
+
+    The body has been read as JSON, so that is what it is forwarded as, whatever `curl -d` called it.
+    """
+    values = request.headers.values
+    return (*JSON_BODY, *((name, values[name]) for name in _FORWARDED if name in values))

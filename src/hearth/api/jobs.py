@@ -1,7 +1,7 @@
 """`/llm/jobs`: durable work is taken, shown, listed and cancelled.
 
 A job belongs to the key that sent it. What belongs to others looks like what does not exist, except to an admin, who sees that it is there
-and may cancel it, but never its result. Must never show a request or a webhook's URL. Called by `api.control`.
+and may cancel it, but never its result. Nobody is shown a webhook's URL.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Query
+from fastapi import Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
-from hearth.admission.gate import Standing, admit, standing_of
-from hearth.api.asked import Caller, CurrentVisit, asked_in, send_response
-from hearth.api.idempotency import headers_of, key_of
-from hearth.api.visit import Body, Visit
+from hearth.admission.gate import Admission, admission_of, admit
+from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
+from hearth.api.request import Request
 from hearth.clock import RequestIds
 from hearth.config.settings import Settings
-from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import NotFound
 from hearth.gateway import Gateway
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob
@@ -79,30 +77,20 @@ class JobPages:
         self._gateway = gateway
         self._new_id = RequestIds("job").take
 
-    async def accept(self, asked: JobBody, visit: CurrentVisit, caller: Caller) -> JSONResponse:
+    async def accept(self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
 
         Raises:
             BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.gate` and `jobs.requests`.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.desk`.
         """
-        return await self._accepted(_job_of(asked, self._gateway.config.settings, large=False), visit, caller)
-
-    async def take(self, visit: Visit, caller: Identity, body: Body) -> None:
-        """`accept` without the framework: thousands a second come here. Raises as `accept`, BadRequest for what is no `JobBody`."""
-        self._jobs()
-        if caller.authenticated:  # else the body may say that it belongs to the house
-            body.check_ahead(queued=False)
-        job = await body.parsed(partial(_job_in, settings=self._gateway.config.settings), await body.read())
-        body.hold(len(job.request))
-        await send_response(visit, await self._accepted(job, visit, caller))
-
-    async def _accepted(self, job: _Job, visit: Visit, caller: Identity) -> JSONResponse:
         jobs = self._jobs()
-        accepted = await jobs.accept(await self._new(job, visit, caller))
-        shown = await self._shown(jobs, accepted)
-        headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | headers_of(is_new=accepted.is_new)
-        return JSONResponse(shown, status_code=202, headers=headers)
+        job = await body.run(partial(_job_of, asked, self._gateway.config.settings, large=body.is_long))
+        asked = job.asked
+        body.hold(len(job.request))
+        accepted = await jobs.accept(await self._new(job, request, caller))
+        headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | replayed_header(is_new=accepted.is_new)
+        return JSONResponse(await self._shown(jobs, accepted), status_code=202, headers=headers)
 
     async def _shown(self, jobs: Jobs, accepted: Acceptance) -> dict[str, object]:
         """Without a look at the disk for a new job: it is taken, whatever happens to the disk now."""
@@ -110,18 +98,18 @@ class JobPages:
         state = JobState.QUEUED if record is None else record.state
         return {"id": accepted.job_id, "state": state.value, "new": accepted.is_new, "position": jobs.position(accepted.job_id)}
 
-    async def _new(self, job: _Job, visit: Visit, caller: Identity) -> NewJob:
+    async def _new(self, job: _Job, request: Request, caller: Identity) -> NewJob:
         settings, asked = self._gateway.config.settings, job.asked
-        key = key_of(visit)
+        key = idempotency_key_of(request)
         webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
-        standing = standing_of(caller, visit.headers, self._gateway.config, task_type=asked.task_type)
-        admit(caller, job.model, standing, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admission = admission_of(caller, request.headers, self._gateway.config, task_type=asked.task_type)
+        admit(caller, job.model, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         return NewJob(
             job_id=self._new_id(),
             caller=caller.caller,
-            lane=standing.lane,
-            priority=_priority(asked, standing, caller, settings),
-            task_type=standing.task_type,
+            lane=admission.lane,
+            priority=_priority(asked, admission, caller, settings),
+            task_type=admission.task_type,
             job_key=asked.job_key,
             path=job.path,
             model=await self._gateway.resolve(job.model),
@@ -178,14 +166,6 @@ class JobPages:
         return self._gateway.jobs
 
 
-def add_job_pages(app: FastAPI, pages: JobPages) -> None:
-    """Put the pages into the application."""
-    app.add_api_route(JOBS_PATH, pages.accept, methods=["POST"], response_model=None)
-    app.add_api_route(JOBS_PATH, pages.listed)
-    app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.job, response_model=None)
-    app.add_api_route(f"{JOBS_PATH}/{{job_id}}", pages.cancel, methods=["DELETE"])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     """What a body asks for, without what only the caller's rights tell."""
@@ -195,10 +175,6 @@ class _Job:
     model: str
     request: bytes
     digest: str
-
-
-def _job_in(content: bytes, settings: Settings) -> _Job:
-    return _job_of(asked_in(JobBody, content), settings, large=len(content) > LARGE_BYTES)
 
 
 def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> _Job:
@@ -213,9 +189,9 @@ def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> _Job:
     return _Job(asked=asked.model_copy(update={"request": {}}), path=path, model=model, request=request, digest=digest)
 
 
-def _priority(asked: JobBody, standing: Standing, caller: Identity, settings: Settings) -> Priority:
+def _priority(asked: JobBody, admission: Admission, caller: Identity, settings: Settings) -> Priority:
     """What is asked for, else what `priority_map` says of the task type, else `jobs.priority`; never above the caller's own ceiling."""
-    listed = settings.priority_map.get(standing.task_type or "", settings.jobs.priority)
+    listed = settings.priority_map.get(admission.task_type or "", settings.jobs.priority)
     wanted = listed if asked.priority is None else Priority[asked.priority.upper()]
     return max(wanted, caller.max_priority)
 

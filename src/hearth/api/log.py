@@ -1,7 +1,6 @@
 """`GET /llm/log`: the items that have ended, latest first, for their own callers and for admins; `GET /llm/swaps`: the swaps.
 
-Reads the log beside the event loop and never waits for it on the way of a model's answer. Must never show others' items to a caller who
-is no admin. Called by `api.control`.
+A caller who is no admin sees its own items only. Swaps name models and nobody.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated
 
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from hearth.admission.auth import Identity
+from hearth.api.dependencies import Caller
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
 from hearth.ports import InvocationHistory
@@ -39,31 +39,6 @@ class LogQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
 
 
-async def logged(gateway: Gateway, identity: Identity, query: LogQuery) -> list[dict[str, object]]:
-    """The items that match; of a caller who is no admin only its own, whatever `query.caller` says.
-
-    Returns:
-        One mapping per item with the fields of `types.Invocation`.
-
-    Raises:
-        BadRequest: `since` or `until` is neither a duration nor a time.
-        NotFound: no log is kept.
-        StorageUnavailable: it cannot be read now.
-    """
-    history, (since, until) = _history(gateway), _between(gateway, query)
-    if not identity.admin and query.caller not in (None, identity.caller):
-        return []
-    wanted = InvocationFilter(
-        caller=query.caller if identity.admin else identity.caller,
-        model=None if query.model is None else canonical_model(query.model),
-        outcome=query.outcome,
-        since_wall_s=since,
-        until_wall_s=until,
-        limit=query.limit,
-    )
-    return [asdict(found) for found in await history.find(wanted)]
-
-
 class SwapsQuery(BaseModel):
     """What `/llm/swaps` takes, as in `LogQuery`."""
 
@@ -74,29 +49,42 @@ class SwapsQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
 
 
-async def logged_swaps(gateway: Gateway, query: SwapsQuery) -> list[dict[str, object]]:
-    """The swaps that match; they name models and nobody.
+class LogPages:
+    """The handlers; each returns what its page shows."""
 
-    Returns:
-        One mapping per swap with the fields of `types.LoggedSwap`.
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
-    Raises:
-        As `logged`.
-    """
-    history, (since, until) = _history(gateway), _between(gateway, query)
-    return [asdict(found) for found in await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)]
+    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
+        """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        history, (since, until) = self._history(), self._between(query)
+        if not caller.admin and query.caller not in (None, caller.caller):
+            return {"items": []}
+        wanted = InvocationFilter(
+            caller=query.caller if caller.admin else caller.caller,
+            model=None if query.model is None else canonical_model(query.model),
+            outcome=query.outcome,
+            since_wall_s=since,
+            until_wall_s=until,
+            limit=query.limit,
+        )
+        return {"items": [asdict(found) for found in await history.find(wanted)]}
 
+    async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
+        """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        history, (since, until) = self._history(), self._between(query)
+        found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)
+        return {"swaps": [asdict(swap) for swap in found]}
 
-def _history(gateway: Gateway) -> InvocationHistory:
-    if gateway.history is None:
-        raise NotFound("no log is kept here: storage.enabled is off")
-    return gateway.history
+    def _history(self) -> InvocationHistory:
+        if self._gateway.history is None:
+            raise NotFound("no log is kept here: storage.enabled is off")
+        return self._gateway.history
 
-
-def _between(gateway: Gateway, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
-    now_wall_s = gateway.clock.wall()
-    since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
-    return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
+    def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
+        now_wall_s = self._gateway.clock.wall()
+        since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
+        return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
 
 
 def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:

@@ -1,13 +1,13 @@
-"""A form with one file, read as it comes in: the file in pieces, the few fields beside it whole. Must never keep a whole file.
+"""A form with one file, read as it comes in: the file in pieces, the few fields beside it whole.
 
-Used by `api.files`. The grammar is python-multipart's.
+The grammar is python-multipart's. Its own `FormParser` and Starlette's form would spool the whole file to the folder for temporary files
+first, where no caller's share of the store bounds it, and which may lie in memory.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -31,13 +31,6 @@ def boundary_of(content_type: str) -> bytes:
     return boundary
 
 
-@dataclass(slots=True, kw_only=True)
-class _Part:
-    name: str = ""
-    filename: str | None = None
-    value: bytearray = field(default_factory=bytearray)
-
-
 class FileForm:
     """What has come of a form so far.
 
@@ -48,16 +41,16 @@ class FileForm:
     def __init__(self, boundary: bytes) -> None:
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
-        self._part = _Part()
-        self._header = ["", ""]
-        self._found: list[bytes] = []
+        self._disposition: dict[bytes, bytes] = {}
+        self._header, self._content = bytearray(), bytearray()
+        self._value, self._found = bytearray(), bytearray()
         self._ended = False
         self._parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": self._begin,
-                "on_header_field": lambda data, start, end: self._add(0, data[start:end]),
-                "on_header_value": lambda data, start, end: self._add(1, data[start:end]),
+                "on_part_begin": self._begin_part,
+                "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
+                "on_header_value": lambda data, start, end: self._content.extend(data[start:end]),
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._end_headers,
                 "on_part_data": lambda data, start, end: self._take(data[start:end]),
@@ -73,48 +66,47 @@ class FileForm:
             self._parser.write(data)
         except FormParserError as error:
             raise BadRequest("the body is not a usable form") from error
-        return b"".join(self._found)
+        return bytes(self._found)
 
     def end(self) -> None:
         """The body has ended. Raises BadRequest where the form has not."""
         if not self._ended:
             raise BadRequest("the body ends before the form does")
 
-    def _begin(self) -> None:
-        self._part, self._header = _Part(), ["", ""]
+    @property
+    def _name(self) -> bytes:
+        return self._disposition.get(b"name", b"")
 
-    def _add(self, which: int, data: bytes) -> None:
-        """As latin-1, which keeps every byte: the parser of options turns it back, and a character may be cut in two."""
-        self._header[which] += data.decode("latin-1")
+    def _begin_part(self) -> None:
+        self._disposition = {}
+        self._value.clear()
 
     def _end_header(self) -> None:
-        name, value = self._header
-        self._header = ["", ""]
-        if name.strip().lower() == "content-disposition":
-            _, options = parse_options_header(value)
-            self._part.name = options.get(b"name", b"").decode("utf-8", "replace")
-            filename = options.get(b"filename")
-            self._part.filename = None if filename is None else filename.decode("utf-8", "replace")
+        if self._header.strip().lower() == b"content-disposition":
+            self._disposition = parse_options_header(bytes(self._content))[1]
+        self._header.clear()
+        self._content.clear()
 
     def _end_headers(self) -> None:
-        if self._part.name == "file":
-            if self.filename is not None:
-                raise BadRequest("file: send one")
-            self.filename = name_of(self._part.filename or "")
-        elif len(self.fields) >= MAX_FIELDS:
-            raise BadRequest("the form has too many fields")
+        if self._name != b"file":
+            if len(self.fields) >= MAX_FIELDS:
+                raise BadRequest("the form has too many fields")
+        elif self.filename is not None:
+            raise BadRequest("file: send one")
+        else:
+            self.filename = name_of(self._disposition.get(b"filename", b"").decode("utf-8", "replace"))
 
     def _take(self, data: bytes) -> None:
-        if self._part.name == "file":
-            self._found.append(data)
+        if self._name == b"file":
+            self._found += data
             return
-        self._part.value += data
-        if len(self._part.value) > MAX_FIELD_BYTES:
+        self._value += data
+        if len(self._value) > MAX_FIELD_BYTES:
             raise BadRequest("a field of the form is too long")
 
     def _end_part(self) -> None:
-        if self._part.name != "file":
-            self.fields[self._part.name] = self._part.value.decode("utf-8", "replace")
+        if self._name != b"file":
+            self.fields[self._name.decode("utf-8", "replace")] = self._value.decode("utf-8", "replace")
 
     def _end(self) -> None:
         self._ended = True

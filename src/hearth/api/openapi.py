@@ -1,14 +1,16 @@
-"""What `/openapi.json` says beyond what the framework knows: the addresses that it does not serve, and the errors as they really are.
+"""What `/openapi.json` says: FastAPI's description of the pages that it serves, the other addresses, and the errors as they really are.
 
-A description only: nothing is checked against it, and the bodies of models' routes name the fields that Hearth reads. Called by
-`api.control`.
+Nothing is checked against it, and the bodies of models' routes name the fields that Hearth reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
 
 from hearth.dialects.routes import (
     COUNT_TOKENS_PATH,
@@ -18,6 +20,7 @@ from hearth.dialects.routes import (
     Endpoint,
     PlainRoute,
 )
+from hearth.version import __version__
 
 Node = dict[str, Any]
 
@@ -67,8 +70,9 @@ _PLAIN: Mapping[str, tuple[Node, tuple[str, ...]]] = MappingProxyType(
 _ERROR: Node = {"description": "What is wrong, in the words of the API that was called"}
 
 
-def described(framework: Node) -> Node:
-    """The whole description, from the framework's part of it."""
+def described(routes: Sequence[BaseRoute]) -> Node:
+    """The whole description: what FastAPI makes of its routes, and the others."""
+    framework = get_openapi(title="Hearth", version=__version__, routes=routes)
     paths = {path: {method: _own(operation) for method, operation in methods.items()} for path, methods in framework["paths"].items()}
     for path, (fields, required) in _INFERENCE.items():
         _add(paths, path, ("POST",), INFERENCE_ROUTES[path].go_struct, _json_body(fields, required))

@@ -1,9 +1,7 @@
 """Routes that run no model: handed to the model server as they are, without queueing, and handed back.
 
-Models of Ollama's own cloud are taken out of its lists, since they are not served.
-
-Whoever may call is settled before: `api.app` lets only admin keys through to the management routes. Must never queue anything. Also
-answers `/v1/messages/count_tokens`, which Ollama does not have.
+Models of Ollama's own cloud are taken out of its lists, since they are not served. `/v1/messages/count_tokens`, which Ollama does not
+have, is answered here.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from http import HTTPStatus
 
 from hearth.admission.auth import Identity
 from hearth.api.asgi import unless_gone
-from hearth.api.visit import Bodies, Visit
+from hearth.api.request import Body, Request
 from hearth.dialects.anthropic import count_tokens
 from hearth.errors import BackendProtocolError, NotServed
 from hearth.gateway import Gateway
@@ -29,50 +27,44 @@ _LIST_BYTES = 16 * MIB
 class Passthrough:
     """Forwards single requests to the backend."""
 
-    def __init__(self, gateway: Gateway, bodies: Bodies) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._bodies = bodies
 
-    async def handle(self, visit: Visit, identity: Identity) -> None:
+    async def handle(self, request: Request, _: Identity, body: Body) -> None:
         """Forward one request; the connection to the backend closes when the caller leaves.
 
         Raises:
             BodyTooLarge, NoRoomForBodies, CallerGone.
             BackendError: nothing was sent yet, or the answer broke off (then the caller's connection has to break off too).
         """
-        with self._bodies.of(visit, identity) as body:
-            content = b"" if visit.method in _WITHOUT_BODY else await body.read()
-            call = BackendCall(method=visit.method, path=visit.target, headers=_forwarded(visit), body=content)
-            await unless_gone(visit.receive, self._forward(call, visit))
+        content = b"" if request.method in _WITHOUT_BODY else await body.read()
+        call = BackendCall(method=request.method, path=request.target, headers=_forwarded(request), body=content)
+        await unless_gone(request.receive, self._forward(call, request))
 
-    async def _forward(self, call: BackendCall, visit: Visit) -> None:
+    async def _forward(self, call: BackendCall, request: Request) -> None:
         exchange = await self._gateway.backend.open(call)
         try:
-            own = (b"x-request-id", visit.request_id.encode("ascii"))
+            own = (b"x-request-id", request.request_id.encode("ascii"))
             elsewhere = self._gateway.models_elsewhere
-            if elsewhere and visit.method == "GET" and exchange.status == HTTPStatus.OK and visit.path in _LISTS:
+            if elsewhere and request.method == "GET" and exchange.status == HTTPStatus.OK and request.path in _LISTS:
                 kept = tuple(header for header in exchange.headers if header[0].lower() != b"content-length")
-                await visit.answer.whole(exchange.status, (*kept, own), _without(await _whole(exchange), visit.path, elsewhere))
+                await request.answer.whole(exchange.status, (*kept, own), _without(await _whole(exchange), request.path, elsewhere))
                 return
-            await visit.answer.head(exchange.status, (*exchange.headers, own))
+            await request.answer.head(exchange.status, (*exchange.headers, own))
             while chunks := await exchange.take():
                 for chunk in chunks:
-                    await visit.answer.chunk(chunk)
-            await visit.answer.end()
+                    await request.answer.chunk(chunk)
+            await request.answer.end()
         finally:
             exchange.close()
 
-    async def count_tokens(self, visit: Visit, identity: Identity) -> None:
+    async def count_tokens(self, request: Request, _: Identity, body: Body) -> None:
         """Answer Anthropic's token count with the estimate the queue uses. Raises BadRequest, BodyTooLarge, NoRoomForBodies, CallerGone."""
-        with self._bodies.of(visit, identity) as body:
-            answer = await body.parsed(count_tokens, await body.read())
-        headers = ((b"content-type", b"application/json"), (b"x-request-id", visit.request_id.encode("ascii")))
-        await visit.answer.whole(200, headers, answer)
+        await request.answer_json(await body.parsed(count_tokens, await body.read()))
 
 
-async def refuse_unserved(visit: Visit, identity: Identity) -> None:
+async def refuse_unserved(*_: object) -> None:
     """Raises NotServed, before anything of the body is read."""
-    del visit, identity
     raise NotServed
 
 
@@ -96,6 +88,6 @@ def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:
     return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _forwarded(visit: Visit) -> Headers:
-    values = visit.headers.values
+def _forwarded(request: Request) -> Headers:
+    values = request.headers.values
     return tuple((name, values[name]) for name in _FORWARDED if name in values)

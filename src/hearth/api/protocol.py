@@ -24,8 +24,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hearth.admission.headers import LOWER
-from hearth.api.asgi import App, Departure
+from hearth.admission.http_checks import LOWER
+from hearth.api.asgi import App, DisconnectWatch
 from hearth.api.gathering import GatheringTransport
 from hearth.api.old_http import without_chunks
 
@@ -128,7 +128,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         "_deadline_for",
         "_deadlines",
         "_declared_bytes",
-        "_departure",
+        "_disconnect",
         "_header_bytes",
         "_lingering",
         "_outgoing",
@@ -165,7 +165,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._writing: asyncio.TimerHandle | None = None
         self._outgoing: GatheringTransport
         self._served = self.app
-        self._departure = Departure()
+        self._disconnect = DisconnectWatch()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
         """A connection that says nothing is as slow as one that says it slowly."""
@@ -184,7 +184,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._expect()
         self._stop_writing_deadline()
         super().connection_lost(exc)
-        self._departure.happened()
+        self._disconnect.happened()
         self._outgoing.lingers = bool  # for ever False: this connection would be kept by its own transport
 
     def data_received(self, data: bytes) -> None:
@@ -229,7 +229,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self.scope["extensions"] = {Departure.EXTENSION: self._departure}  # type: ignore[dict-item]  # no plain data, but nobody else reads it
+        self.scope["extensions"] = {DisconnectWatch.EXTENSION: self._disconnect}  # type: ignore[dict-item]  # no plain data, but nobody else reads it
         self._phase = Reading.HEADERS
         self._header_bytes = self._beside_bytes = self._body_bytes = 0
         self._began = True

@@ -1,6 +1,6 @@
 """From a submitted request to its last byte: stream the reply, and free the model the moment the caller leaves.
 
-One task per request watches for the caller's departure, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
+One task per request watches for the caller's disconnect, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
 per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller who has heard nothing for a while is sent a sign
 of life in its dialect; from the first one on, errors can only be told inside the stream. Called by `api.inference`.
 """
@@ -12,9 +12,8 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 
 from hearth.api.asgi import wait_gone
-from hearth.api.refusals import rendered
-from hearth.api.submission import told_of
-from hearth.api.visit import Visit
+from hearth.api.errors import rendered
+from hearth.api.request import Request
 from hearth.clock import Clock
 from hearth.config.settings import KeepaliveSettings
 from hearth.dialects.errors import stream_error
@@ -49,22 +48,22 @@ class Relay:
         "_left",
         "_of",
         "_quiet",
+        "_request",
         "_sending",
         "_settings",
         "_signs",
         "_tail",
         "_ticket",
-        "_visit",
         "_worker",
     )
 
     def __init__(
-        self, worker: LLMQueueWorker, clock: Clock, settings: KeepaliveSettings, visit: Visit, ticket: Ticket, of: Relayed
+        self, worker: LLMQueueWorker, clock: Clock, settings: KeepaliveSettings, request: Request, ticket: Ticket, of: Relayed
     ) -> None:
         self._worker = worker
         self._clock = clock
         self._settings = settings
-        self._visit = visit
+        self._request = request
         self._ticket = ticket
         self._of = of
         self._gone = False
@@ -73,7 +72,7 @@ class Relay:
         self._complete = False
         self._quiet: _Quiet | None = None
         name = ticket.request_id.removeprefix("req_")
-        self._signs = Signs(of.route, of.model, name, visit.headers.text(b"user-agent"))
+        self._signs = Signs(of.route, of.model, name, request.headers.text(b"user-agent"))
         self._frame_end = frame_end(of.route)
         self._tail = self._frame_end
 
@@ -82,7 +81,7 @@ class Relay:
         stop_watching, sent = self._watch_caller(), None
         try:
             head = await self._head()
-            sent = None if self._visit.answer.started else head
+            sent = None if self._request.answer.started else head
             await self._answer(head)
         except HearthError as error:
             await self._fail(error, sent)
@@ -92,14 +91,14 @@ class Relay:
                 self._leave()
 
     def _watch_caller(self) -> Callable[[], object]:
-        departure = self._visit.departure
-        if departure is None:
+        disconnect = self._request.disconnect
+        if disconnect is None:
             return asyncio.ensure_future(self._wait_gone()).cancel
-        departure.expect(self._departed)
-        return departure.forget
+        disconnect.expect(self._departed)
+        return disconnect.forget
 
     async def _wait_gone(self) -> None:
-        await wait_gone(self._visit.receive)
+        await wait_gone(self._request.receive)
         self._departed()
 
     def _departed(self) -> None:
@@ -115,13 +114,13 @@ class Relay:
         self._worker.leave(self._ticket.sequence)
 
     async def _answer(self, head: ReplyHead) -> None:
-        if not self._visit.answer.started:
+        if not self._request.answer.started:
             headers = (*head.headers, *self._headers())
             if self._ticket.reply.complete and _has_length(head):
                 self._complete = True
-                await self._visit.answer.measured(head.status, headers, self._ticket.reply.whole()[1])
+                await self._request.answer.measured(head.status, headers, self._ticket.reply.whole()[1])
                 return
-            await self._visit.answer.head(head.status, headers)
+            await self._request.answer.head(head.status, headers)
         elif head.status >= 400:
             raise BackendError(error_text(await self._ticket.reply.body()))
         await self._pass_chunks()
@@ -147,7 +146,7 @@ class Relay:
         return (*headers, (b"x-hearth-rewrote", ",".join(rewritten).encode("ascii", "replace")))
 
     async def _pass_chunks(self) -> None:
-        reply, answer = self._ticket.reply, self._visit.answer
+        reply, answer = self._ticket.reply, self._request.answer
         self._quiet = quiet = _Quiet(self._settings.every_s, self._sign_of_life) if self._of.streaming else None
         try:
             while chunks := await reply.take():
@@ -180,7 +179,7 @@ class Relay:
 
         Nor while bytes of the answer wait for room. What comes while a sign waits for it is sent behind the sign.
         """
-        answer = self._visit.answer
+        answer = self._request.answer
         if self._gone or self._sending or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
@@ -195,13 +194,13 @@ class Relay:
         """
         if self._gone:
             return
-        answer = self._visit.answer
+        answer = self._request.answer
         if not answer.started:
-            reply = rendered(self._visit, error, self._headers()[1:])
+            reply = rendered(self._request, error, self._headers()[1:])
             await answer.whole(reply.status, reply.headers, reply.body)
         elif self._of.streaming and not _has_length(sent):
             lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
-            await answer.chunk(lead + stream_error(self._of.route, error, self._visit.request_id))
+            await answer.chunk(lead + stream_error(self._of.route, error, self._request.request_id))
             await answer.end()
 
 
@@ -225,6 +224,16 @@ class _Quiet:
         self._timer.cancel()
         if self._saying is not None:
             self._saying.cancel()
+
+
+def told_of(ticket: Ticket) -> Headers:
+    """What the headers of the answer say of an accepted request: its place, its wait, and who answers in place of the GPU."""
+    told: Headers = ((b"x-queue-position", b"%d" % ticket.position),)
+    if ticket.estimated_wait_s is not None:
+        told = (*told, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
+    if ticket.is_rough:
+        told = (*told, (b"x-estimated-wait-rough", b"true"))
+    return (*told, (b"x-hearth-served-by", ticket.served_by.encode("ascii"))) if ticket.served_by else told
 
 
 def wire_time(clock: Clock) -> str:

@@ -1,6 +1,6 @@
 """The queue's status as server-sent events: the whole status on every change, at most ten times a second, a heartbeat when nothing moves.
 
-Must never hold up a shutdown or the queue: changes are coalesced, and nothing is kept for a slow reader. Called by `api.control`.
+Changes are coalesced, and nothing is kept for a slow reader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from hearth.admission.auth import Identity, Keyring
-from hearth.api.visit import Visit
+from hearth.api.request import Request
 from hearth.changes import next_of
 from hearth.config.settings import AuthSettings
 from hearth.errors import CapacityError, HearthError
@@ -42,16 +42,16 @@ class Listener:
         return self.identity.caller, None if self.identity.authenticated else self.peer
 
 
-def listener_of(visit: Visit, identity: Identity) -> Listener:
+def listener_of(request: Request, identity: Identity) -> Listener:
     """Whoever has sent a request."""
 
     def may_stay(auth: AuthSettings) -> bool:
         try:
-            return Keyring(auth).identify(visit.headers, visit.peer) == identity
+            return Keyring(auth).identify(request.headers, request.peer) == identity
         except HearthError:
             return False
 
-    return Listener(identity=identity, peer=visit.peer, may_stay=may_stay)
+    return Listener(identity=identity, peer=request.peer, may_stay=may_stay)
 
 
 class Listeners:

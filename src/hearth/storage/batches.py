@@ -1,8 +1,7 @@
 """Batches: where each of them is. Every change leaves one state by a guarded update, so that of two that would end a batch only one does.
 
-Implements `BatchRecords`, `BatchProgress` and `BatchUpkeep` of `jobs.batch_lines`; the requests of a batch are in `batch_lines`. What a batch
-writes goes into two files that are filled from its beginning and get their ids, and with them their callers' eyes, in the transaction that
-ends it.
+Implements `BatchRecords`, `BatchProgress` and `BatchUpkeep` of `jobs.batch_lines`. What a batch writes goes into two files that are filled
+from its beginning and get their ids, and with them their callers' eyes, in the transaction that ends it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ _ADMISSIONS = (
 )
 """A job has a row for each of its starts, a batch for each of its requests, and each of the two was admitted once, as was an upload (those
 of internal callers come along, whom no limit holds). No request of a caller
-goes by such an id (`api.visit`)."""
+goes by such an id (`api.request`)."""
 
 
 class InvocationLog:

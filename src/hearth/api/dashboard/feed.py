@@ -2,23 +2,35 @@
 Where a picture is dear, as with ten thousand who wait, it is made so seldom that it takes a fiftieth of the time.
 
 One picture is made for all listeners, and only while there are any. Every 5 s it is looked at without a reason, since some things change
-by time alone; where nothing has, nothing is sent but a comment every 15 s. Must never hold up a shutdown or the queue: nothing is kept for
-a slow reader. Called by `api.control`.
+by time alone; where nothing has, nothing is sent but a comment every 15 s. Nothing is kept for
+a slow reader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 from hearth.admission.auth import Identity
 from hearth.api.dashboard.jobs import JobsPart
-from hearth.api.dashboard.news import News
-from hearth.api.dashboard.patch import bare, merge_patch
-from hearth.api.dashboard.view import View
+from hearth.api.dashboard.view import View, bare, merge_patch
 from hearth.api.status_stream import Listener, Listeners
-from hearth.changes import next_of
+from hearth.changes import Changes, next_of
+from hearth.events import (
+    BackendCameUp,
+    BackendWentDown,
+    ConfigReloaded,
+    DrainEnded,
+    DrainStarted,
+    Event,
+    ItemEvent,
+    JobEvent,
+    JobsRecovered,
+    ModeChanged,
+    OrderGiven,
+    RequestRejected,
+)
 from hearth.gateway import Gateway
 
 MIN_INTERVAL_S = 0.25
@@ -29,6 +41,8 @@ SHARE = 0.02
 CLOCK_STEP_S = 5.0
 """When the calendar has moved by more than this against the monotonic clock, all instants are told anew."""
 _HEARTBEAT = b": still here\n\n"
+_OF_JOBS = (JobEvent, JobsRecovered, ModeChanged, ConfigReloaded, OrderGiven, DrainStarted, DrainEnded, BackendWentDown, BackendCameUp)
+_TOLD_BY_THE_QUEUE = (ItemEvent, RequestRejected)
 _BARE_ALREADY = frozenset({"timeline"})
 
 Picture = dict[str, object]
@@ -137,3 +151,26 @@ class _Stirring:
         """Listen no more."""
         for sign in self.signs:
             sign.cancel()
+
+
+class News:
+    """A sink that keeps nothing but the fact.
+
+    Attributes:
+        changes: to be watched beside those of the queue.
+        of_jobs: grows with everything that may change what is shown of jobs.
+    """
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self.of_jobs = 0
+
+    def emit(self, event: Event) -> None:
+        """Note that something has happened."""
+        if isinstance(event, _OF_JOBS):
+            self.of_jobs += 1
+        self.changes.note()
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
+        """As `SelectiveSink` says."""
+        return None if issubclass(kind, _TOLD_BY_THE_QUEUE) else self.emit

@@ -1,13 +1,13 @@
 """Durable jobs as the dashboard shows them: how many, the first that wait, what is on its way, what failed last.
 
-A caller sees its own, an admin all, as in `GET /llm/jobs`; requests and results never. Called by `feed`.
+A caller sees its own, an admin all, as in `GET /llm/jobs`; requests and results never.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hearth.api.dashboard.patch import bare
+from hearth.api.dashboard.view import bare
 from hearth.errors import StorageUnavailable
 from hearth.gateway import Gateway
 from hearth.job_types import JobFilter, JobRecord, JobState, WaitingJob

@@ -1,7 +1,4 @@
-"""The dashboard's own files: one page, its scripts and styles. They are public and hold no data; data comes over the stream, with a key.
-
-Must never build a page out of anything: what is sent is what the package contains. Called by `api.app`.
-"""
+"""The dashboard's own files: one page, its scripts and styles. They are public and hold no data; data comes over the stream, with a key."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from hearth.admission.auth import Identity
-from hearth.api.visit import Visit
+from hearth.api.request import Request
 from hearth.errors import NotFound
 
 _PAGE = "index.html"
@@ -55,26 +51,26 @@ class DashboardPages:
         """The addresses of the files that a page may load."""
         return tuple(sorted(_PREFIX + name for name in self._names))
 
-    async def page(self, visit: Visit, _: Identity) -> None:
+    async def page(self, request: Request, *_: object) -> None:
         """The page itself, which is the same at every address of it."""
-        await self._send(visit, _PAGE)
+        await self._send(request, _PAGE)
 
-    async def file(self, visit: Visit, _: Identity) -> None:
+    async def file(self, request: Request, *_: object) -> None:
         """One of the files beside it. Raises NotFound."""
-        name = visit.path.removeprefix(_PREFIX)
+        name = request.path.removeprefix(_PREFIX)
         if name not in self._names:
             raise NotFound
-        await self._send(visit, name)
+        await self._send(request, name)
 
-    async def _send(self, visit: Visit, name: str) -> None:
+    async def _send(self, request: Request, name: str) -> None:
         body, tag = self._content(name)
-        own = ((b"x-request-id", visit.request_id.encode("ascii")), (b"etag", tag), (b"vary", b"accept"), *_HEADERS)
-        if tag in visit.headers.values.get(b"if-none-match", b""):
-            await visit.answer.head(304, own)
-            await visit.answer.end()
+        own = ((b"x-request-id", request.request_id.encode("ascii")), (b"etag", tag), (b"vary", b"accept"), *_HEADERS)
+        if tag in request.headers.values.get(b"if-none-match", b""):
+            await request.answer.head(304, own)
+            await request.answer.end()
             return
         kind = (b"content-type", _TYPES[PurePosixPath(name).suffix])
-        await visit.answer.whole(200, (kind, *own), body)
+        await request.answer.whole(200, (kind, *own), body)
 
     def _content(self, name: str) -> tuple[bytes, bytes]:
         found = self._read.get(name)
@@ -93,7 +89,7 @@ def _served_names(folder: Traversable, prefix: str = "") -> Iterator[str]:
             yield prefix + entry.name
 
 
-def wants_page(visit: Visit) -> bool:
+def wants_page(request: Request) -> bool:
     """A browser asks for a page to show; every other program asks for what the address has always answered."""
-    accept = visit.headers.values.get(b"accept", b"").lower()
-    return visit.method in ("GET", "HEAD") and b"text/html" in accept and not accept.startswith(_JAVA)
+    accept = request.headers.values.get(b"accept", b"").lower()
+    return request.method in ("GET", "HEAD") and b"text/html" in accept and not accept.startswith(_JAVA)

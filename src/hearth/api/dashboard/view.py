@@ -1,7 +1,7 @@
 """All that the dashboard shows, as one value of plain mappings, in which everything that takes time is an instant.
 
 So nothing changes while nothing happens, and what is sent is what happened. Collections are mappings by key, which makes small patches.
-No prompt ever appears here. Reads copies and public pictures only. Called by `feed`.
+No prompt ever appears here.
 """
 
 from __future__ import annotations
@@ -247,3 +247,26 @@ def _cloud(shown: object) -> dict[str, object] | None:
     if not isinstance(shown, Mapping):
         return None
     return {key: len(value) if isinstance(value, list) else value for key, value in shown.items()}
+
+
+def bare(value: object) -> object:
+    """The value without anything that is None in its mappings, since null means "gone" in a patch."""
+    if isinstance(value, Mapping):
+        return {str(key): bare(each) for key, each in value.items() if each is not None}
+    if isinstance(value, (list, tuple)):
+        return [bare(each) for each in value]
+    return value
+
+
+def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """What makes `old` into `new` (RFC 7386), both as `bare` leaves them. Lists are replaced as a whole."""
+    patch: dict[str, object] = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        before = old.get(key)
+        if before is value or before == value:
+            continue
+        if isinstance(before, dict) and isinstance(value, dict):
+            patch[key] = merge_patch(before, value)
+        else:
+            patch[key] = value
+    return patch

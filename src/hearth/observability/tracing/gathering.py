@@ -1,7 +1,7 @@
 """Follows every item through its events and hands over one trace at its end.
 
 Remembers live items and the last swaps, nothing else. One thread only: the event loop's. `bootstrap` subscribes it where the settings
-name a collector; `api.submission` tells it where an item came from.
+name a collector; `api.inference` tells it where an item came from.
 """
 
 from __future__ import annotations

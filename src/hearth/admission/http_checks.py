@@ -1,7 +1,7 @@
 """What any request must look like before anybody asks who sent it: Host, framing, origin and media type.
 
 The rules stop DNS rebinding (Host), request smuggling (framing), and pages in the owner's browser that post to a local service
-(origin, media). Must never look at a path, a body or a key. Called by `api.app` for every request.
+(origin, media).
 
 Host: exactly one, and its name one of `localhost`, `127.0.0.1`, `[::1]`, `*.localhost`, what it listens on unless that is a wildcard
 address, or listed in `server.allowed_hosts`; any port. Missing or repeated: 400, another name: 421.
@@ -12,7 +12,7 @@ that is not plain `chunked`.
 Origin: on every method but GET and HEAD an Origin must equal the request's own Host, with http or https; `null` never does. 403. Pages of
 `server.allowed_origins` may use the model APIs all the same (`OriginList`), and nothing else.
 `Sec-Fetch-Site: cross-site` or `same-site` (another port of this machine is the same site) is 403 on every method, except for a GET that is
-a top-level navigation: following a link is harmless, where it asks nobody but Hearth (`check_link`).
+a top-level navigation: following a link is harmless, where it asks nobody but Hearth (`check_cross_site_link`).
 
 Media, on methods that carry a body: `application/json` always. A missing type, `text/plain`, or `application/x-www-form-urlencoded` (what
 `curl -d` sends), only where neither Origin nor Sec-Fetch-Site shows a browser, since a page can send those without asking; Node's `fetch`
@@ -23,11 +23,12 @@ Anthropic's routes take `zstd`, as Ollama does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from types import MappingProxyType
 
-from hearth.admission.headers import RequestHeaders
 from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia, UpgradeRefused
-from hearth.types import Headers
+from hearth.types import Headers, value
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
@@ -39,6 +40,68 @@ _OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
 _TEXT = "text/plain"
 _MULTIPART = "multipart/form-data"
+_READ = frozenset(
+    {
+        b"host",
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"origin",
+        b"sec-fetch-site",
+        b"sec-fetch-mode",
+        b"sec-fetch-dest",
+        b"content-type",
+        b"content-encoding",
+        b"content-length",
+        b"transfer-encoding",
+        b"x-request-id",
+        b"x-task-type",
+        b"x-priority",
+        b"accept",
+        b"if-none-match",
+        b"idempotency-key",
+        b"user-agent",
+        b"anthropic-version",
+        b"anthropic-beta",
+        b"traceparent",
+        b"tracestate",
+        b"upgrade",
+    }
+)
+LOWER: Mapping[bytes, bytes] = MappingProxyType({spelled: name for name in _READ for spelled in (name, name.title())})
+"""Those names as they come, in lower case: one object for all requests."""
+_NONE = frozenset[bytes]()
+"""One for all: an empty frozenset has 216 bytes."""
+
+
+@value
+class RequestHeaders:
+    """First values by lower-case name, and the names that came more than once; fields that Hearth does not read are not here."""
+
+    values: dict[bytes, bytes] = field(repr=False)
+    repeated: frozenset[bytes]
+
+    @classmethod
+    def of(cls, fields: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
+        """Read header fields whose names are in lower case."""
+        values: dict[bytes, bytes] = {}
+        repeated = []
+        for name, content in fields:
+            if name not in _READ:
+                continue
+            if name in values:
+                repeated.append(name)
+            else:
+                values[name] = content
+        return cls(values=values, repeated=frozenset(repeated) if repeated else _NONE)
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a field, None where it is absent."""
+        return self.values.get(name)
+
+    def text(self, name: bytes) -> str:
+        """The first value as text without surrounding blanks, empty where it is absent."""
+        return self.values.get(name, b"").decode("latin-1").strip()
 
 
 class HostList:
@@ -141,7 +204,7 @@ def check_origin(method: str, headers: RequestHeaders) -> None:
         raise Forbidden("requests from pages of another origin are not allowed")
 
 
-def check_link(headers: RequestHeaders) -> None:
+def check_cross_site_link(headers: RequestHeaders) -> None:
     """Raises Forbidden where a page of another site leads here; for addresses that ask somebody else."""
     if headers.get(b"sec-fetch-site") in _OTHER_SITES:
         raise Forbidden("pages of other sites may link to Hearth's own pages only")

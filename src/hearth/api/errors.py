@@ -1,14 +1,10 @@
-"""Answers to requests that get no further: an error in the dialect of the path, and the event that says so.
-
-Must never decide that a request is refused. Called by the other modules of `api`.
-"""
+"""Answers to requests that get no further: an error in the dialect of the path, and the event that says so."""
 
 from __future__ import annotations
 
 from hearth.admission.auth import Identity
-from hearth.admission.peers import peer_of
-from hearth.admission.wrong_keys import WrongKeys
-from hearth.api.visit import Visit
+from hearth.admission.peers import WrongKeys, peer_of
+from hearth.api.request import Request
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
 from hearth.dialects.routes import dialect_of
@@ -29,7 +25,7 @@ _ENDS_CONNECTION = frozenset({400, 426})
 _RETRY_STATUSES = frozenset({429, 503})
 
 
-def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorReply:
+def rendered(request: Request, error: HearthError, extra: Headers = ()) -> ErrorReply:
     """A refusal as a whole answer, with the request id, and a Retry-After on every retryable 429 and 503.
 
     A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112 section 11.2). So does a 426: what
@@ -38,8 +34,8 @@ def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorRepl
     Args:
         extra: header fields of the occasion, such as Allow.
     """
-    reply = render_error(dialect_of(visit.path), error, visit.request_id)
-    headers = (*reply.headers, (b"x-request-id", visit.request_id.encode("ascii")), *extra)
+    reply = render_error(dialect_of(request.path), error, request.request_id)
+    headers = (*reply.headers, (b"x-request-id", request.request_id.encode("ascii")), *extra)
     if error.retryable and error.retry_after_s is None and error.status in _RETRY_STATUSES:
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
     if isinstance(error, UpgradeRefused):
@@ -49,7 +45,7 @@ def rendered(visit: Visit, error: HearthError, extra: Headers = ()) -> ErrorRepl
     return ErrorReply(status=reply.status, headers=headers, body=reply.body)
 
 
-class Refusals:
+class ErrorResponder:
     """Refuses requests and tells the house."""
 
     def __init__(self, events: EventSink, clock: Clock) -> None:
@@ -57,23 +53,23 @@ class Refusals:
         self._clock = clock
         self._wrong_keys = WrongKeys()
 
-    async def refuse(self, visit: Visit, identity: Identity, error: HearthError, extra: Headers = ()) -> None:
+    async def refuse(self, request: Request, identity: Identity, error: HearthError, extra: Headers = ()) -> None:
         """Refuse a request. An answer that has begun stays unfinished, and the server closes the connection."""
         if isinstance(error, WrongKey):
-            error = self._judged(error, peer_of(visit.peer))
-        self.note(visit, identity, error)
-        if not visit.answer.started:
-            reply = rendered(visit, error, extra)
-            await visit.answer.whole(reply.status, reply.headers, reply.body)
+            error = self._judged(error, peer_of(request.peer))
+        self.note(request, identity, error)
+        if not request.answer.started:
+            reply = rendered(request, error, extra)
+            await request.answer.whole(reply.status, reply.headers, reply.body)
 
-    def note(self, visit: Visit, identity: Identity, error: HearthError) -> None:
+    def note(self, request: Request, identity: Identity, error: HearthError) -> None:
         """Tell the house of a refusal that somebody else sends."""
         self._events.emit(
             RequestRejected(
                 at=self._clock.monotonic(),
-                request_id=visit.request_id,
+                request_id=request.request_id,
                 caller=identity.caller,
-                path=visit.path[:PATH_SHOWN],
+                path=request.path[:PATH_SHOWN],
                 status=error.status,
                 reason=error.reason,
             )

@@ -1,8 +1,8 @@
 """How many connections each peer may hold, so that no machine in the house takes all of them.
 
 One other machine may have a quarter. This machine, with whatever proxy runs on it, and all other machines together may each have seven
-eighths: an eighth is always left for the other side. Who is refused holds a place at the door for the time of an answer; where those are
-taken too, there is none. Pure: instants are arguments. Called by `api.connections`.
+eighths: an eighth is always left for the other side. A refused connection is kept for the time of an answer, so many at once; beyond
+that it is closed without one. Pure: instants are arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self
 from hearth.admission.peers import THIS_MACHINE
 
 SAID_EVERY_S = 60.0
-AT_THE_DOOR = 64
+MAX_REJECTING = 64
 """Refused connections that may wait for their answer at once."""
 MAX_PEERS = 1000
 """Peers of which is remembered that they were refused."""
@@ -32,10 +32,10 @@ class Bound(StrEnum):
 class Place(Enum):
     """Where a connection is."""
 
-    INSIDE = auto()
-    AT_THE_DOOR = auto()
+    ADMITTED = auto()
+    REJECTING = auto()
     """It gets an answer, which refuses it."""
-    OUTSIDE = auto()
+    CLOSED = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +71,13 @@ class _Record:
 
 
 @dataclass(slots=True)
-class Crowd:
+class OpenConnections:
     """The open connections by peer, and how many were refused since the start."""
 
     limits: ConnectionLimits
     open: int = 0
     refused: int = 0
-    _at_the_door: int = 0
+    _being_refused: int = 0
     _by_peer: dict[str, int] = field(default_factory=dict)
     _records: dict[str, _Record] = field(default_factory=dict)
 
@@ -87,23 +87,23 @@ class Crowd:
         if bound is None:
             self.open += 1
             self._by_peer[peer] = self.of(peer) + 1
-            return Place.INSIDE, None
+            return Place.ADMITTED, None
         self.refused += 1
         refusal = Refusal(bound=bound, unsaid=self._unsaid(peer, now))
-        if self._at_the_door >= AT_THE_DOOR:
-            return Place.OUTSIDE, refusal
-        self._at_the_door += 1
-        return Place.AT_THE_DOOR, refusal
+        if self._being_refused >= MAX_REJECTING:
+            return Place.CLOSED, refusal
+        self._being_refused += 1
+        return Place.REJECTING, refusal
 
     def leave(self, peer: str, place: Place) -> None:
         """A connection has ended; once for each that came."""
-        if place is Place.INSIDE:
+        if place is Place.ADMITTED:
             self.open -= 1
             self._by_peer[peer] -= 1
             if not self._by_peer[peer]:
                 del self._by_peer[peer]
-        elif place is Place.AT_THE_DOOR:
-            self._at_the_door -= 1
+        elif place is Place.REJECTING:
+            self._being_refused -= 1
 
     def of(self, peer: str) -> int:
         """The connections that a peer has."""

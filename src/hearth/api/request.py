@@ -1,7 +1,6 @@
-"""One HTTP request as the handlers see it, once it has passed the door, and its body, which is read only when everything else is settled.
+"""One HTTP request as the handlers see it, and its body, which is read only when everything else is settled.
 
-Must never hold a framework's object: `scope["path"]` is the only path there is, and no URL is ever rebuilt from headers. Built by
-`api.app`; read by every handler.
+`scope["path"]` is the only path there is; no URL is ever rebuilt from headers.
 """
 
 from __future__ import annotations
@@ -9,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from typing import Self, TypeVar
 
 from hearth.admission.auth import Identity
 from hearth.admission.gate import BodyRoom, check_rate, count_refused, lane_of
-from hearth.admission.headers import RequestHeaders
-from hearth.api.asgi import Answer, Departure, Receive, Scope, read_body
+from hearth.admission.http_checks import RequestHeaders
+from hearth.api.asgi import DisconnectWatch, Receive, Responder, Scope, read_body
 from hearth.dialects.gojson import LARGE_BYTES, check_structure
 from hearth.errors import BadRequest, BodyTooLarge, HearthError
 from hearth.gateway import Gateway
@@ -43,12 +43,12 @@ _WINDOW_LOG_MAX = 25
 
 
 @value
-class Visit:
+class Request:
     """A request and the way to answer it.
 
     Attributes:
         path: decoded; target: path and query as they were sent, for forwarding.
-        departure: tells when the caller leaves, where the server can; else only `receive` does.
+        disconnect: tells when the caller leaves, where the server can; else only `receive` does.
     """
 
     method: str
@@ -58,21 +58,22 @@ class Visit:
     request_id: RequestId
     peer: str | None
     receive: Receive
-    answer: Answer
-    departure: Departure | None = None
+    answer: Responder
+    disconnect: DisconnectWatch | None = None
+
+    async def answer_json(self, body: bytes) -> None:
+        """A whole answer of 200."""
+        await self.answer.whole(200, ((b"content-type", b"application/json"), (b"x-request-id", self.request_id.encode("ascii"))), body)
 
 
-Handler = Callable[[Visit, Identity], Awaitable[None]]
-
-
-def visit_of(scope: Scope, receive: Receive, answer: Answer, new_id: Callable[[], str]) -> Visit:
+def request_of(scope: Scope, receive: Receive, answer: Responder, new_id: Callable[[], str]) -> Request:
     """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not.
 
     The fields are taken out of the scope, which lives as long as the request.
     """
     headers = RequestHeaders.of(scope.pop("headers"))
     client = scope.get("client")
-    return Visit(
+    return Request(
         method=scope["method"],
         path=scope["path"],
         target=_target(scope),
@@ -81,7 +82,7 @@ def visit_of(scope: Scope, receive: Receive, answer: Answer, new_id: Callable[[]
         peer=None if client is None else client[0],
         receive=receive,
         answer=answer,
-        departure=scope.get("extensions", _NOTHING).get(Departure.EXTENSION),
+        disconnect=scope.get("extensions", _NOTHING).get(DisconnectWatch.EXTENSION),
     )
 
 
@@ -110,22 +111,27 @@ class Bodies:
         self.room = BodyRoom()
         self.turns = {lane: asyncio.Lock() for lane in Lane}
 
-    def of(self, visit: Visit, identity: Identity) -> Body:
+    def of(self, request: Request, identity: Identity) -> Body:
         """The body of a request, as a context that ends when nobody holds the body any more."""
-        return Body(self, visit, identity)
+        return Body(self, request, identity)
 
 
 class Body:
-    """The body of one request."""
+    """The body of one request.
 
-    __slots__ = ("_bodies", "_held_bytes", "_identity", "_lane", "_visit")
+    Attributes:
+        is_long: what is made of it takes so long that it is made in a thread; known once it is parsed.
+    """
 
-    def __init__(self, bodies: Bodies, visit: Visit, identity: Identity) -> None:
+    __slots__ = ("_bodies", "_held_bytes", "_identity", "_lane", "_request", "is_long")
+
+    def __init__(self, bodies: Bodies, request: Request, identity: Identity) -> None:
         self._bodies = bodies
-        self._visit = visit
+        self._request = request
         self._identity = identity
-        self._lane = lane_of(identity, visit.headers.text(b"x-task-type"))
+        self._lane = lane_of(identity, request.headers.text(b"x-task-type"))
         self._held_bytes = 0
+        self.is_long = False
 
     def __enter__(self) -> Self:
         return self
@@ -152,10 +158,10 @@ class Body:
         Raises BodyTooLarge, NoRoomForBodies, BadRequest, CallerGone.
         """
         most_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
-        headers = self._visit.headers
+        headers = self._request.headers
         declared = headers.get(b"content-length")
         try:
-            body = await read_body(self._visit.receive, limit_bytes=limit_bytes or most_bytes, declared=declared, take=self._take)
+            body = await read_body(self._request.receive, limit_bytes=limit_bytes or most_bytes, declared=declared, take=self._take)
         except BodyTooLarge:
             text = f"The request body is larger than {limit_bytes // 1024} KiB, more than anybody needs here." if limit_bytes else None
             raise BodyTooLarge(text) from None
@@ -169,12 +175,17 @@ class Body:
 
         Raises what `read` raises, BadRequest for JSON of too many pieces. A large body that is refused counts against the rate limit.
         """
-        if len(body) <= _SMALL_BYTES or (len(body) <= LARGE_BYTES and check_structure(body) <= _FEW_VALUES):
-            return read(body)
+        self.is_long = len(body) > _SMALL_BYTES and (len(body) > LARGE_BYTES or check_structure(body) > _FEW_VALUES)
+        return await self.run(partial(_checked, read, body) if self.is_long else partial(read, body))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` makes of a parsed body, as `parsed` does."""
+        if not self.is_long:
+            return work()
         gateway = self._bodies.gateway
         try:
             async with self._bodies.turns[self._lane]:
-                return await asyncio.to_thread(_checked, read, body)
+                return await asyncio.to_thread(work)
         except HearthError:
             count_refused(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
             raise

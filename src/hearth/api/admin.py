@@ -1,0 +1,165 @@
+"""`/llm/admin/...`: what the owner orders, and what only the owner may see.
+
+Each order answers with all that are in force, and may be given twice. Admins may see and delete the files of others but never read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import Query
+from fastapi.responses import JSONResponse
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from hearth.api.files import batches_of, file_view
+from hearth.dialects.demands import is_model_name
+from hearth.errors import BadRequest, NotFound, OrderRefused
+from hearth.gateway import Gateway
+from hearth.types import MIB
+
+
+class AnnounceBody(BaseModel):
+    """What `/llm/admin/announce` takes; `at` is ISO 8601 with an offset, or seconds since 1970."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task_type: Annotated[str, Field(min_length=1, max_length=64)]
+    at: AwareDatetime
+
+
+class NothingBody(BaseModel):
+    """What the orders take that need no more words; no body at all is the same."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ModelBody(BaseModel):
+    """What the orders about a model take."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+
+    def name(self) -> str:
+        """Raises BadRequest for what can be no model's name."""
+        if not is_model_name(self.model):
+            raise BadRequest("invalid model name")
+        return self.model
+
+
+class AllFilesQuery(BaseModel):
+    """What `GET /llm/admin/files` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    caller: str | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class AdminPages:
+    """The handlers; each returns what its page shows."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._orders = gateway.orders
+
+    async def preempt(self) -> dict[str, object]:
+        """Ask the running external items to yield now."""
+        return {"preempted": self._gateway.worker.preempt_external()}
+
+    async def announce(self, announced: AnnounceBody) -> dict[str, object]:
+        """Keep the GPU free for an internal task at a known time. Raises BadRequest for a time that has passed."""
+        at_wall_s = announced.at.timestamp()
+        if at_wall_s <= self._gateway.clock.wall():
+            raise BadRequest("at: this time has passed; give a time in the future")
+        self._gateway.worker.announce(announced.task_type, at_wall_s)
+        return {"task_type": announced.task_type, "at": announced.at.isoformat()}
+
+    async def test_alerts(self) -> dict[str, object]:
+        """Send a test message to every place for messages; what each answered. Raises NotFound where there is none."""
+        alerter = self._gateway.alerter
+        if alerter is None:
+            raise NotFound("this gateway was built without alerts")
+        return {"targets": await alerter.test()}
+
+    async def configuration(self) -> dict[str, object]:
+        """Every setting in force, secrets shortened, and how it came to be."""
+        return self._gateway.config_in_force()
+
+    async def reload(self) -> JSONResponse:
+        """Read the configuration's file again, changed or not: 422 with every problem where it is not usable. Raises ShuttingDown."""
+        accepted = await self._gateway.reload_file()
+        summary = self._gateway.config_summary()
+        if accepted:
+            return JSONResponse({"reloaded": True, **summary})
+        error = "the configuration file is not usable; nothing was changed"
+        return JSONResponse({"reloaded": False, "error": error, **summary}, status_code=422)
+
+    async def shown(self) -> dict[str, object]:
+        """The orders in force."""
+        return self._orders.shown()
+
+    async def drain(self, _: NothingBody | None = None) -> dict[str, object]:
+        """Refuse new work, finish what was taken."""
+        self._orders.drain()
+        return self._orders.shown()
+
+    async def pause(self, _: NothingBody | None = None) -> dict[str, object]:
+        """Let external work wait."""
+        self._orders.pause()
+        return self._orders.shown()
+
+    async def resume(self, _: NothingBody | None = None) -> dict[str, object]:
+        """End drain and pause."""
+        self._orders.resume()
+        return self._orders.shown()
+
+    async def pin(self, about: ModelBody) -> dict[str, object]:
+        """Keep a model from being swapped away for external work. Raises BadRequest, ModelNotFound, OrderRefused."""
+        await self._orders.pin(about.name())
+        return self._orders.shown()
+
+    async def unpin(self, _: NothingBody | None = None) -> dict[str, object]:
+        """Pin nothing."""
+        self._orders.unpin()
+        return self._orders.shown()
+
+    async def load(self, about: ModelBody) -> dict[str, object]:
+        """Bring a model in. Raises BadRequest, ModelNotFound, OrderRefused."""
+        await self._orders.load(about.name())
+        return self._orders.shown()
+
+    async def confirm_clock(self, _: NothingBody | None = None) -> dict[str, object]:
+        """The wall clock is right: delete what is old by it again. Raises NotFound where nothing is kept."""
+        if self._gateway.confirm_clock is None:
+            raise NotFound("nothing is kept here: storage.enabled is off")
+        self._gateway.confirm_clock()
+        return {"clock_in_doubt": False}
+
+    async def unload(self, about: ModelBody) -> dict[str, object]:
+        """Have an unused model leave. Raises BadRequest, ModelNotFound, OrderRefused."""
+        if not await self._orders.unload(about.name()):
+            raise OrderRefused(f"{about.name()} is not in memory")
+        return self._orders.shown()
+
+    async def stored(self) -> dict[str, object]:
+        """How much each caller keeps. Raises NotFound, StorageUnavailable."""
+        found = await batches_of(self._gateway).accounts.stored()
+        kept = sum(each.file_bytes + each.job_bytes for each in found)
+        max_mib = self._gateway.config.settings.jobs.max_stored_mib
+        return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": [asdict(each) for each in found]}
+
+    async def files(self, query: Annotated[AllFilesQuery, Query()]) -> dict[str, object]:
+        """The files of everybody, or of one caller, the largest first. Raises NotFound, StorageUnavailable."""
+        found = await batches_of(self._gateway).accounts.list_all(query.caller, query.limit)
+        return {"files": [file_view(each) | {"caller": each.caller} for each in found]}
+
+    async def delete(self, file_id: str) -> dict[str, object]:
+        """Delete anybody's file. Raises NotFound, BadRequest while a batch reads it, StorageUnavailable."""
+        batches = batches_of(self._gateway)
+        file = await batches.files.find(file_id)
+        if file is None:
+            raise NotFound("there is no such file")
+        await batches.delete_file(file.number)
+        return {"id": file_id, "caller": file.caller, "deleted": True}

@@ -1,0 +1,139 @@
+"""What stands between FastAPI and the handlers of Hearth's own pages: who asks, bodies that are bounded before they are parsed, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Response
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+from hearth.admission.auth import Identity
+from hearth.api.asgi import replayed
+from hearth.api.request import Body, Request
+from hearth.dialects.gojson import GoJsonError, decode
+from hearth.errors import BadRequest
+
+Asked = TypeVar("Asked", bound=BaseModel)
+REQUEST, IDENTITY, BODY = "hearth.request", "hearth.identity", "hearth.body"
+"""Where the handlers find them in the scope."""
+_NOT_JSON = "the body is not usable JSON"
+_PROBLEMS_TOLD = 10
+_PROBLEM_CHARS = 500
+_SMALL_BODY_BYTES = 64 * 1024
+"""More than any page takes whose body FastAPI parses, on the event loop."""
+_MAX_KEY_CHARS = 255
+
+
+def _request_of(http: HttpRequest) -> Request:
+    request: Request = http.scope[REQUEST]
+    return request
+
+
+def _identity_of(http: HttpRequest) -> Identity:
+    identity: Identity = http.scope[IDENTITY]
+    return identity
+
+
+def _body_of(http: HttpRequest) -> Body:
+    body: Body = http.scope[BODY]
+    return body
+
+
+CurrentRequest = Annotated[Request, Depends(_request_of)]
+Caller = Annotated[Identity, Depends(_identity_of)]
+CurrentBody = Annotated[Body, Depends(_body_of)]
+
+Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
+
+
+class SmallBodyRoute(APIRoute):
+    """A page whose body is read within a bound before FastAPI parses it. What FastAPI refuses is a BadRequest."""
+
+    def get_route_handler(self) -> Handler:
+        """As FastAPI says."""
+        handle, has_body = super().get_route_handler(), "POST" in (self.methods or ())
+
+        async def bounded(http: HttpRequest) -> Response:
+            request = _request_of(http)
+            content = await _body_of(http).read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""
+            try:
+                response = await handle(HttpRequest(http.scope, replayed(content, request.receive)))
+            except RequestValidationError as error:
+                raise BadRequest(_in_a_line([_problem_of(each["loc"][1:], each) for each in error.errors()])) from None
+            except HTTPException as error:
+                raise BadRequest(_NOT_JSON) from error
+            return _named(response, request)
+
+        return bounded
+
+
+def large_body_route(model: type[BaseModel], *, queued: bool) -> type[APIRoute]:
+    """A page whose body may be as long as a request to a model: it is not read while its caller is over a limit, and never by FastAPI.
+
+    The endpoint takes the body as a `model`, the request, the caller and the `Body`.
+    """
+
+    class LargeBodyRoute(APIRoute):
+        def get_route_handler(self) -> Handler:
+            endpoint = self.endpoint
+
+            async def bounded(http: HttpRequest) -> Response:
+                request, caller, body = _request_of(http), _identity_of(http), _body_of(http)
+                if caller.authenticated:  # else the body may say that it belongs to the house
+                    body.check_ahead(queued=queued)
+                read = partial(_validated, model)
+                return _named(await endpoint(await body.parsed(read, await body.read()), request, caller, body), request)
+
+            return bounded
+
+    return LargeBodyRoute
+
+
+def _named(response: Response, request: Request) -> Response:
+    response.headers["x-request-id"] = request.request_id
+    return response
+
+
+def _validated(model: type[Asked], content: bytes) -> Asked:
+    try:
+        return model.model_validate(decode(content))
+    except ValidationError as error:
+        raise BadRequest(_in_a_line([_problem_of(each["loc"], each) for each in error.errors(include_input=False)])) from None
+    except GoJsonError as error:
+        raise BadRequest(f"{_NOT_JSON}: {error.message}") from error
+
+
+def _problem_of(place: Sequence[object], problem: Mapping[str, Any]) -> str:
+    """`field: what is wrong with it`; pydantic's own words already say what to do."""
+    if problem.get("type") == "json_invalid":
+        return f"{_NOT_JSON}: {problem['ctx']['error']} at character {place[-1]}"
+    what = "unknown field; leave it out" if problem.get("type") == "extra_forbidden" else str(problem.get("msg"))
+    return f"{'.'.join(map(str, place)) or 'body'}: {what}"
+
+
+def _in_a_line(problems: Sequence[str]) -> str:
+    """The first problems, and how many more there are: an answer is not to be as long as whatever was sent."""
+    more = f"; and {len(problems) - _PROBLEMS_TOLD} more" if len(problems) > _PROBLEMS_TOLD else ""
+    return "; ".join(each[:_PROBLEM_CHARS] for each in problems[:_PROBLEMS_TOLD]) + more
+
+
+def idempotency_key_of(request: Request) -> str | None:
+    """None where there is none. Raises BadRequest for one that is too long, empty, not printable, or there twice."""
+    raw = request.headers.get(b"idempotency-key")
+    if raw is None:
+        return None
+    key = raw.decode("latin-1")
+    if b"idempotency-key" in request.headers.repeated or not 1 <= len(key) <= _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        raise BadRequest(f"send one Idempotency-Key of 1 to {_MAX_KEY_CHARS} printable characters")
+    return key
+
+
+def replayed_header(*, is_new: bool) -> dict[str, str]:
+    """What the answer says where the key was used before."""
+    return {} if is_new else {"idempotency-replayed": "true"}
