@@ -33,9 +33,8 @@ from benchmarks.keys import authorization
 from benchmarks.process import Child, free_port
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
-from hearth.emulator.exchange import Call
-from hearth.emulator.routing import Matched
-from hearth.emulator.sinks import WireSink
+from hearth.emulator.embeddings import embed
+from hearth.emulator.wire import Call, Handler
 from hearth.service_model import ModelProfile
 
 MODEL = "bench-embed"
@@ -188,10 +187,10 @@ async def ask_all(port: int, callers: int, turns: int) -> Round:
 class CostlyEmulator(Emulator):
     """Charges for a call as such."""
 
-    async def _serve(self, found: Matched, call: Call, sink: WireSink) -> None:
-        if call.path == "/api/embed":
+    async def _serve(self, handler: Handler, call: Call) -> None:
+        if handler is embed:
             await asyncio.sleep(CALL_S)
-        await super()._serve(found, call, sink)
+        await super()._serve(handler, call)
 
 
 async def serve(port: int, counts: int) -> None:

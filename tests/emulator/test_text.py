@@ -10,11 +10,9 @@ from hearth.dialects.gojson import JsonObject
 from hearth.emulator.embeddings import shortest, vector_of
 from hearth.emulator.errors import OllamaError
 from hearth.emulator.models import EmulatedModel
-from hearth.emulator.prompts import Message, Room, fit_messages
-from hearth.emulator.samples import sample
+from hearth.emulator.prompts import Message, Room, count_tokens, fit_messages, pieces_of
 from hearth.emulator.session import chosen_tool
-from hearth.emulator.text import Wish, draws, plan_reply
-from hearth.emulator.tokens import count_tokens, pieces_of
+from hearth.emulator.text import Wish, draws, plan_reply, sample
 from hearth.service_model import default_profiles
 
 MODEL = EmulatedModel(profile=default_profiles()[2])

@@ -6,9 +6,9 @@ import pytest
 
 from hearth.dialects.gojson import GoJsonError
 from hearth.emulator import load_profiles
-from hearth.emulator.durations import keep_alive_s, nanoseconds, timestamp
-from hearth.emulator.names import parse_name
-from hearth.emulator.routing import cross_origin, host_allowed, origin_allowed
+from hearth.emulator.models import parse_name
+from hearth.emulator.server import cross_origin, host_allowed, origin_allowed
+from hearth.emulator.wire import keep_alive_s, nanoseconds, timestamp
 from hearth.errors import ConfigError
 from tests.emulator.captures import connect, send, take_apart
 from tests.emulator.conftest import StartEmulator, toys

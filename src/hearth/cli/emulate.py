@@ -21,8 +21,7 @@ from hearth.cli.gateway_client import printable
 from hearth.cli.stopping import until_stopped
 from hearth.cli.views import Fitting, console_for, duration
 from hearth.clock import SystemClock
-from hearth.emulator.models import EmulatedModel
-from hearth.emulator.profiles import load_profiles
+from hearth.emulator.models import EmulatedModel, load_profiles
 from hearth.emulator.quirks import KINDS, Quirk, parse_quirk
 from hearth.emulator.server import Emulator
 from hearth.errors import AddressUnavailable, ConfigError

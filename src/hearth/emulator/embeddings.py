@@ -1,7 +1,6 @@
 """`/api/embed`, `/api/embeddings` and `/v1/embeddings`: deterministic unit vectors.
 
-A vector depends on model and text alone, so the same text gives the same bits alone and in a batch. Called by the server's route table
-only.
+A vector depends on model and text alone, so the same text gives the same bits alone and in a batch.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ from itertools import islice
 from math import sqrt
 
 from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, integer_field, lookup, object_field, string_field
-from hearth.emulator.durations import keep_alive_s, nanoseconds
+from hearth.emulator.engine import Execution
 from hearth.emulator.errors import OllamaError
-from hearth.emulator.exchange import Call, Server, Sink, read_struct, send_json, send_v1
-from hearth.emulator.generation import Execution
 from hearth.emulator.models import EmulatedModel, Installed
-from hearth.emulator.options import Options, read_options
+from hearth.emulator.prompts import Options, count_tokens, read_options
 from hearth.emulator.text import draws
-from hearth.emulator.tokens import count_tokens
+from hearth.emulator.wire import Call, Server, keep_alive_s, nanoseconds
 
 _MISSING = 'model "{}" not found, try pulling it first'
 _NAMELESS = "model '{}' not found"
@@ -47,9 +44,9 @@ class _Embedded:
     handed_over_at: float
 
 
-async def embed(server: Server, call: Call, sink: Sink) -> None:
+async def embed(call: Call) -> None:
     """Raises `OllamaError`."""
-    fields = read_struct(call, "api.EmbedRequest")
+    fields = call.struct("api.EmbedRequest")
     shown, go_struct = string_field(fields, "model", "EmbedRequest"), "EmbedRequest"
     job = _Job(
         texts=_texts(lookup(fields, "input"), OllamaError(400, "invalid input type")),
@@ -58,21 +55,21 @@ async def embed(server: Server, call: Call, sink: Sink) -> None:
         dimensions=integer_field(fields, "dimensions", go_struct),
         truncate=bool_field(fields, "truncate", go_struct) is not False,
     )
-    installed = server.catalogue.require(shown, template=_MISSING if shown else _NAMELESS)
-    done = await _embed(server, installed, job)
+    installed = call.server.catalogue.require(shown, template=_MISSING if shown else _NAMELESS)
+    done = await _embed(call.server, installed, job)
     answer: JsonObject = {"model": shown, "embeddings": [[*map(shortest, vector)] for vector in done.vectors]}
     if job.texts:
         answer |= {
-            "total_duration": nanoseconds(server.engine.clock.monotonic() - call.received_at),
+            "total_duration": nanoseconds(call.server.engine.clock.monotonic() - call.received_at),
             "load_duration": nanoseconds(done.handed_over_at - call.received_at),
             "prompt_eval_count": done.prompt_tokens,
         }
-    await send_json(sink, answer)
+    await call.json(answer)
 
 
-async def legacy(server: Server, call: Call, sink: Sink) -> None:
+async def legacy(call: Call) -> None:
     """Raises `OllamaError`; one prompt, values in double precision."""
-    fields = read_struct(call, "api.EmbeddingRequest")
+    fields = call.struct("api.EmbeddingRequest")
     go_struct = "EmbeddingRequest"
     shown, prompt = string_field(fields, "model", go_struct), string_field(fields, "prompt", go_struct)
     options = object_field(fields, "options", go_struct, "map[string]interface {}")
@@ -80,13 +77,13 @@ async def legacy(server: Server, call: Call, sink: Sink) -> None:
     if not shown:
         raise OllamaError(400, "model is required")
     job = _Job(texts=(prompt,) if prompt else (), options=options, keep_alive_s=stay_s, unsupported_status=500, too_long_status=500)
-    done = await _embed(server, server.catalogue.require(shown, template=_MISSING), job)
-    await send_json(sink, {"embedding": [*(done.vectors[0] if done.vectors else ())]})
+    done = await _embed(call.server, call.server.catalogue.require(shown, template=_MISSING), job)
+    await call.json({"embedding": [*(done.vectors[0] if done.vectors else ())]})
 
 
-async def openai(server: Server, call: Call, sink: Sink) -> None:
+async def openai(call: Call) -> None:
     """Raises `OllamaError`."""
-    fields = read_struct(call, "openai.EmbedRequest")
+    fields = call.struct("openai.EmbedRequest")
     go_struct = "EmbedRequest"
     shown, given = string_field(fields, "model", go_struct), lookup(fields, "input")
     if given is None or given == []:
@@ -94,13 +91,13 @@ async def openai(server: Server, call: Call, sink: Sink) -> None:
     packed = string_field(fields, "encoding_format", go_struct).lower() == "base64"
     texts = _texts([""] if given == "" else given, OllamaError(400, "invalid input type"))
     job = _Job(texts=texts, options={}, keep_alive_s=None, dimensions=integer_field(fields, "dimensions", go_struct))
-    done = await _embed(server, server.catalogue.require(shown, template=_MISSING if shown else _NAMELESS), job)
+    done = await _embed(call.server, call.server.catalogue.require(shown, template=_MISSING if shown else _NAMELESS), job)
     data: list[JsonValue] = [
         {"object": "embedding", "embedding": _packed(vector) if packed else [*map(shortest, vector)], "index": place}
         for place, vector in enumerate(done.vectors)
     ]
     usage: JsonObject = {"prompt_tokens": done.prompt_tokens, "total_tokens": done.prompt_tokens}
-    await send_v1(sink, {"object": "list", "data": data, "model": shown, "usage": usage})
+    await call.json({"object": "list", "data": data, "model": shown, "usage": usage})
 
 
 def _texts(given: JsonValue, invalid: OllamaError) -> tuple[str, ...]:

@@ -1,29 +1,105 @@
 """The scheduler of the emulated server: one loop loads, everybody else waits, a loaded model bypasses the queue.
 
 Mirrors ollama/ollama `server/sched.go` with its traps (a waiting eviction blocks every other load; an explicit keep_alive on the victim
-revives it; a caller that leaves during a load kills the load) and with those bugs of `quirks` that are switched on. It must never speak
-HTTP. Called by the handlers.
+revives it; a caller that leaves during a load kills the load) and with those bugs of `quirks` that are switched on. A reply is paced by an
+absolute schedule, so a fast emulator is not limited by the resolution of timers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hearth.clock import Clock
-from hearth.emulator.errors import BUSY_TEXT, OllamaError
-from hearth.emulator.faults import Faults
-from hearth.emulator.models import Installed
-from hearth.emulator.runners import LoadKey, Runner, SlotUse
+from hearth.emulator.errors import BUSY_TEXT, OllamaError, RunnerDied
+from hearth.emulator.models import GIB, EmulatedModel, Installed
+from hearth.emulator.prompts import LoadKey
+from hearth.emulator.quirks import Faults
+from hearth.emulator.text import Piece, ReplyPlan
 from hearth.service_model import ServiceModel
 
-_GIB = 1024**3
 _LOGGED_LOADS = 10_000
+_CACHED_PROMPTS = 8
+_TIMER_RESOLUTION_S = 0.001
 _KEEP_ALIVE_S = 300.0
 """Ollama's own, OLLAMA_KEEP_ALIVE unset."""
+
+Say = Callable[[Piece], Awaitable[None]]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SlotUse:
+    """What a request does with its slot; its execution writes it, and it matters when the caller leaves.
+
+    Attributes:
+        reads_until: monotonic instant at which its prompt has been read.
+        streams: pieces of the answer are on their way to the caller.
+        left: the caller has gone.
+    """
+
+    reads_until: float = 0.0
+    streams: bool = False
+    left: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Runner:
+    """A model in memory.
+
+    Attributes:
+        keep_alive_s: how long it stays after its last request; 0 marks it for eviction, infinity keeps it.
+        references: requests attached, waiting for a slot included.
+        expires_wall: refreshed only when the runner goes idle.
+        died: set when its process has ended; nobody notices before the next request.
+        slowdown: how many times slower than the model's profile it runs.
+        evicting: another model waits for this one to go.
+        executions: requests that have held a slot and ended.
+        orphans: prompts that are still read though their callers have left, each holding a slot.
+        cached: the prompts that it read last: what begins with one of them finds a warm prompt cache.
+    """
+
+    model: EmulatedModel
+    name: str
+    digest: str
+    key: LoadKey
+    vram_bytes: int
+    keep_alive_s: float
+    slots: asyncio.Semaphore
+    expires_wall: float
+    references: int = 0
+    died: asyncio.Event = field(default_factory=asyncio.Event)
+    timer: asyncio.TimerHandle | None = None
+    slowdown: float = 1.0
+    evicting: bool = False
+    executions: int = 0
+    orphans: int = 0
+    cached: deque[str] = field(default_factory=lambda: deque(maxlen=_CACHED_PROMPTS))
+
+    @property
+    def eviction_rank(self) -> tuple[float, str]:
+        """Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used."""
+        return (self.keep_alive_s, self.model.weights)
+
+    def reads(self, prompt: str) -> bool:
+        """Whether the cache is warm for this prompt, which is in it from now on."""
+        warm = any(prompt.startswith(known) for known in self.cached)
+        self.cached.append(prompt)
+        return warm
+
+    def serves(self, key: LoadKey) -> bool:
+        return self.key == key and not self.died.is_set()
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def expires_at_wall(self, now_wall: float) -> float:
+        return math.inf if self.keep_alive_s == math.inf else now_wall + self.keep_alive_s
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -96,7 +172,9 @@ class Engine:
         """A loaded runner for the time of the block; raises `OllamaError` 503 when too many loads wait."""
         if self.faults.busy():
             raise OllamaError(503, BUSY_TEXT)
-        runner = await self._acquire(_Pending(installed=installed, key=key, keep_alive_s=keep_alive_s, answer=_future()))
+        runner = await self._acquire(
+            _Pending(installed=installed, key=key, keep_alive_s=keep_alive_s, answer=asyncio.get_running_loop().create_future())
+        )
         try:
             yield runner
         finally:
@@ -168,7 +246,7 @@ class Engine:
         runner.expires_wall = runner.expires_at_wall(self.clock.wall())
         if runner.keep_alive_s <= 0:
             self._begin_unload(runner)
-        elif runner.expires_wall != float("inf"):
+        elif runner.expires_wall != math.inf:
             runner.timer = asyncio.get_running_loop().call_later(runner.keep_alive_s, self._begin_unload, runner)
 
     async def _load_loop(self) -> None:
@@ -202,7 +280,7 @@ class Engine:
         if self.limits.vram_gib == 0:
             return True
         used = sum(runner.vram_bytes for runner in self._loaded.values())
-        return pending.installed.model.profile.vram_gib * _GIB <= 0.8 * (self.limits.vram_gib * _GIB - used)
+        return pending.installed.model.profile.vram_gib * GIB <= 0.8 * (self.limits.vram_gib * GIB - used)
 
     async def _evict(self, victim: Runner) -> None:
         self._unloaded.clear()
@@ -240,7 +318,7 @@ class Engine:
             name=pending.installed.name.short,
             digest=pending.installed.digest,
             key=pending.key,
-            vram_bytes=int(min(self.limits.vram_gib, model.profile.vram_gib) * _GIB),
+            vram_bytes=int(min(self.limits.vram_gib, model.profile.vram_gib) * GIB),
             keep_alive_s=keep_alive_s,
             slots=asyncio.Semaphore(parallel),
             expires_wall=0.0,
@@ -276,7 +354,7 @@ class Engine:
         stuck_s = self.faults.stuck_s
         if stuck_s == 0:
             self._unload_now(runner)
-        elif stuck_s != float("inf"):
+        elif stuck_s != math.inf:
             runner.timer = asyncio.get_running_loop().call_later(stuck_s, self._unload_now, runner)
 
     def _unload_now(self, runner: Runner) -> None:
@@ -294,5 +372,80 @@ class Engine:
         self._unloaded.set()
 
 
-def _future() -> asyncio.Future[Runner]:
-    return asyncio.get_running_loop().create_future()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one execution took, by the emulator's clock."""
+
+    prompt_tokens: int
+    eval_tokens: int
+    prompt_s: float
+    eval_s: float
+
+
+class Execution:
+    """One use of a runner."""
+
+    def __init__(self, engine: Engine, runner: Runner, prompt_tokens: int) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._prompt_tokens = prompt_tokens
+
+    async def speak(self, plan: ReplyPlan, say: Say | None, *, dies_after: float = math.inf) -> Measured:
+        """Say every piece of `plan` when it is due; the slot is held until the last one has been taken.
+
+        Args:
+            say: takes a piece; None where the answer is sent whole at the end.
+            dies_after: pieces after which the runner's process ends, at the latest after the last; infinity for never.
+
+        Raises `RunnerDied` when the runner's process ends meanwhile.
+        """
+        async with self._engine.slot(self._runner) as use:
+            clock = self._engine.clock
+            began_at = clock.monotonic()
+            first_at = await self._read(use)
+            spoke_at = clock.monotonic()
+            dies_at = dies_after if dies_after == math.inf else min(dies_after, len(plan.pieces))
+            for place, piece in enumerate(plan.pieces):
+                await self._until(first_at + self._decode_s(place))
+                if say is not None:
+                    await say(piece)
+                    use.streams = True
+                if place + 1 == dies_at:
+                    self._runner.died.set()
+            await self._until(first_at + self._decode_s(max(0, plan.eval_tokens - 1)))
+            return self._measured(plan, spoke_at - began_at, clock.monotonic() - spoke_at)
+
+    async def read(self) -> None:
+        """Read the prompt without an answer: one embedding."""
+        async with self._engine.slot(self._runner) as use:
+            await self._read(use)
+
+    async def _read(self, use: SlotUse) -> float:
+        """Returns the instant at which the first piece is due."""
+        name, engine = self._runner.model.profile.name, self._engine
+        use.reads_until = engine.clock.monotonic() + engine.service.prompt_s(name, self._prompt_tokens) * self._runner.slowdown
+        await self._until(use.reads_until)
+        return use.reads_until
+
+    def _decode_s(self, tokens: int) -> float:
+        return self._engine.service.decode_s(self._runner.model.profile.name, tokens) * self._runner.slowdown
+
+    def _measured(self, plan: ReplyPlan, prompt_s: float, eval_s: float) -> Measured:
+        return Measured(prompt_tokens=self._prompt_tokens, eval_tokens=plan.eval_tokens, prompt_s=prompt_s, eval_s=eval_s)
+
+    async def _until(self, due_at: float) -> None:
+        ahead_s = due_at - self._engine.clock.monotonic()
+        if ahead_s > _TIMER_RESOLUTION_S:
+            await _sleep_unless(self._runner.died, ahead_s)
+        else:
+            await asyncio.sleep(0)
+        if self._runner.died.is_set():
+            raise RunnerDied
+
+
+async def _sleep_unless(event: asyncio.Event, duration_s: float) -> None:
+    try:
+        async with asyncio.timeout(duration_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,7 +1,4 @@
-"""Failures of the emulated server, with Ollama's status and text, and their body in each dialect.
-
-Shapes and texts as in ollama/ollama v0.33.0-rc2 (`api`, `openai` and `anthropic` packages). Must never be raised outside the emulator.
-"""
+"""Failures of the emulated server, with Ollama's status and text, and their body in each dialect (ollama/ollama v0.33.0-rc2)."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from hearth.errors import HearthError
 from hearth.types import Dialect
 
 BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
-RUNNER_DIED_TEXT = "an error was encountered while running the model: unexpected EOF"
+_OPENAI_KINDS = {400: "invalid_request_error", 404: "not_found_error"}
+_ANTHROPIC_KINDS = {**_OPENAI_KINDS, 503: "overloaded_error"}
 
 
 class OllamaError(HearthError):
@@ -32,15 +30,15 @@ class RunnerDied(OllamaError):
     """The process that runs the model ended before the answer did."""
 
     def __init__(self) -> None:
-        super().__init__(500, RUNNER_DIED_TEXT)
+        super().__init__(500, "an error was encountered while running the model: unexpected EOF")
 
 
-def error_body(error: OllamaError, dialect: Dialect, request_id: str) -> bytes:
+def error_body(error: OllamaError, dialect: Dialect, request_id: str = "") -> bytes:
     """The JSON body of `error`, without a trailing newline; `request_id` appears in Anthropic's shape only."""
     if dialect is Dialect.OPENAI:
-        kind = {400: "invalid_request_error", 404: "not_found_error"}.get(error.status, "api_error")
+        kind = _OPENAI_KINDS.get(error.status, "api_error")
         return encode({"error": {"message": error.message, "type": kind, "param": None, "code": None}})
     if dialect is Dialect.ANTHROPIC:
-        kind = {400: "invalid_request_error", 404: "not_found_error", 503: "overloaded_error"}.get(error.status, "api_error")
+        kind = _ANTHROPIC_KINDS.get(error.status, "api_error")
         return encode({"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id})
     return encode({"error": error.message})

@@ -1,20 +1,77 @@
-"""The catalogue: which models the emulated server has installed, under which names and with which facts.
+"""Which models the emulated server has installed: their names, their facts, and the files that list them.
 
-In memory only. It must never load a model or know of requests in flight (that is the engine's). Called by the handlers.
+Names are host/namespace/model:tag with defaults (ollama/ollama `types/model/name.go`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.emulator.errors import OllamaError
-from hearth.emulator.names import ModelName, parse_name
+from hearth.errors import ConfigError
 from hearth.service_model import ModelProfile
 
-_GIB = 1024**3
+GIB = 1024**3
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelName:
+    """A complete name; compare by `key`."""
+
+    host: str = "registry.ollama.ai"
+    namespace: str = "library"
+    model: str
+    tag: str = "latest"
+
+    @property
+    def key(self) -> str:
+        """What two spellings of one name have in common: letter case does not count."""
+        return self.full.lower()
+
+    @property
+    def full(self) -> str:
+        return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
+
+    @property
+    def short(self) -> str:
+        """Without the parts that are defaults, always with a tag: what listings show."""
+        tail = f"{self.model}:{self.tag}"
+        if self.host != "registry.ollama.ai":
+            return self.full
+        return tail if self.namespace == "library" else f"{self.namespace}/{tail}"
+
+
+def parse_name(text: str) -> ModelName | None:
+    """The name that `text` spells, None for an invalid one."""
+    path, colon, tag = text.rpartition(":")
+    if not colon or "/" in tag:
+        path, tag = text, "latest"
+    parts = path.split("/")
+    if len(parts) > 3 or not _PART.match(tag):
+        return None
+    host = parts[-3] if len(parts) == 3 else "registry.ollama.ai"
+    namespace = parts[-2] if len(parts) >= 2 else "library"
+    if not (_HOST.match(host) and _PART.match(namespace) and _PART.match(parts[-1])):
+        return None
+    return ModelName(host=host, namespace=namespace, model=parts[-1], tag=tag)
+
+
+def valid_name(text: str) -> ModelName:
+    """Parse `text`; raises `OllamaError` 400 `invalid model name`."""
+    name = parse_name(text)
+    if name is None:
+        raise OllamaError(400, "invalid model name")
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +105,12 @@ class EmulatedModel:
 
     @property
     def size_bytes(self) -> int:
-        return int(self.profile.size_gib * _GIB)
+        return int(self.profile.size_gib * GIB)
 
     @property
     def loaded_bytes(self) -> int:
         """The footprint while loaded, graphics and main memory together: weights and about 8 % of buffers at least."""
-        return int(max(self.profile.vram_gib, self.profile.size_gib * 1.08) * _GIB)
+        return int(max(self.profile.vram_gib, self.profile.size_gib * 1.08) * GIB)
 
     def can(self, capability: str) -> bool:
         return capability in self.profile.capabilities
@@ -105,14 +162,6 @@ class Catalogue:
         return tuple(sorted(self._installed.values(), key=lambda one: (-one.model.created_wall, one.name.short)))
 
 
-def valid_name(text: str) -> ModelName:
-    """Parse `text`; raises `OllamaError` 400 `invalid model name`."""
-    name = parse_name(text)
-    if name is None:
-        raise OllamaError(400, "invalid model name")
-    return name
-
-
 def details_of(model: EmulatedModel) -> JsonObject:
     """The `details` object of `/api/tags`, `/api/ps` and `/api/show`, in Go's field order."""
     return {
@@ -123,3 +172,53 @@ def details_of(model: EmulatedModel) -> JsonObject:
         "parameter_size": model.profile.parameter_size,
         "quantization_level": model.profile.quantization,
     }
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    size_gib: float = Field(default=4.6, gt=0)
+    vram_gib: float = Field(default=6.2, ge=0)
+    prompt_tokens_per_s: float = Field(default=3865.0, gt=0)
+    decode_tokens_per_s: float = Field(default=112.0, gt=0)
+    load_s: float = Field(default=2.0, ge=0)
+    unload_s: float = Field(default=0.8, ge=0)
+    context_tokens: int = Field(default=32768, gt=0)
+    family: str = "llama"
+    parameter_size: str = "8.0B"
+    quantization: str = "Q4_K_M"
+    capabilities: tuple[str, ...] = ("completion",)
+    embedding_length: int = Field(default=4096, gt=0)
+    vocabulary: tuple[str, ...] = ()
+    byte_tokens: bool = False
+    ends: bool = True
+    templated: bool = True
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    system: str = ""
+
+    def model(self) -> EmulatedModel:
+        facts = self.model_dump()
+        profile = ModelProfile(**{each.name: facts.pop(each.name) for each in fields(ModelProfile)})
+        return EmulatedModel(profile=profile, **facts)
+
+
+def load_profiles(text: str, *, source: str = "models") -> tuple[EmulatedModel, ...]:
+    """The models in a YAML or JSON list; raises `ConfigError` with every problem found. `source` is what the problems call the file.
+
+    Keys are the fields of `ModelProfile` and `EmulatedModel`; only `name` is required, the rest is that of an 8B model at four bits.
+    """
+    try:
+        entries = TypeAdapter(list[_Entry]).validate_python(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{source}: is not YAML: {' '.join(str(error).split())}"]) from error
+    except ValidationError as error:
+        raise ConfigError([": ".join(filter(None, (source, _place(one["loc"]), one["msg"]))) for one in error.errors()]) from error
+    invalid = [f"{source}: invalid model name: {entry.name}" for entry in entries if parse_name(entry.name) is None]
+    if invalid:
+        raise ConfigError(invalid)
+    return tuple(entry.model() for entry in entries)
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

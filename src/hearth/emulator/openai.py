@@ -1,22 +1,24 @@
 """`/v1/chat/completions` and `/v1/completions`: OpenAI's chat and text completions as Ollama answers them.
 
-Field order and the grouping of events into writes as in ollama/ollama v0.33.0-rc2 (`openai` and `middleware`). Called by the server's
-route table only.
+Conversions, field order and the grouping of events into writes as in ollama/ollama v0.33.0-rc2 (`openai` and `middleware`). Reads only what
+Ollama reads: `max_tokens` counts, `max_completion_tokens`, `n`, `tool_choice` and `keep_alive` do not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hearth.dialects.gojson import JsonObject, bool_field, encode, integer_field, object_field, string_field
-from hearth.emulator.errors import OllamaError, RunnerDied
-from hearth.emulator.exchange import EVENTS, Call, Server, Sink, read_struct, send_v1
-from hearth.emulator.logprobs import logprobs_of
-from hearth.emulator.openai_asks import chat_ask, completion_ask
-from hearth.emulator.session import Ask, Finished, Session, check_capabilities, open_session
-from hearth.emulator.text import Piece, ToolCall
+from hearth.dialects import gojson as go
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.emulator.errors import OllamaError
+from hearth.emulator.prompts import Message, temperature_option
+from hearth.emulator.session import Ask, Finished, Writer, check_capabilities, event, open_session, tell
+from hearth.emulator.text import Piece, ToolCall, logprobs_of
+from hearth.emulator.wire import EVENTS, Call
 
-_DONE = b"data: [DONE]\n\n"
+_STRUCT = "ChatCompletionRequest"
+_NO_USAGE: JsonObject = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,123 +32,185 @@ class _Request:
     ask: Ask
 
 
-async def chat_completions(server: Server, call: Call, sink: Sink) -> None:
-    """Raises `OllamaError`."""
-    fields = read_struct(call, "openai.ChatCompletionRequest")
-    request = _request(fields, "ChatCompletionRequest", chat_ask(fields), chat=True)
-    await _answer(server, request, sink, task="chat")
+async def chat_completions(call: Call) -> None:
+    fields = call.struct("openai.ChatCompletionRequest")
+    await _answer(call, _request(fields, _STRUCT, _chat_ask(fields), chat=True))
 
 
-async def completions(server: Server, call: Call, sink: Sink) -> None:
-    """Raises `OllamaError`."""
-    fields = read_struct(call, "openai.CompletionRequest")
-    request = _request(fields, "CompletionRequest", completion_ask(fields), chat=False)
-    await _answer(server, request, sink, task="generate")
+async def completions(call: Call) -> None:
+    fields = call.struct("openai.CompletionRequest")
+    await _answer(call, _request(fields, "CompletionRequest", _completion_ask(fields), chat=False))
+
+
+async def transcriptions(call: Call) -> None:
+    """No emulated model hears anything."""
+    if not call.body.startswith(b"--"):
+        text = "failed to parse multipart form: request Content-Type isn't multipart/form-data"
+        raise OllamaError(400, text, at_bind=True)
+    raise OllamaError(400, "this model does not support audio")
 
 
 def _request(fields: JsonObject, struct: str, ask: Ask, *, chat: bool) -> _Request:
-    stream_options = object_field(fields, "stream_options", struct, "openai.StreamOptions")
-    top = (integer_field(fields, "top_logprobs", struct) or 0) if chat else 0
+    stream_options = go.object_field(fields, "stream_options", struct, "openai.StreamOptions")
+    top = (go.integer_field(fields, "top_logprobs", struct) or 0) if chat else 0
     return _Request(
-        shown=string_field(fields, "model", struct),
+        shown=go.string_field(fields, "model", struct),
         chat=chat,
-        stream=bool(bool_field(fields, "stream", struct)),
-        include_usage=bool(bool_field(stream_options, "include_usage", "StreamOptions")),
-        logprobs=chat and bool(bool_field(fields, "logprobs", struct)),
+        stream=bool(go.bool_field(fields, "stream", struct)),
+        include_usage=bool(go.bool_field(stream_options, "include_usage", "StreamOptions")),
+        logprobs=chat and bool(go.bool_field(fields, "logprobs", struct)),
         top_logprobs=top,
         ask=ask,
     )
 
 
-async def _answer(server: Server, request: _Request, sink: Sink, *, task: str) -> None:
+def _chat_ask(fields: JsonObject) -> Ask:
+    """The ask of a chat completion; raises `OllamaError` or `GoJsonError` for what Ollama refuses while reading."""
+    messages = go.array_field(fields, "messages", _STRUCT, "[]openai.Message")
+    if not messages:
+        raise OllamaError(400, "[] is too short - 'messages'", at_bind=True)
+    return Ask(
+        messages=[_message(one) for one in messages],
+        tools=[go.struct_of(one, "api.Tool") for one in go.array_field(fields, "tools", _STRUCT, "[]api.Tool")],
+        options=sampling(fields, _STRUCT, limit_key="max_tokens"),
+        schema=_schema(go.object_field(fields, "response_format", _STRUCT, "openai.ResponseFormat")),
+        think=_effort(fields),
+        render_only=bool(go.bool_field(fields, "_debug_render_only", _STRUCT)),
+    )
+
+
+def _completion_ask(fields: JsonObject) -> Ask:
+    struct = "CompletionRequest"
+    prompt = go.string_field(fields, "prompt", struct) + go.string_field(fields, "suffix", struct)
+    options, render_only = sampling(fields, struct, limit_key="max_tokens"), bool(go.bool_field(fields, "_debug_render_only", struct))
+    return Ask(messages=[Message(role="user", content=prompt)], options=options, render_only=render_only)
+
+
+def sampling(fields: Mapping[str, JsonValue], struct: str, *, limit_key: str) -> JsonObject:
+    """The options that an OpenAI body can set, in Ollama's names."""
+    options: JsonObject = {}
+    limit, seed = go.integer_field(fields, limit_key, struct), go.integer_field(fields, "seed", struct)
+    if limit is not None:
+        options["num_predict"] = limit
+    if seed is not None:
+        options["seed"] = seed
+    options |= temperature_option(fields, struct)
+    stop = go.lookup(fields, "stop")
+    if stop is not None:
+        options["stop"] = stop if isinstance(stop, list) else [stop]
+    return options
+
+
+def text_of(content: JsonValue, *, text_kinds: tuple[str, ...] = ("text",)) -> str:
+    """The text in a message's content: a string, or the text parts of a list; images count as a marker each."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        raise OllamaError(400, "invalid message content type: map[string]interface {}", at_bind=True)
+    return "".join(_part(go.struct_of(one, "openai.ContentPart"), text_kinds) for one in content)
+
+
+def _part(part: JsonObject, text_kinds: tuple[str, ...]) -> str:
+    kind = part.get("type")
+    text = part.get("text")
+    if kind in text_kinds and isinstance(text, str):
+        return text
+    if kind not in ("image_url", "input_image"):
+        raise OllamaError(400, "invalid message format", at_bind=True)
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise OllamaError(400, "image URLs are not currently supported, please use base64 encoded data instead", at_bind=True)
+    return "[img]"
+
+
+def _message(value: JsonValue) -> Message:
+    fields = go.struct_of(value, "openai.Message")
+    calls = go.array_field(fields, "tool_calls", "Message", "[]openai.ToolCall")
+    return Message(
+        role=go.string_field(fields, "role", "Message"),
+        content=text_of(go.lookup(fields, "content")),
+        tool_calls=encode(calls).decode() if calls else "",
+        thinking=go.string_field(fields, "reasoning", "Message"),
+    )
+
+
+def _schema(response_format: JsonObject) -> JsonValue:
+    kind = response_format.get("type")
+    if kind == "json_object":
+        return "json"
+    described = response_format.get("json_schema")
+    if kind == "json_schema" and isinstance(described, dict):
+        return described.get("schema")
+    return None
+
+
+def _effort(fields: JsonObject) -> JsonValue:
+    effort = go.string_field(fields, "reasoning_effort", _STRUCT)
+    nested = go.object_field(fields, "reasoning", _STRUCT, "openai.Reasoning").get("effort")
+    return effort or nested or None
+
+
+async def _answer(call: Call, request: _Request) -> None:
     if not 0 <= request.top_logprobs <= 20:
         raise OllamaError(400, "top_logprobs must be between 0 and 20")
     if not request.shown and request.chat:
         raise OllamaError(400, "model is required")
-    installed = server.catalogue.require(request.shown)
-    check_capabilities(installed, request.shown, task=task, ask=request.ask)
-    events = _Events(server, request)
-    async with open_session(server, installed, request.ask) as session:
-        if request.ask.render_only:
-            await _send_rendered(events, session, sink, stream=request.stream)
+    installed = call.server.catalogue.require(request.shown)
+    check_capabilities(installed, request.shown, task="chat" if request.chat else "generate", ask=request.ask)
+    events = _Events(call, request)
+    async with open_session(call.server, installed, request.ask) as session:
+        if not request.ask.render_only:
+            await tell(call, session, events, stream=request.stream)
         elif request.stream:
-            sink.prepare(EVENTS)
-            await _stream(events, session, sink)
+            await call.whole(b"".join(events.piece(Piece(text=""))), EVENTS)
         else:
-            await send_v1(sink, events.whole(await session.speak()))
+            await call.json(events.rendered(session.rendered()))
 
 
-async def _send_rendered(events: _Events, session: Session, sink: Sink, *, stream: bool) -> None:
-    """Nothing is said; a chat that does not stream shows its prompt."""
-    if not stream:
-        await send_v1(sink, events.rendered(session.rendered()))
-        return
-    await sink.whole(_event(events.piece(Piece(text=""))), EVENTS)
+class _Events(Writer):
+    """The events of one answer, keys in Go's order."""
 
-
-async def _stream(events: _Events, session: Session, sink: Sink) -> None:
-    async def say(piece: Piece) -> None:
-        await sink.chunk(_event(events.piece(piece)))
-
-    try:
-        finished = await session.speak(say, v1=True)
-    except RunnerDied:
-        if not sink.started:
-            raise
-        await sink.chunk(_event(events.broken()))
-        return
-    if finished.plan.tool is not None:
-        await sink.chunk(_event(events.tool_call(finished.plan.tool)))
-    if finished.plan.reason is not None:
-        await sink.chunk(b"".join(map(_event, events.ending(finished))) + _DONE)
-
-
-def _event(value: JsonObject) -> bytes:
-    return b"data: " + encode(value) + b"\n\n"
-
-
-class _Events:
-    """The JSON objects of one answer, keys in Go's order."""
-
-    def __init__(self, server: Server, request: _Request) -> None:
-        self._server = server
-        self._request = request
-        self._id = f"{'chatcmpl' if request.chat else 'cmpl'}-{server.rng.randrange(999)}"
-        self._created = int(server.engine.clock.wall())
+    def __init__(self, call: Call, request: _Request) -> None:
+        self._server, self._request = call.server, request
+        self._id = f"{'chatcmpl' if request.chat else 'cmpl'}-{call.server.rng.randrange(999)}"
+        self._created = int(call.server.engine.clock.wall())
         self._begun = False
 
-    def piece(self, piece: Piece) -> JsonObject:
+    def piece(self, piece: Piece) -> Iterator[bytes]:
         if not self._request.chat:
-            return self._text_chunk(piece.text, None)
+            yield event(self._text_chunk(piece.text, None))
+            return
         said: JsonObject = {"content": "", "reasoning": piece.text} if piece.thinking else {"content": piece.text}
-        return self._chat_chunk(self._delta(said), None, (piece,))
+        yield event(self._chat_chunk(self._delta(said), None, (piece,)))
 
-    def tool_call(self, call: ToolCall) -> JsonObject:
-        return self._chat_chunk(self._delta({"content": "", "tool_calls": [self._tool_call(call)]}), None)
-
-    def broken(self) -> JsonObject:
-        """The last chunk of a stream whose runner died: empty text, no model, and nothing after it."""
-        chunk = self._chat_chunk({"content": ""}, None) if self._request.chat else self._text_chunk("", None)
-        return chunk | {"model": ""}
-
-    def ending(self, finished: Finished) -> list[JsonObject]:
+    def end(self, finished: Finished) -> Iterator[bytes]:
+        """The last chunks, the usage and the end are one write."""
+        if finished.plan.tool is not None:
+            yield event(self._chat_chunk(self._delta({"content": "", "tool_calls": [self._tool_call(finished.plan.tool)]}), None))
+        if finished.plan.reason is None:
+            return
         reason = _reason(finished)
-        last = self._chat_chunk({}, reason) if self._request.chat else self._text_chunk("", reason)
-        return [last, self._usage_chunk(finished)] if self._request.include_usage else [last]
+        last = event(self._chat_chunk({}, reason) if self._request.chat else self._text_chunk("", reason))
+        usage = event(self._usage_chunk(finished)) if self._request.include_usage else b""
+        yield last + usage + b"data: [DONE]\n\n"
 
-    def rendered(self, prompt: str) -> JsonObject:
-        head = self._head("chat.completion" if self._request.chat else "text_completion")
-        usage: JsonObject = {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
-        if not self._request.chat:
-            return head | self._made_by() | {"choices": [self._text_choice("", None)]} | usage
-        choice: JsonObject = {"index": 0, "message": {"role": "", "content": ""}, "finish_reason": None}
-        shown: JsonObject = {"_debug_info": {"rendered_template": prompt}}
-        return head | self._made_by() | {"choices": [choice]} | usage | shown
+    def broken(self) -> Iterator[bytes]:
+        """Empty text, no model, and nothing after it."""
+        chunk = self._chat_chunk({"content": ""}, None) if self._request.chat else self._text_chunk("", None)
+        yield event(chunk | {"model": ""})
 
     def whole(self, finished: Finished) -> JsonObject:
-        head = self._head("chat.completion" if self._request.chat else "text_completion")
-        choice = self._chat_choice(finished) if self._request.chat else self._text_choice(finished.text, _reason(finished))
-        return head | self._made_by() | {"choices": [choice], "usage": _usage(finished)}
+        choice = self._chat_choice(finished) if self._request.chat else _text_choice(finished.text, _reason(finished))
+        return self._whole_head() | {"choices": [choice], "usage": _usage(finished)}
+
+    def rendered(self, prompt: str) -> JsonObject:
+        if not self._request.chat:
+            return self._whole_head() | {"choices": [_text_choice("", None)], "usage": _NO_USAGE}
+        choice: JsonObject = {"index": 0, "message": {"role": "", "content": ""}, "finish_reason": None}
+        return self._whole_head() | {"choices": [choice], "usage": _NO_USAGE, "_debug_info": {"rendered_template": prompt}}
 
     def _delta(self, said: JsonObject) -> JsonObject:
         begun, self._begun = self._begun, True
@@ -157,15 +221,17 @@ class _Events:
         return self._head("chat.completion.chunk") | self._made_by() | {"choices": [choice]}
 
     def _text_chunk(self, text: str, reason: str | None) -> JsonObject:
-        chunk = self._head("text_completion") | {"choices": [self._text_choice(text, reason)]} | self._made_by()
-        zero: JsonObject = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        return chunk | {"usage": zero} if self._request.include_usage else chunk
+        chunk = self._head("text_completion") | {"choices": [_text_choice(text, reason)]} | self._made_by()
+        return chunk | {"usage": _NO_USAGE} if self._request.include_usage else chunk
 
     def _usage_chunk(self, finished: Finished) -> JsonObject:
         usage: JsonObject = {"usage": _usage(finished)}
         if self._request.chat:
             return self._head("chat.completion.chunk") | self._made_by() | {"choices": []} | usage
         return self._head("text_completion") | {"choices": []} | self._made_by() | usage
+
+    def _whole_head(self) -> JsonObject:
+        return self._head("chat.completion" if self._request.chat else "text_completion") | self._made_by()
 
     def _head(self, kind: str) -> JsonObject:
         return {"id": self._id, "object": kind, "created": self._created}
@@ -181,9 +247,6 @@ class _Events:
             message["tool_calls"] = [self._tool_call(finished.plan.tool)]
         return {"index": 0, "message": message, "finish_reason": _reason(finished), **self._logprobs(finished.plan.pieces)}
 
-    def _text_choice(self, text: str, reason: str | None) -> JsonObject:
-        return {"text": text, "index": 0, "finish_reason": reason}
-
     def _tool_call(self, call: ToolCall) -> JsonObject:
         function: JsonObject = {"name": call.name, "arguments": encode(call.arguments).decode()}
         return {"id": self._server.hex_id("call_", 8), "index": 0, "type": "function", "function": function}
@@ -194,6 +257,10 @@ class _Events:
         return {"logprobs": {"content": logprobs_of(pieces, top=self._request.top_logprobs)}}
 
 
+def _text_choice(text: str, reason: str | None) -> JsonObject:
+    return {"text": text, "index": 0, "finish_reason": reason}
+
+
 def _reason(finished: Finished) -> str | None:
     return "tool_calls" if finished.plan.tool is not None else finished.plan.reason
 
@@ -201,12 +268,3 @@ def _reason(finished: Finished) -> str | None:
 def _usage(finished: Finished) -> JsonObject:
     prompt, output = finished.measured.prompt_tokens, finished.measured.eval_tokens
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-
-
-async def transcriptions(server: Server, call: Call, sink: Sink) -> None:
-    """`POST /v1/audio/transcriptions`: no emulated model hears anything."""
-    del server, sink
-    if not call.body.startswith(b"--"):
-        text = "failed to parse multipart form: request Content-Type isn't multipart/form-data"
-        raise OllamaError(400, text, at_bind=True)
-    raise OllamaError(400, "this model does not support audio")

@@ -1,29 +1,35 @@
-"""Prompts: messages become text, and text that is too long for the context is cut or refused as Ollama does it.
+"""What a runner is given: options, and messages rendered to a prompt that is cut or refused as Ollama does it where it is too long.
 
-Pure. The template is that of a toy model (`<role>content`); token counts matter here, wording does not. Called by `session` and the
-handlers.
+The template is that of a toy model (`<role>content`); token counts matter here, wording does not.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.gojson import JsonObject, JsonValue, encode, lookup, mismatch
 from hearth.emulator.errors import OllamaError
 from hearth.emulator.models import EmulatedModel
-from hearth.emulator.tokens import count_tokens
 
+_WORD_PART = re.compile(r"\s?\w{1,6}|\s?[^\w\s]|\s+")
+_BEGIN_TOKENS = 1
+_INTEGERS = ("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx")
+_FLOATS = ("top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty")
+_LOAD_TIME_INTEGERS = ("draft_num_predict", "main_gpu", "num_batch", "num_gpu", "num_thread")
+_LOAD_TIME = (*_LOAD_TIME_INTEGERS, "use_mmap")
+_MIN_CONTEXT_TOKENS = 4
+GREEDY_SEED = 0
+ASSISTANT = "<assistant>"
+"""Where the model's own words begin."""
+THOUGHT = "<think>{}</think>"
 _TOO_LONG_TEXT = (
     "the prompt is longer than the context length currently available to the model; shorten the prompt, adjust the context length in "
     "settings, or use a model with a longer context length"
 )
-
-
-ASSISTANT = "<assistant>"
-"""Where the model's own words begin."""
-THOUGHT = "<think>{}</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +107,103 @@ def _llama_server_refusal(tokens: int, num_ctx: int) -> str:
     message = f"request ({tokens} tokens) exceeds the available context size ({num_ctx} tokens), try increasing it"
     inner: JsonObject = {"code": 400, "message": message, "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": num_ctx}
     return encode({"error": inner}).decode()
+
+
+def count_tokens(model: EmulatedModel, text: str) -> int:
+    """Size of `text` as a prompt, the begin-of-text token included."""
+    tokens = len(text.replace(" ", "\u2581").encode()) if model.byte_tokens else sum(1 for _ in _WORD_PART.finditer(text))
+    return tokens + _BEGIN_TOKENS
+
+
+def token_ids(model: EmulatedModel, text: str) -> list[int]:
+    """The numbers of the tokens of `text`: bytes plus 3 for a byte-level model (a blank is U+2581 there), else word pieces."""
+    if model.byte_tokens:
+        return [byte + 3 for byte in text.replace(" ", "\u2581").encode()]
+    return [_token_number(piece) for piece in _WORD_PART.findall(text)]
+
+
+def pieces_of(text: str) -> tuple[str, ...]:
+    """`text` cut into word pieces; joined they are `text` again."""
+    return tuple(_WORD_PART.findall(text))
+
+
+def _token_number(piece: str) -> int:
+    return reduce(lambda total, char: (total * 131 + ord(char)) % 151_643, piece, 7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadKey:
+    """The options that decide how a model is loaded; another value means a reload.
+
+    Attributes:
+        num_ctx: context of one slot after clamping.
+        others: the remaining load-time options that were given, sorted by name.
+    """
+
+    num_ctx: int
+    others: tuple[tuple[str, JsonValue], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options that the emulated runner heeds.
+
+    Attributes:
+        seed: None draws a fresh one. At temperature 0 it is always the same: the likeliest token follows, whatever the seed.
+        limit_tokens: None where the reply may end by itself.
+    """
+
+    load: LoadKey
+    seed: int | None
+    limit_tokens: int | None
+    stop: tuple[str, ...]
+    num_keep: int
+
+
+def read_options(model: EmulatedModel, given: Mapping[str, JsonValue], *, default_num_ctx: int, shift: bool) -> Options:
+    """Merge the model's parameters with the request's; raises `OllamaError` 500 for a value of the wrong type."""
+    merged = {**model.parameters, **given}
+    for name, value in merged.items():
+        _check(name, value)
+    num_ctx = max(_MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.profile.context_tokens))
+    seed, num_predict = _integer(merged, "seed", -1), _integer(merged, "num_predict", -1)
+    temperature, stops = merged.get("temperature"), merged.get("stop")
+    if isinstance(temperature, int | float) and temperature <= 0:
+        seed = GREEDY_SEED
+    chosen = [(name, merged[name]) for name in _LOAD_TIME if merged.get(name) is not None]
+    return Options(
+        load=LoadKey(num_ctx=num_ctx, others=tuple(chosen) if shift else (*chosen, ("shift", False))),
+        seed=None if seed == -1 else seed,
+        limit_tokens=num_predict if num_predict > 0 else (None if model.ends else 10 * num_ctx),
+        stop=tuple(one for one in stops if isinstance(one, str)) if isinstance(stops, list) else (),
+        num_keep=_integer(merged, "num_keep", 4),
+    )
+
+
+def temperature_option(fields: Mapping[str, JsonValue], struct: str) -> JsonObject:
+    """The temperature of an OpenAI or Anthropic body, in Ollama's options. Raises GoJsonError for another type."""
+    given = lookup(fields, "temperature")
+    if given is None:
+        return {}
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise mismatch(given, "temperature", struct, "float64")
+    return {"temperature": given}
+
+
+def _integer(merged: Mapping[str, JsonValue], name: str, default: int) -> int:
+    value = merged.get(name)
+    return int(value) if isinstance(value, int | float) else default
+
+
+def _check(name: str, value: JsonValue) -> None:
+    if value is None:
+        return
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in (*_INTEGERS, *_LOAD_TIME_INTEGERS) and not numeric:
+        raise OllamaError(500, f'option "{name}" must be of type integer')
+    if name in _FLOATS and not numeric:
+        raise OllamaError(500, f'option "{name}" must be of type float32')
+    if name == "use_mmap" and not isinstance(value, bool):
+        raise OllamaError(500, f'option "{name}" must be of type boolean')
+    if name == "stop" and not isinstance(value, list):
+        raise OllamaError(500, f'option "{name}" must be of type array')

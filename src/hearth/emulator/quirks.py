@@ -1,12 +1,13 @@
-"""The known bugs of a real Ollama that can be switched on, by name, and what their values mean.
+"""The known bugs of a real Ollama that can be switched on: their names, their values, and whether one strikes now.
 
-Values and their reading only; whether a bug strikes now is decided in `faults`. Called by `cli`, tests and whoever builds an `Emulator`.
 What each of them is in Ollama, with its issue, is in `docs/emulator.md`.
 """
 
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,7 @@ from typing import Final
 from hearth.errors import ConfigError
 
 Setting = float | str
+_MID_STREAM_PIECES = 3
 
 
 class QuirkName(StrEnum):
@@ -34,16 +36,9 @@ class QuirkName(StrEnum):
     CACHE_DRIFT = "cache-drift"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
-    """What there is to know of a quirk.
-
-    Attributes:
-        says: one line for `--help`.
-        value: what stands after `=`, for people; empty where there is none.
-        default: the value that a bare name means, as text.
-        read: the setting that a text means; raises `ValueError`.
-    """
+    """One line for `--help`, how a value is read (raises `ValueError`), what it is for people, and what a bare name means."""
 
     says: str
     read: Callable[[str], Setting]
@@ -91,123 +86,148 @@ def parse_quirk(text: str) -> Quirk:
     return Quirk(name=known[name], value=value if has_value else None)
 
 
-def settings_of(quirks: frozenset[Quirk]) -> Mapping[QuirkName, Setting]:
-    """Every quirk's setting by name; raises `ConfigError` when one is given twice."""
-    settings = {quirk.name: quirk.setting for quirk in quirks}
-    if len(settings) < len(quirks):
-        raise ConfigError([f"a quirk is given twice: {', '.join(sorted(map(str, quirks)))}"])
-    return settings
+class Faults:
+    """Asking counts: each question is asked once per occasion.
+
+    Args:
+        quirks: what is switched on; raises `ConfigError` when one is given twice.
+        rng: decides where a quirk has a probability.
+    """
+
+    def __init__(self, quirks: frozenset[Quirk], rng: random.Random) -> None:
+        self._settings = {quirk.name: quirk.setting for quirk in quirks}
+        if len(self._settings) < len(quirks):
+            raise ConfigError([f"a quirk is given twice: {', '.join(sorted(map(str, quirks)))}"])
+        self._rng = rng
+        self._occasions: Counter[QuirkName] = Counter()
+
+    @property
+    def wedges(self) -> bool:
+        """An explicit keep_alive overwrites the mark of a model that waits to be evicted."""
+        return self._settings.get(QuirkName.EVICTION_WEDGE) != 0.0
+
+    @property
+    def ignores_disconnect(self) -> bool:
+        """A prompt is read to its end, whoever has left."""
+        return QuirkName.IGNORES_DISCONNECT in self._settings
+
+    @property
+    def stuck_s(self) -> float:
+        """Seconds that a model which was told to go stays; infinity is until it is let go."""
+        return self._number(QuirkName.STUCK_UNLOAD, 0.0)
+
+    def slowdown(self, need_gib: float, card_gib: float) -> float:
+        """How many times slower a model runs that needs this much of such a card; a machine without a card has nothing to split."""
+        return self._number(QuirkName.CPU_OFFLOAD, 1.0) if 0 < card_gib < need_gib else 1.0
+
+    def kills_after(self, executions: int) -> bool:
+        """The runner dies, having executed this many requests since it was loaded."""
+        return executions == self._settings.get(QuirkName.DEAD_RUNNER)
+
+    def busy(self) -> bool:
+        """This request is refused."""
+        return self._strikes(QuirkName.BUSY_503)
+
+    def forgets_the_end(self) -> bool:
+        """This answer ends without its last line or event."""
+        return self._strikes(QuirkName.NO_DONE)
+
+    def dies_after_pieces(self, *, v1_stream: bool) -> float:
+        """After how many pieces of this answer its runner dies; infinity if it lives."""
+        return _MID_STREAM_PIECES if v1_stream and self._strikes(QuirkName.EMPTY_ERROR_CHUNK) else math.inf
+
+    def leaks_a_slot(self) -> bool:
+        """The slot of this abandoned stream is lost."""
+        probability = self._number(QuirkName.SLOT_LEAK, 0.0)
+        return probability > 0 and self._rng.random() < probability
+
+    def drift_after(self, request: str, *, greedy: bool) -> int | None:
+        """After how many words a request whose prompt is cached says something else than it says where it is not; None for never.
+
+        The same each time: an engine is deterministic for a given history of its cache.
+        """
+        probability = self._number(QuirkName.CACHE_DRIFT, 0.0) / (3 if greedy else 1)
+        chance = random.Random(request)  # noqa: S311 - of an emulated engine
+        return chance.randrange(20) if chance.random() < probability else None
+
+    def load_never_ends(self, *names: str) -> bool:
+        """This load, of the model with these names, hangs."""
+        wanted = self._settings.get(QuirkName.ENDLESS_LOAD)
+        self._occasions[QuirkName.ENDLESS_LOAD] += 1
+        return wanted == "" or wanted in names or wanted == self._occasions[QuirkName.ENDLESS_LOAD]
+
+    def _strikes(self, name: QuirkName) -> bool:
+        every = self._settings.get(name)
+        if not isinstance(every, int | float):
+            return False
+        self._occasions[name] += 1
+        return self._occasions[name] % every == 0
+
+    def _number(self, name: QuirkName, otherwise: float) -> float:
+        setting = self._settings.get(name, otherwise)
+        return setting if isinstance(setting, int | float) else otherwise
 
 
-def _every(text: str) -> float:
-    """A count: every n-th."""
+def _every(text: str) -> Setting:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
-def _probability(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise ValueError(text)
-    return value
-
-
-def _factor(text: str) -> float:
-    value = float(text)
-    if not 1 <= value < math.inf:
-        raise ValueError(text)
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
-        raise ValueError(text)
-    return value
-
-
-def _switch(text: str) -> float:
-    if text not in {"on", "off"}:
-        raise ValueError(text)
-    return float(text == "on")
-
-
-def _none(text: str) -> float:
-    if text:
-        raise ValueError(text)
-    return 1.0
-
-
 def _load(text: str) -> Setting:
-    """Which load: its number as a float, or a model's name; an empty text is every load."""
+    """Which load: its number, or a model's name; an empty text is every load."""
     return _every(text) if text.isdigit() else text
 
 
+def _number(allowed: Callable[[float], bool]) -> Callable[[str], Setting]:
+    def read(text: str) -> Setting:
+        value = float(text)
+        if not allowed(value):
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def _one_of(values: Mapping[str, float]) -> Callable[[str], Setting]:
+    def read(text: str) -> Setting:
+        if text not in values:
+            raise ValueError(text)
+        return values[text]
+
+    return read
+
+
+_PROBABILITY = _number(lambda value: 0 < value <= 1)
+_SHARE = "a probability above 0 and up to 1"
 KINDS: Final[Mapping[QuirkName, Kind]] = MappingProxyType(
     {
         QuirkName.EVICTION_WEDGE: Kind(
-            says="keep_alive revives a model that waits to go (always on; `off` ends it)",
-            value="on or off",
-            default="on",
-            read=_switch,
+            "keep_alive revives a model that waits to go (always on; `off` ends it)", _one_of({"on": 1.0, "off": 0.0}), "on or off", "on"
         ),
-        QuirkName.SLOT_LEAK: Kind(
-            says="leaving in mid-stream costs a slot until the model is unloaded",
-            value="a probability above 0 and up to 1",
-            default="1",
-            read=_probability,
-        ),
-        QuirkName.DEAD_RUNNER: Kind(
-            says="a model's process dies after 3 requests and stays listed",
-            value="a number of requests",
-            default="3",
-            read=_every,
-        ),
-        QuirkName.NO_DONE: Kind(
-            says="answers end cleanly without their last line or event",
-            value="which answers: every n-th",
-            default="1",
-            read=_every,
-        ),
-        QuirkName.EMPTY_ERROR_CHUNK: Kind(
-            says="a /v1 stream breaks off and does not say so",
-            value="which streams: every n-th",
-            default="1",
-            read=_every,
-        ),
+        QuirkName.SLOT_LEAK: Kind("leaving in mid-stream costs a slot until the model is unloaded", _PROBABILITY, _SHARE, "1"),
+        QuirkName.DEAD_RUNNER: Kind("a model's process dies after 3 requests and stays listed", _every, "a number of requests", "3"),
+        QuirkName.NO_DONE: Kind("answers end cleanly without their last line or event", _every, "which answers: every n-th", "1"),
+        QuirkName.EMPTY_ERROR_CHUNK: Kind("a /v1 stream breaks off and does not say so", _every, "which streams: every n-th", "1"),
         QuirkName.ENDLESS_LOAD: Kind(
-            says="a load never ends",
-            value="the number of the load or the name of a model (every load where nothing is said)",
-            read=_load,
+            "a load never ends", _load, "the number of the load or the name of a model (every load where nothing is said)"
         ),
-        QuirkName.BUSY_503: Kind(
-            says="every second request is refused as if too many waited",
-            value="which requests: every n-th",
-            default="2",
-            read=_every,
-        ),
+        QuirkName.BUSY_503: Kind("every second request is refused as if too many waited", _every, "which requests: every n-th", "2"),
         QuirkName.CPU_OFFLOAD: Kind(
-            says="a model too large for the card runs 7 times slower",
-            value="how many times slower",
-            default="7",
-            read=_factor,
+            "a model too large for the card runs 7 times slower", _number(lambda value: 1 <= value < math.inf), "how many times slower", "7"
         ),
-        QuirkName.IGNORES_DISCONNECT: Kind(
-            says="leaving is noticed only when the prompt has been read",
-            read=_none,
-        ),
+        QuirkName.IGNORES_DISCONNECT: Kind("leaving is noticed only when the prompt has been read", _one_of({"": 1.0})),
         QuirkName.STUCK_UNLOAD: Kind(
-            says="a model that was told to go stays listed",
-            value="seconds (for ever where nothing is said)",
-            default="inf",
-            read=_seconds,
+            "a model that was told to go stays listed",
+            _number(lambda value: value >= 0),
+            "seconds (for ever where nothing is said)",
+            "inf",
         ),
         QuirkName.CACHE_DRIFT: Kind(
-            says="a seeded request that finds its prompt cached may say something else",
-            value="a probability above 0 and up to 1, a third of it at temperature 0",
-            default="0.43",
-            read=_probability,
+            "a seeded request that finds its prompt cached may say something else",
+            _PROBABILITY,
+            f"{_SHARE}, a third of it at temperature 0",
+            "0.43",
         ),
     }
 )

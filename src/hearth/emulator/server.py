@@ -1,31 +1,32 @@
 """The emulated server: an HTTP listener inside the caller's event loop, no signal handlers, no threads.
 
-Owns the routes' dispatch, the requests log and the life of the engine. Started by `bootstrap`, `cli` and tests.
+Texts and redirects as gin writes them; Host and Origin rules from ollama/ollama `server/routes.go` and `envconfig`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import random
+import re
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
+from multidict import CIMultiDict
 
 from hearth.clock import Clock
+from hearth.emulator import anthropic, embeddings, management, native, openai, responses
 from hearth.emulator.engine import Engine, Limits
-from hearth.emulator.errors import OllamaError, error_body
-from hearth.emulator.exchange import JSON, JSON_UTF8, Call, Server
-from hearth.emulator.faults import Faults
+from hearth.emulator.errors import OllamaError
 from hearth.emulator.models import Catalogue, EmulatedModel
-from hearth.emulator.quirks import Quirk
-from hearth.emulator.routes import build_routes
-from hearth.emulator.routing import Matched, Refused, cross_origin, host_allowed, origin_allowed, preflight_headers, simple_cors_headers
-from hearth.emulator.sinks import WireSink, write_headers_like_go
+from hearth.emulator.quirks import Faults, Quirk
+from hearth.emulator.wire import Call, Handler, Server, write_headers_like_go
 from hearth.errors import BadRequest
 from hearth.service_model import ModelProfile, ServiceModel
-from hearth.types import MIB, Dialect
+from hearth.types import MIB
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -35,6 +36,50 @@ else:
 _LOGGED_REQUESTS = 10_000
 _MAX_BODY_BYTES = 2**40
 _MAX_DECODED_BYTES = 20 * MIB
+_CALL = web.RequestKey("call", Call)
+_ALLOWED_HEADERS = (
+    "Authorization,Content-Type,User-Agent,Accept,X-Requested-With,Openai-Beta,X-Stainless-Arch,X-Stainless-Async,"
+    "X-Stainless-Custom-Poll-Interval,X-Stainless-Helper-Method,X-Stainless-Lang,X-Stainless-Os,X-Stainless-Package-Version,"
+    "X-Stainless-Poll-Helper,X-Stainless-Retry-Count,X-Stainless-Runtime,X-Stainless-Runtime-Version,X-Stainless-Timeout"
+)
+_LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0)(:\d+)?\Z")
+_APP_SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
+_PREFLIGHT = (
+    ("Access-Control-Allow-Headers", _ALLOWED_HEADERS),
+    ("Access-Control-Allow-Methods", "GET,POST,PUT,PATCH,DELETE,HEAD,OPTIONS"),
+    ("Access-Control-Max-Age", "43200"),
+    ("Vary", "Access-Control-Request-Method"),
+    ("Vary", "Access-Control-Request-Headers"),
+)
+_ROUTES: tuple[tuple[str, str, Handler], ...] = (
+    ("GET HEAD", "/", management.root),
+    ("GET HEAD", "/api/version", management.version),
+    ("GET", "/api/status", management.status),
+    ("GET HEAD", "/api/tags", management.tags),
+    ("GET", "/api/ps", management.ps),
+    ("POST", "/api/generate", native.generate),
+    ("POST", "/api/chat", native.chat),
+    ("POST", "/api/embed", embeddings.embed),
+    ("POST", "/api/embeddings", embeddings.legacy),
+    ("POST", "/api/show", management.show),
+    ("POST", "/api/create", management.create),
+    ("POST", "/api/pull", management.pull),
+    ("POST", "/api/push", management.push),
+    ("POST", "/api/copy", management.copy),
+    ("DELETE", "/api/delete", management.delete),
+    ("HEAD", "/api/blobs/{tail}", management.find_blob),
+    ("POST", "/api/blobs/{tail}", management.put_blob),
+    ("POST", "/v1/chat/completions", openai.chat_completions),
+    ("POST", "/v1/completions", openai.completions),
+    ("POST", "/v1/embeddings", embeddings.openai),
+    ("POST", "/v1/responses", responses.responses),
+    ("POST", "/v1/messages", anthropic.messages),
+    ("POST", "/v1/audio/transcriptions", openai.transcriptions),
+    ("GET", "/v1/models", management.v1_models),
+    ("GET", "/v1/models/{tail}", management.v1_model),
+)
+"""Every path that Ollama v0.33.0-rc2 serves, cloud routes excepted."""
+_Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +127,6 @@ class Emulator:
             engine=self._engine,
             rng=rng,
         )
-        self._routes = build_routes()
         self._requests: deque[LoggedRequest] = deque(maxlen=_LOGGED_REQUESTS)
         self._runner: web.AppRunner | None = None
 
@@ -118,8 +162,12 @@ class Emulator:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen and return the base URL, `http://host:port`; port 0 takes a free one. Raises `OSError` when the port is taken."""
-        app = web.Application(client_max_size=_MAX_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._log_and_check])
+        for methods, path, handler in _ROUTES:
+            for method in methods.split():
+                app.router.add_route(method, path, self._endpoint(handler))
+        for path in sorted({path for _, path, _ in _ROUTES if path != "/"}):
+            app.router.add_route("*", f"{path}/", _redirect)
         app.on_response_prepare.append(write_headers_like_go)
         runner = web.AppRunner(app, auto_decompress=False, access_log=None, handler_cancellation=True, shutdown_timeout=0.05)
         await runner.setup()
@@ -146,53 +194,90 @@ class Emulator:
         """End every unload that is stuck (quirk `stuck-unload`)."""
         self._engine.let_go()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    @web.middleware
+    async def _log_and_check(self, request: web.Request, handler: _Endpoint) -> web.StreamResponse:
         received_at = self._clock.monotonic()
         body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(method=request.method, path=request.path_qs, body=body))
-        sink = WireSink(request)
-        refused = self._foreign(request, sink)
-        found = refused or self._routes.match(request.method, request.path)
-        if isinstance(found, Refused):
-            for name, value in found.headers:
-                sink.add_header(name, value)
-            await sink.whole(found.body, found.content_type, status=found.status)
-        else:
-            call = Call(path=request.path, body=body, received_at=received_at, dialect=found.dialect, tail=found.tail)
-            await self._serve(found, call, sink)
-        return await sink.finish()
-
-    def _foreign(self, request: web.Request, sink: WireSink) -> Refused | None:
-        """Host and Origin rules; also adds the CORS headers of an allowed foreign page."""
+        call = request[_CALL] = Call(request, self._server, received_at, body)
         host, origin = request.headers.get(hdrs.HOST, ""), request.headers.get(hdrs.ORIGIN, "")
-        if not host_allowed(host):
-            return Refused(status=403)
-        if not cross_origin(origin, host):
-            return None
-        if not origin_allowed(origin):
-            return Refused(status=403)
-        if request.method == hdrs.METH_OPTIONS:
-            allowed = self._routes.match(request.method, request.path)
-            allow = tuple(pair for pair in (allowed.headers if isinstance(allowed, Refused) else ()) if pair[0] == "Allow")
-            return Refused(status=204, headers=(*allow, *preflight_headers(origin)))
-        for name, value in simple_cors_headers(origin):
-            sink.add_header(name, value)
-        return None
-
-    async def _serve(self, found: Matched, call: Call, sink: WireSink) -> None:
+        foreign = cross_origin(origin, host)
+        if not host_allowed(host) or (foreign and not origin_allowed(origin)):
+            return web.Response(status=403)
+        if foreign:
+            call.headers.extend([("Access-Control-Allow-Origin", origin), ("Vary", "Origin")])
         try:
-            await found.handler(self._server, call, sink)
-        except BadRequest as error:
-            await self._refuse(OllamaError(400, error.message, at_bind=True), call, sink)
-        except OllamaError as error:
-            await self._refuse(error, call, sink)
+            if foreign and request.method == hdrs.METH_OPTIONS:
+                return _preflight(request, call)
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as missing:
+            return _not_served(missing, call)
 
-    async def _refuse(self, error: OllamaError, call: Call, sink: WireSink) -> None:
-        body = error_body(error, call.dialect, self._server.hex_id("req_", 24))
-        if call.dialect is Dialect.OLLAMA or error.at_bind:
-            await sink.whole(body, JSON_UTF8, status=error.status)
-        else:
-            await sink.whole(body + b"\n", JSON, status=error.status)
+    def _endpoint(self, handler: Handler) -> _Endpoint:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            call = request[_CALL]
+            try:
+                await self._serve(handler, call)
+            except BadRequest as error:
+                await call.refuse(OllamaError(400, error.message, at_bind=True))
+            except OllamaError as error:
+                await call.refuse(error)
+            return await call.finish()
+
+        return answer
+
+    async def _serve(self, handler: Handler, call: Call) -> None:
+        await handler(call)
+
+
+def _preflight(request: web.Request, call: Call) -> web.Response:
+    missing = request.match_info.http_exception
+    allow = [("Allow", _allowed(missing))] if isinstance(missing, web.HTTPMethodNotAllowed) else []
+    return web.Response(status=204, headers=CIMultiDict([*allow, *call.headers.items(), *_PREFLIGHT]))
+
+
+def _allowed(error: web.HTTPMethodNotAllowed) -> str:
+    return ", ".join(sorted(error.allowed_methods))
+
+
+def _not_served(missing: web.HTTPException, call: Call) -> web.Response:
+    """The answer to a path or method without a route."""
+    headers = CIMultiDict([*call.headers.items(), (hdrs.CONTENT_TYPE, "text/plain")])
+    if isinstance(missing, web.HTTPMethodNotAllowed):
+        headers[hdrs.ALLOW] = _allowed(missing)
+        return web.Response(status=405, body=b"405 method not allowed", headers=headers)
+    return web.Response(status=404, body=b"404 page not found", headers=headers)
+
+
+async def _redirect(request: web.Request) -> web.Response:
+    """The answer to a path with a slash too many."""
+    target, call = request.path.rstrip("/"), request[_CALL]
+    headers = CIMultiDict([*call.headers.items(), (hdrs.LOCATION, target)])
+    if request.method != hdrs.METH_GET:
+        return web.Response(status=307, headers=headers)
+    headers[hdrs.CONTENT_TYPE] = "text/html; charset=utf-8"
+    return web.Response(status=301, body=f'<a href="{target}">Moved Permanently</a>.\n\n'.encode(), headers=headers)
+
+
+def host_allowed(host: str) -> bool:
+    """What a server bound to loopback accepts as Host: local names and private addresses."""
+    name = (urlsplit(f"//{host}").hostname or "").lower()
+    if name in {"", "localhost"} or name.endswith((".localhost", ".local", ".internal")):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_private or address.is_unspecified
+
+
+def origin_allowed(origin: str) -> bool:
+    return bool(_LOCAL_ORIGIN.match(origin)) or origin.startswith(_APP_SCHEMES)
+
+
+def cross_origin(origin: str, host: str) -> bool:
+    """Whether the rules for foreign pages apply at all."""
+    return bool(origin) and origin not in {f"http://{host}", f"https://{host}"}
 
 
 def _decoded(request: web.Request, body: bytes) -> bytes:

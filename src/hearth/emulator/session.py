@@ -1,25 +1,20 @@
-"""One generation from request to last token, the same for every dialect.
-
-Turns what a dialect asked for into a lease, a prompt and a planned reply. It must never write to a sink. Called by the generating
-handlers (`native`, `openai`, `responses`, `anthropic`).
-"""
+"""One generation from request to last token, the same for every dialect: a lease, a prompt, a planned reply, and how it is told."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.emulator.engine import Execution, Measured, Runner, Say
 from hearth.emulator.errors import OllamaError
-from hearth.emulator.exchange import Server
-from hearth.emulator.generation import Execution, Measured, Say
 from hearth.emulator.models import Installed
-from hearth.emulator.options import GREEDY_SEED, Options, read_options
-from hearth.emulator.prompts import Message, Prompt, Room, fit_messages, fit_text
-from hearth.emulator.runners import Runner
-from hearth.emulator.samples import sample
-from hearth.emulator.text import ReplyPlan, ToolCall, Wish, begun, draws, plan_reply
+from hearth.emulator.prompts import GREEDY_SEED, Message, Options, Prompt, Room, fit_messages, fit_text, read_options
+from hearth.emulator.text import Piece, ReplyPlan, ToolCall, Wish, begun, draws, plan_reply, sample
+from hearth.emulator.wire import EVENTS, NDJSON, Call, Server
+from hearth.types import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +44,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A reply that was said to its end, and the time that it and its prompt took."""
+    """A reply that was said to its end, when its model was ready, and what the reply and its prompt took."""
 
     plan: ReplyPlan
     measured: Measured
+    handed_over_at: float
 
     @property
     def text(self) -> str:
@@ -61,6 +57,26 @@ class Finished:
     @property
     def thinking(self) -> str:
         return "".join(piece.text for piece in self.plan.pieces if piece.thinking)
+
+
+class Writer(ABC):
+    """How one dialect puts one answer; each chunk is one HTTP chunk."""
+
+    @abstractmethod
+    def piece(self, piece: Piece) -> Iterable[bytes]:
+        """The chunks for one piece of a stream."""
+
+    @abstractmethod
+    def end(self, finished: Finished) -> Iterable[bytes]:
+        """The chunks that end a stream; without a reason for its end, only a tool call."""
+
+    @abstractmethod
+    def whole(self, finished: Finished) -> JsonObject:
+        """The answer that is not streamed, keys in Go's order."""
+
+    def broken(self) -> Iterable[bytes]:
+        """The chunks after those of a `/v1` stream whose runner died."""
+        return ()
 
 
 class Session:
@@ -72,7 +88,7 @@ class Session:
         self._ask = ask
         self._options = options
         self._runner = runner
-        self.handed_over_at = server.engine.clock.monotonic()
+        self._handed_over_at = server.engine.clock.monotonic()
 
     def rendered(self) -> str:
         """The prompt as the model would read it."""
@@ -94,7 +110,7 @@ class Session:
             plan = replace(plan, reason=None)
         dies_after = faults.dies_after_pieces(v1_stream=v1)
         measured = await Execution(self._server.engine, self._runner, prompt.tokens).speak(plan, say, dies_after=dies_after)
-        return Finished(plan=plan, measured=measured)
+        return Finished(plan=plan, measured=measured, handed_over_at=self._handed_over_at)
 
     def _prompt(self) -> Prompt:
         ask, model = self._ask, self._installed.model
@@ -128,6 +144,36 @@ async def open_session(server: Server, installed: Installed, ask: Ask) -> AsyncI
     options = read_options(installed.model, ask.options, default_num_ctx=default_num_ctx, shift=ask.shift)
     async with server.engine.lease(installed, options.load, ask.keep_alive_s) as runner:
         yield Session(server, installed, ask, options, runner)
+
+
+async def tell(call: Call, session: Session, writer: Writer, *, stream: bool) -> None:
+    """Say the reply in the dialect of `writer`; raises `OllamaError` where nothing has been sent and the error is the whole answer."""
+    if not stream:
+        await call.json(writer.whole(await session.speak()))
+        return
+    native = call.dialect is Dialect.OLLAMA
+    call.prepare(NDJSON if native else EVENTS)
+
+    async def say(piece: Piece) -> None:
+        await call.send(writer.piece(piece))
+
+    try:
+        finished = await session.speak(say, v1=not native)
+    except OllamaError as error:
+        if native:
+            await call.break_off(error)
+            return
+        if not call.started:
+            raise
+        await call.send(writer.broken())
+    else:
+        await call.send(writer.end(finished))
+
+
+def event(value: JsonObject, *, named: bool = False) -> bytes:
+    """One server-sent event; a named one says its type before its data."""
+    head = f"event: {value['type']}\n" if named else ""
+    return head.encode() + b"data: " + encode(value) + b"\n\n"
 
 
 def chosen_tool(messages: Sequence[Message], tools: Sequence[JsonObject]) -> ToolCall | None:

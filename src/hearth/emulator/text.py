@@ -1,24 +1,20 @@
 """What an emulated model says: each word is a function of the model, the text so far and the seed, as with a real one.
 
 So a reply that is asked for again from its middle goes on as it would have, and whoever knows the words that can follow sees where a
-letter is missing.
-Pure; no randomness of its own (draws come from a hash). Called by `session` and the handlers.
+letter is missing. Pure: draws come from a hash.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, count
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.emulator.models import EmulatedModel
-from hearth.emulator.options import GREEDY_SEED
-from hearth.emulator.prompts import ASSISTANT, THOUGHT
-from hearth.emulator.samples import sample
-from hearth.emulator.tokens import pieces_of
+from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, pieces_of
 
 _WORDS = (
     "the of and to a in is it you that he was for on are with as his they at be this from have or by one had not but what all were "
@@ -31,6 +27,9 @@ _SAID = re.compile(r" ?[A-Za-z]+|\.| ")
 _THOUGHT = re.compile(re.escape(THOUGHT).replace(r"\{\}", ".*?"), re.DOTALL)
 _CHOICES = 4
 """Words that can follow a text; which of them does, the seed decides."""
+_MAX_DEPTH = 12
+_SAMPLES = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "ivory", "juniper", "lumen", "meadow"]
+_FORMATS = {"date": "2026-01-15", "date-time": "2026-01-15T08:30:00Z", "time": "08:30:00Z", "email": "ann@example.org"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,7 @@ class Speaker:
     def __init__(self, model: EmulatedModel, before: str, told: str, wish: Wish) -> None:
         self._model, self._words = model, model.vocabulary or tuple(_WORDS.split())
         self._wish = wish
-        pieces = _words_in(model, told)
+        pieces = _cut(model.vocabulary, told) if model.vocabulary else _SAID.findall(told)
         self.told = len(pieces)
         """Words that were said before."""
         self._part = pieces[-1] if pieces and told.endswith(pieces[-1]) else ""
@@ -191,12 +190,8 @@ class Speaker:
         return int.from_bytes(hashed.digest()[:4])
 
 
-def _words_in(model: EmulatedModel, text: str) -> list[str]:
-    """The text as it was said, the last piece perhaps not whole."""
-    return _SAID.findall(text) if not model.vocabulary else _cut(model.vocabulary, text)
-
-
 def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
+    """The text as it was said, the last piece perhaps not whole."""
     pieces: list[str] = []
     while text:
         found = [word for word in vocabulary if text.startswith(word) or word.startswith(text)]
@@ -236,3 +231,105 @@ def _run_length_limit(pieces: list[Piece]) -> int | None:
         if run > 30:
             return place
     return None
+
+
+def sample(schema: JsonValue, source: Iterator[int], *, hints: str = "") -> JsonValue:
+    """A value that fits `schema` (`"json"` or a schema object). Texts are taken from `hints` where it offers names or numbers.
+
+    Enough of JSON Schema for what callers send: type, enum, const, properties, items, anyOf, $ref to $defs, bounds.
+    """
+    if not isinstance(schema, dict) or not schema:
+        return {"answer": _word(source), "count": next(source) % 100}
+    return _Sampler(schema, source, hints).value(schema, 0)
+
+
+class _Sampler:
+    """One walk over one schema."""
+
+    def __init__(self, root: JsonObject, source: Iterator[int], hints: str) -> None:
+        self._root, self._source = root, source
+        self._names: list[str] = re.findall(r"(?<=[\w,] )[A-Z]\w+", hints)
+        self._numbers: list[str] = re.findall(r"\b\d+\b", hints)
+
+    def value(self, schema: JsonValue, depth: int) -> JsonValue:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+            return None
+        resolved = self._resolve(schema)
+        if "const" in resolved:
+            return resolved["const"]
+        choices = resolved.get("enum")
+        if isinstance(choices, list) and choices:
+            return choices[next(self._source) % len(choices)]
+        return self._typed(resolved, depth)
+
+    def _resolve(self, schema: JsonObject) -> JsonObject:
+        for key in ("anyOf", "oneOf", "allOf"):
+            options = schema.get(key)
+            if isinstance(options, list) and options and isinstance(options[0], dict):
+                return self._resolve(options[0])
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        found: JsonValue = self._root
+        for part in reference.removeprefix("#/").split("/"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) and "$ref" not in found else {}
+
+    def _typed(self, schema: JsonObject, depth: int) -> JsonValue:
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        kind = (kind[0] if kind else "string") if isinstance(kind, list) else kind
+        match kind:
+            case "object":
+                properties = schema.get("properties")
+                return {name: self.value(inner, depth + 1) for name, inner in properties.items()} if isinstance(properties, dict) else {}
+            case "array":
+                size = max(_bound(schema, "minItems", 0), min(_bound(schema, "maxItems", 3), 1 + next(self._source) % 3))
+                return [self.value(schema.get("items", {"type": "string"}), depth + 1) for _ in range(size)]
+            case "integer":
+                return self._integer(schema)
+            case "number":
+                return self._integer(schema) + (0 if "maximum" in schema or "exclusiveMaximum" in schema else 0.5)
+            case "boolean":
+                return next(self._source) % 2 == 0
+        return None if kind == "null" else self._text(schema)
+
+    def _integer(self, schema: JsonObject) -> int:
+        least = _bound(schema, "minimum", _bound(schema, "exclusiveMinimum", -1) + 1)
+        most = _bound(schema, "maximum", _bound(schema, "exclusiveMaximum", least + 100) - 1)
+        if self._numbers and least <= int(self._numbers[0]) <= most:
+            return int(self._numbers.pop(0))
+        return least + next(self._source) % max(1, most - least + 1)
+
+    def _text(self, schema: JsonObject) -> str:
+        known = _FORMATS.get(str(schema.get("format"))) or (self._names[0] if self._names else None)
+        if known is not None:
+            return known
+        text = _word(self._source).ljust(_bound(schema, "minLength", 0), "a")
+        return text[: _bound(schema, "maxLength", len(text))]
+
+
+def _word(source: Iterator[int]) -> str:
+    return _SAMPLES[next(source) % len(_SAMPLES)]
+
+
+def _bound(schema: JsonObject, key: str, default: int) -> int:
+    value = schema.get(key)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def logprobs_of(pieces: Iterable[Piece], *, top: int) -> list[JsonValue]:
+    """One plausible, deterministic entry per piece with `top` alternatives (0 for none), the likeliest first, in Ollama's field order."""
+    return [_entry(piece.text, top) for piece in pieces]
+
+
+def _entry(text: str, top: int) -> JsonObject:
+    source = draws(text)
+    entry = _token(text, -(next(source) % 4000 + 1) / 1000)
+    if top:
+        others: list[JsonValue] = [_token(f"{text}{place}", -(1.0 + place)) for place in range(1, top)]
+        entry["top_logprobs"] = [_token(text, -(next(source) % 1000 + 1) / 1000), *others]
+    return entry
+
+
+def _token(text: str, logprob: float) -> JsonObject:
+    return {"token": text, "logprob": logprob, "bytes": [*text.encode()]}

@@ -1,0 +1,176 @@
+"""One exchange on the emulated wire: what came in, and its answer with exactly the headers, in the order, that Go's net/http writes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from hearth.dialects.durations import keep_alive_ns
+from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue, decode, encode, struct_of
+from hearth.emulator.engine import Engine
+from hearth.emulator.errors import OllamaError, error_body
+from hearth.emulator.models import Catalogue
+from hearth.errors import BadRequest
+from hearth.types import Dialect
+
+JSON_UTF8 = "application/json; charset=utf-8"
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
+_GO_WRITES_LAST = (hdrs.DATE, hdrs.CONTENT_LENGTH, hdrs.CONNECTION, hdrs.TRANSFER_ENCODING)
+_LAST_WALL_S = 1.8e9 + MAX_INT / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What every handler may use: the catalogue, the engine and a source of ids and seeds."""
+
+    catalogue: Catalogue
+    engine: Engine
+    rng: random.Random
+
+    def hex_id(self, prefix: str, digits: int) -> str:
+        return f"{prefix}{self.rng.getrandbits(digits * 4):0{digits}x}"
+
+
+class Call:
+    """One request and its answer: either `whole` once, or `prepare` and then `send` any number of times.
+
+    Attributes:
+        received_at: seconds on the monotonic clock, when the request head was complete.
+        headers: what is added to whatever answer follows.
+    """
+
+    def __init__(self, request: web.Request, server: Server, received_at: float, body: bytes) -> None:
+        self._request = request
+        self._prepared: web.StreamResponse | None = None
+        self._response: web.StreamResponse | None = None
+        self.server, self.received_at, self.body = server, received_at, body
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.dialect = _dialect_of(request.path)
+
+    @property
+    def tail(self) -> str:
+        """The last part of the path where the route has a variable one."""
+        return self._request.match_info["tail"]
+
+    @property
+    def started(self) -> bool:
+        """Bytes are on the wire; the status can no longer change."""
+        return self._response is not None
+
+    def struct(self, name: str) -> JsonObject:
+        """The JSON object of the body; raises `OllamaError` 400 with the text that the dialect uses for a body that is none."""
+        if not self.body.strip():
+            raise OllamaError(400, "missing request body" if self.dialect is Dialect.OLLAMA else "EOF", at_bind=True)
+        try:
+            return struct_of(decode(self.body), name)
+        except BadRequest as error:
+            raise OllamaError(400, error.message, at_bind=True) from error
+
+    def prepare(self, content_type: str, *, status: int = 200) -> None:
+        """Decide the head of a streamed answer; nothing is sent before the first chunk."""
+        self._prepared = web.StreamResponse(status=status, headers=self._headers(content_type))
+
+    async def send(self, chunks: Iterable[bytes]) -> None:
+        """Send each as one HTTP chunk; waits while the reader is far behind.
+
+        Raises CancelledError where the caller has left: aiohttp cancels the handler then, but may not have done so yet.
+        """
+        for chunk in chunks:
+            response = await self._begun()
+            try:
+                await response.write(chunk)
+            except ConnectionError as left:
+                raise asyncio.CancelledError from left
+
+    async def whole(self, body: bytes = b"", content_type: str | None = None, *, status: int = 200) -> None:
+        """Send a complete answer with Content-Length."""
+        self._response = web.Response(status=status, body=body, headers=self._headers(content_type))
+        await self._response.prepare(self._request)
+
+    async def json(self, value: JsonObject) -> None:
+        """A native answer has a charset and no newline; those of `/v1` routes have a newline and no charset."""
+        native = self.dialect is Dialect.OLLAMA
+        await self.whole(encode(value) + (b"" if native else b"\n"), JSON_UTF8 if native else JSON)
+
+    async def refuse(self, error: OllamaError) -> None:
+        """The error as the whole answer, in the caller's dialect."""
+        body = error_body(error, self.dialect, self.server.hex_id("req_", 24))
+        native = self.dialect is Dialect.OLLAMA or error.at_bind
+        await self.whole(body if native else body + b"\n", JSON_UTF8 if native else JSON, status=error.status)
+
+    async def break_off(self, error: OllamaError) -> None:
+        """End a native stream with its error: its last line, or the whole answer where nothing of it has been sent."""
+        body = error_body(error, Dialect.OLLAMA)
+        if self.started:
+            await self.send([body + b"\n"])
+        else:
+            self.prepare(JSON, status=error.status)
+            await self.send([body])
+
+    async def finish(self) -> web.StreamResponse:
+        """End the answer; a stream that never began is sent as an empty one."""
+        response = await self._begun()
+        await response.write_eof()
+        return response
+
+    async def _begun(self) -> web.StreamResponse:
+        if self._response is None:
+            self._response = self._prepared or web.Response()
+            await self._response.prepare(self._request)
+        return self._response
+
+    def _headers(self, content_type: str | None) -> CIMultiDict[str]:
+        return CIMultiDict([*self.headers.items(), *([(hdrs.CONTENT_TYPE, content_type)] if content_type else [])])
+
+
+Handler = Callable[[Call], Awaitable[None]]
+
+
+def _dialect_of(path: str) -> Dialect:
+    if path == "/v1/messages":
+        return Dialect.ANTHROPIC
+    return Dialect.OPENAI if path.startswith("/v1/") else Dialect.OLLAMA
+
+
+async def write_headers_like_go(_request: web.Request, response: web.StreamResponse) -> None:
+    """Drop what net/http does not send and sort the rest as it does: set ones by name, then its own."""
+    headers = response.headers
+    headers.popall(hdrs.SERVER, None)
+    if isinstance(response, web.Response) and not response.body:
+        headers.popall(hdrs.CONTENT_TYPE, None)
+    own = [(name, headers.popall(name, [])) for name in _GO_WRITES_LAST]
+    rest = sorted(headers.items(), key=lambda pair: pair[0])
+    headers.clear()
+    headers.extend(rest)
+    headers.extend([(name, value) for name, values in own for value in values])
+
+
+def keep_alive_s(value: JsonValue) -> float | None:
+    """Seconds of a `keep_alive` field: None if absent, infinity for any negative value; raises `GoJsonError` as Go does."""
+    asked_ns = keep_alive_ns(value)
+    if asked_ns is None:
+        return None
+    return math.inf if asked_ns == MAX_INT else asked_ns / 1e9
+
+
+def timestamp(wall_s: float) -> str:
+    """RFC 3339 with up to nine decimals and Z; infinity is where Go's largest duration ends, about the year 2318."""
+    nanos = int(min(wall_s, _LAST_WALL_S) * 1e9)
+    seconds, fraction = divmod(nanos, 1_000_000_000)
+    text = datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    decimals = f".{fraction:09d}".rstrip("0").rstrip(".")
+    return f"{text}{decimals}Z"
+
+
+def nanoseconds(duration_s: float, *, step: int = 1) -> int:
+    """A positive whole number of nanoseconds, a multiple of `step`: Ollama omits zeros, and a finished phase is never zero long."""
+    return max(step, int(duration_s * 1e9) // step * step)
