@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.simulation.bound import foreseen_wait_s
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import summary
 from hearth.simulation.workloads import Job, SwapCosts, Workload, mixes
+from tests.simulation.bound import foreseen_wait_s
 
 
 def house(*jobs: tuple[str, float, float], resident: str = "a") -> Workload:

@@ -7,7 +7,7 @@ import pytest
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import simulate
-from hearth.simulation.estimating import EstimateError, Estimating
+from hearth.simulation.measures import EstimateError, Estimating
 from hearth.simulation.workloads import Job, SwapCosts, Workload
 from hearth.types import Usage
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
-from hearth.simulation.engine import Run, simulate
-from hearth.simulation.estimating import EstimateError
-from hearth.simulation.measures import as_json, findings, summary
-from hearth.simulation.records import Record
-from hearth.simulation.report import comparison
+from hearth.simulation.engine import Record, Run, simulate
+from hearth.simulation.measures import EstimateError, as_json, comparison, findings, summary
 from hearth.simulation.traces import parse_trace
 from hearth.types import Lane, Sequence
 

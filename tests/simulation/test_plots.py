@@ -10,9 +10,8 @@ import matplotlib.image
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
-from hearth.simulation.engine import Run, simulate
+from hearth.simulation.engine import Run, StopRecord, simulate
 from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_means_png, draw_png, merged
-from hearth.simulation.records import StopRecord
 from hearth.simulation.traces import parse_trace
 from hearth.simulation.workloads import Mix, random_workload
 

@@ -13,10 +13,10 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
-from hearth.simulation.bound import foreseen_wait_s
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import Summary, summary, waits_s
 from hearth.simulation.workloads import WORKLOADS, Workload, long, mixes
+from tests.simulation.bound import foreseen_wait_s
 from tests.support.examples import EXAMPLES
 
 FIFO, AFFINITY, ADAPTIVE = PolicyName.FIFO, PolicyName.AFFINITY, PolicyName.ADAPTIVE

@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from hearth.simulation.trace_text import trace_text
-from hearth.simulation.traces import parse_trace
+from hearth.simulation.traces import parse_trace, trace_text
 from hearth.simulation.workloads import WORKLOADS, Mix, random_workload
 
 

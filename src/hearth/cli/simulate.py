@@ -28,16 +28,12 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
-from hearth.simulation.engine import brain_for
+from hearth.simulation.engine import Run, brain_for
 from hearth.simulation.engine import simulate as run_workload
-from hearth.simulation.estimating import EstimateError, Estimating
 from hearth.simulation.log_trace import workload_from_log
-from hearth.simulation.measures import as_json, findings, summary
-from hearth.simulation.records import Run
-from hearth.simulation.report import comparison
+from hearth.simulation.measures import EstimateError, Estimating, as_json, comparison, findings, summary
 from hearth.simulation.scoreboard import scoreboard
-from hearth.simulation.trace_text import trace_text
-from hearth.simulation.traces import read_trace
+from hearth.simulation.traces import read_trace, trace_text
 from hearth.simulation.workloads import LONG, WORKLOADS, Workload
 
 ALL = "all"

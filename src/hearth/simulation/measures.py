@@ -1,7 +1,7 @@
-"""What a run says about its policy: the numbers that policies are compared by, and their JSON form.
+"""What a run says about its policy: the numbers that policies are compared by, their JSON form and their table, and how good the
+estimated waits are.
 
-Pure. Times are seconds since the start of the simulation, rounded only where they are drawn. Called by `report`, `plots` and
-`hearth simulate`.
+Times are seconds since the start of the simulation, rounded only where they are drawn.
 """
 
 from __future__ import annotations
@@ -9,10 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import ceil
+from statistics import median
+from typing import Protocol
 
-from hearth.simulation.estimating import EstimateError
-from hearth.simulation.records import Record, Run
-from hearth.types import Lane
+from rich.table import Table
+
+from hearth.scheduling.actions import Action, Dispatch
+from hearth.scheduling.forecast import forecast
+from hearth.scheduling.inputs import Arrived, Input
+from hearth.scheduling.state import State
+from hearth.simulation.engine import Brain, Record, Run
+from hearth.types import Lane, Sequence
+
+WORTH_S = 1.0
+"""Waits from here on count for the relative error: a hundredth of a second off a wait of none is no error of any percentage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateError:
+    """How far estimated and actual waits for the first start lie apart.
+
+    Attributes:
+        sampled: arrivals that were estimated and later started.
+        median_error_s: median of |estimated - actual|; None where nothing was sampled.
+        median_error_pct: median of the same in percent of the actual wait, over waits of `WORTH_S` and more.
+    """
+
+    sampled: int
+    median_error_s: float | None
+    median_error_pct: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +164,97 @@ def _request(record: Record) -> dict[str, object]:
         "ended": record.ended,
         "interrupts": record.interrupts,
     }
+
+
+def comparison(found: Iterable[Findings], *, title: str | None = None) -> Table:
+    """One row a policy, in the order given; a column of waits for each lane that had any work."""
+    rows = list(found)
+    lanes = [lane for lane in Lane if any(lane in row.lanes for row in rows)]
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, show_edge=False)
+    table.add_column("policy", header_style="dim", no_wrap=True)
+    for heading in _headings(lanes):
+        table.add_column(heading, justify="right", header_style="dim")
+    for row in rows:
+        table.add_row(row.policy, *_cells(row, lanes))
+    return table
+
+
+def _headings(lanes: list[Lane]) -> list[str]:
+    waits = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
+    return ["makespan\ns", "swaps", "swapping\n%", "busy\n%", *waits, "interrupted", "estimate off by\nmedian s (%)"]
+
+
+def _cells(row: Findings, lanes: list[Lane]) -> list[str]:
+    return [
+        f"{row.summary.makespan_s:,.1f}",
+        f"{row.summary.swaps:,}",
+        f"{row.swap_pct:.1f}",
+        f"{row.summary.busy_pct:.1f}",
+        *(_waits(row.lanes.get(lane)) for lane in lanes),
+        f"{sum(lane.interrupts for lane in row.lanes.values()):,}",
+        _estimate(row),
+    ]
+
+
+def _waits(waits: LaneWaits | None) -> str:
+    return "-" if waits is None else " / ".join(_seconds(value) for value in (waits.mean_wait_s, waits.p95_wait_s, waits.max_wait_s))
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _estimate(row: Findings) -> str:
+    error = row.estimates
+    if error is None or error.median_error_s is None:
+        return "-"
+    share = "" if error.median_error_pct is None else f" ({error.median_error_pct:.0f})"
+    return _seconds(error.median_error_s) + share
+
+
+class WatchedBrain(Brain, Protocol):
+    """One whose state can be looked at."""
+
+    @property
+    def state(self) -> State: ...
+
+
+class Estimating:
+    """Passes facts on to a scheduler and estimates every `every`-th arrival just before it is told of it."""
+
+    def __init__(self, brain: WatchedBrain, *, every: int) -> None:
+        self._brain = brain
+        self._every = every
+        self._open: dict[Sequence, tuple[float, float]] = {}
+        self._pairs_s: list[tuple[float, float]] = []
+
+    def handle(self, fact: Input, now: float) -> list[Action]:
+        """As `Scheduler.handle`."""
+        if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
+            self._estimate(fact, now)
+        actions = self._brain.handle(fact, now)
+        if self._open:
+            for action in actions:
+                if isinstance(action, Dispatch) and action.sequence in self._open:
+                    arrived, estimated_s = self._open.pop(action.sequence)
+                    self._pairs_s.append((estimated_s, now - arrived))
+        return actions
+
+    def _estimate(self, arrived: Arrived, now: float) -> None:
+        estimated_s = forecast(self._brain.state, now, arrived.item).get(arrived.item.sequence)
+        if estimated_s is not None:
+            self._open[arrived.item.sequence] = (now, estimated_s)
+
+    def errors_pct(self) -> list[float]:
+        """The error of each estimate in percent of the actual wait, over waits of `WORTH_S` and more."""
+        return [100 * abs(estimated - actual) / actual for estimated, actual in self._pairs_s if actual >= WORTH_S]
+
+    def error(self) -> EstimateError:
+        """What was found so far."""
+        errors_s = [abs(estimated - actual) for estimated, actual in self._pairs_s]
+        errors_pct = self.errors_pct()
+        return EstimateError(
+            sampled=len(errors_s),
+            median_error_s=median(errors_s) if errors_s else None,
+            median_error_pct=median(errors_pct) if errors_pct else None,
+        )

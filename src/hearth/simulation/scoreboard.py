@@ -13,10 +13,8 @@ from statistics import fmean, geometric_mean, median
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
-from hearth.simulation.engine import simulate
-from hearth.simulation.estimating import Estimating
-from hearth.simulation.measures import findings, summary, waits_s
-from hearth.simulation.records import Run
+from hearth.simulation.engine import Run, simulate
+from hearth.simulation.measures import Estimating, findings, summary, waits_s
 from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, mixes
 
 PROFILE_LIMITS_S = {"balanced": 106.0, "bursty": 18.0, "dominant": 10.4, "interleave": 8.0}

@@ -5,8 +5,6 @@ is minimised, with one model in memory, one item at a time, first come first ser
 item that needs them arrives. Of two ways to the same counts and the same model in memory, one that is neither earlier nor has
 waited less is dropped. Where that leaves too many (more than two models, or long workloads) only the `width` most promising ways of each
 length are followed: then the result is a schedule that is hard to beat, not a proven bound.
-
-Pure. Called by tests.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from itertools import accumulate
 from hearth.simulation.workloads import Workload
 
 WIDTH = 400
-
-
 Way = tuple[float, float]
 """(instant at which the GPU is free, sum of waits so far)"""
 Position = tuple[tuple[int, ...], int]
