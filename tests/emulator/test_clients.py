@@ -76,36 +76,6 @@ async def test_ollama_generate_ends_by_itself_after_some_sentences(native):
     assert answer.total_duration >= answer.eval_duration > 0
 
 
-async def test_requests_without_a_seed_differ(native):
-    first = await native.generate(model=CODER, prompt="tell me")
-    second = await native.generate(model=CODER, prompt="tell me")
-
-    assert first.response != second.response
-
-
-async def test_ollama_calls_the_tool_that_the_question_asks_for(native):
-    answer = await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER])
-
-    call = answer.message.tool_calls[0].function
-    assert call.name == "get_weather"
-    assert call.arguments["city"] == "Paris"
-    assert isinstance(call.arguments["days"], int)
-
-
-async def test_ollama_streams_a_tool_call_in_one_chunk(native):
-    parts = [part async for part in await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER], stream=True)]
-
-    assert [bool(part.message.tool_calls) for part in parts] == [True, False]
-    assert parts[-1].done_reason == "stop"
-
-
-async def test_a_question_that_needs_no_tool_is_answered_with_text(native):
-    answer = await native.chat(model=CODER, messages=SAY_HELLO, tools=[WEATHER])
-
-    assert not answer.message.tool_calls
-    assert answer.message.content
-
-
 async def test_ollama_answers_in_the_schema_asked_for(native):
     answer = await native.chat(model=CODER, messages=SAY_HELLO, format=BOOK)
 
@@ -139,12 +109,6 @@ async def test_ollama_embeddings_are_unit_vectors_and_equal_alone_and_in_a_batch
     assert isclose(sum(value * value for value in alone.embeddings[0]), 1.0, rel_tol=1e-5)
 
 
-async def test_ollama_errors_have_their_status(native):
-    with pytest.raises(ollama.ResponseError, match="not found") as caught:
-        await native.chat(model="nope", messages=SAY_HELLO)
-    assert caught.value.status_code == 404
-
-
 async def test_openai_chat_whole_and_streamed_say_the_same_with_one_seed(gpt):
     asked: dict[str, Any] = {"model": CODER, "messages": SAY_HELLO, "seed": 7, "max_tokens": 20}
     whole = await gpt.chat.completions.create(**asked)
@@ -154,23 +118,6 @@ async def test_openai_chat_whole_and_streamed_say_the_same_with_one_seed(gpt):
     assert said == whole.choices[0].message.content
     assert whole.choices[0].finish_reason == "length"
     assert parts[-1].usage.completion_tokens == 20
-
-
-async def test_openai_tool_calls_carry_their_arguments_as_text(gpt):
-    answer = await gpt.chat.completions.create(model=CODER, messages=ASK_WEATHER, tools=[WEATHER])
-
-    choice = answer.choices[0]
-    assert choice.finish_reason == "tool_calls"
-    arguments = json.loads(choice.message.tool_calls[0].function.arguments)
-    assert arguments["city"] == "Paris"
-    assert 1 <= arguments["days"] <= 9
-
-
-async def test_openai_streams_tool_calls(gpt):
-    parts = [part async for part in await gpt.chat.completions.create(model=CODER, messages=ASK_WEATHER, tools=[WEATHER], stream=True)]
-
-    assert parts[0].choices[0].delta.tool_calls[0].function.name == "get_weather"
-    assert parts[-1].choices[0].finish_reason == "tool_calls"
 
 
 async def test_a_tool_result_is_answered_with_text(gpt):
@@ -203,31 +150,6 @@ async def test_openai_completions_embeddings_and_models(gpt):
     assert (await gpt.models.retrieve(CODER)).id == CODER
 
 
-async def test_openai_responses_whole_streamed_and_with_a_tool(gpt):
-    tool = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
-    whole = await gpt.responses.create(model=CODER, input="hello", max_output_tokens=5)
-    events = [event async for event in await gpt.responses.create(model=CODER, input="hello", stream=True)]
-    called = await gpt.responses.create(model=CODER, input=ASK_WEATHER[0]["content"], tools=[tool])
-
-    assert whole.output_text
-    assert events[-1].response.output_text == "".join(one.delta for one in events if one.type == "response.output_text.delta")
-    assert called.output[0].name == "get_weather"
-
-
-async def test_openai_streams_the_events_of_a_tool_call_in_responses(gpt):
-    tool = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
-    events = [event async for event in await gpt.responses.create(model=CODER, input="weather in Rome", tools=[tool], stream=True)]
-
-    assert [one.sequence_number for one in events] == list(range(len(events)))
-    assert [one.type for one in events][-1] == "response.completed"
-    assert "response.function_call_arguments.done" in [one.type for one in events]
-
-
-async def test_openai_errors_have_their_class(gpt):
-    with pytest.raises(openai.NotFoundError, match="not found"):
-        await gpt.chat.completions.create(model="nope", messages=SAY_HELLO)
-
-
 async def test_anthropic_messages_whole_and_streamed(claude):
     asked: dict[str, Any] = {"model": CODER, "messages": SAY_HELLO, "max_tokens": 12}
     whole = await claude.messages.create(**asked)
@@ -252,11 +174,6 @@ async def test_anthropic_tool_use_whole_and_streamed(claude):
     assert whole.content[0].input["city"] == final.content[0].input["city"] == "Paris"
 
 
-async def test_anthropic_errors_have_their_class(claude):
-    with pytest.raises(anthropic.NotFoundError, match="not found"):
-        await claude.messages.create(model="nope", messages=SAY_HELLO, max_tokens=3)
-
-
 async def test_a_thinking_model_thinks_first_in_every_dialect(start_emulator):
     thinker = replace(default_profiles()[1], name="thinker", capabilities=("completion", "thinking"))
     _, url = await start_emulator([thinker], speed=1000.0)
@@ -270,3 +187,49 @@ async def test_a_thinking_model_thinks_first_in_every_dialect(start_emulator):
     assert parts[-2].content
     assert [block.type for block in message.content] == ["thinking", "text"]
     assert not quiet.message.thinking
+
+
+async def test_every_error_has_the_class_of_its_client(native, gpt, claude):
+    with pytest.raises(ollama.ResponseError, match="not found"):
+        await native.chat(model="nope", messages=SAY_HELLO)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        await gpt.chat.completions.create(model="nope", messages=SAY_HELLO)
+    with pytest.raises(anthropic.NotFoundError, match="not found"):
+        await claude.messages.create(model="nope", messages=SAY_HELLO, max_tokens=3)
+
+
+async def test_ollama_calls_the_tool_that_the_question_asks_for_whole_and_in_one_chunk(native):
+    whole = await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER])
+    parts = [part async for part in await native.chat(model=CODER, messages=ASK_WEATHER, tools=[WEATHER], stream=True)]
+
+    for message in (whole.message, parts[0].message):
+        call = message.tool_calls[0].function
+        assert (call.name, call.arguments["city"], type(call.arguments["days"])) == ("get_weather", "Paris", int)
+    assert [bool(part.message.tool_calls) for part in parts] == [True, False]
+    assert parts[-1].done_reason == "stop"
+
+
+async def test_openai_tool_calls_carry_their_arguments_as_text_whole_and_streamed(gpt):
+    asked: dict[str, Any] = {"model": CODER, "messages": ASK_WEATHER, "tools": [WEATHER]}
+    choice = (await gpt.chat.completions.create(**asked)).choices[0]
+    parts = [part async for part in await gpt.chat.completions.create(**asked, stream=True)]
+
+    assert choice.finish_reason == parts[-1].choices[0].finish_reason == "tool_calls"
+    for call in (choice.message.tool_calls[0], parts[0].choices[0].delta.tool_calls[0]):
+        arguments = json.loads(call.function.arguments)
+        assert (call.function.name, arguments["city"], 1 <= arguments["days"] <= 9) == ("get_weather", "Paris", True)
+
+
+async def test_openai_responses_whole_streamed_and_with_a_tool(gpt):
+    tool = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
+    whole = await gpt.responses.create(model=CODER, input="hello", max_output_tokens=5)
+    events = [event async for event in await gpt.responses.create(model=CODER, input="hello", stream=True)]
+    called = await gpt.responses.create(model=CODER, input=ASK_WEATHER[0]["content"], tools=[tool])
+    calls = [event async for event in await gpt.responses.create(model=CODER, input="weather in Rome", tools=[tool], stream=True)]
+
+    assert whole.output_text
+    assert events[-1].response.output_text == "".join(one.delta for one in events if one.type == "response.output_text.delta")
+    assert called.output[0].name == calls[-1].response.output[0].name == "get_weather"
+    assert [one.sequence_number for one in calls] == list(range(len(calls)))
+    assert [one.type for one in calls][-2:] == ["response.output_item.done", "response.completed"]
+    assert "response.function_call_arguments.done" in [one.type for one in calls]

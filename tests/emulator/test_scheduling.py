@@ -99,17 +99,13 @@ async def test_changing_and_omitting_num_ctx_both_reload_and_sampling_options_do
     emulator, caller = await started(start_emulator, session, model("a"))
     for options in ({}, {"temperature": 0.1, "seed": 3}, {"num_ctx": 1024}, {"num_ctx": 1024}, {}):
         await caller.generate("a", options=options)
-
     assert len(emulator.loads) == 3
 
+    for more_than_the_model_has in (8193, 9999):
+        await caller.generate("a", options={"num_ctx": more_than_the_model_has})
 
-async def test_asking_for_more_context_than_the_model_has_is_no_reload(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a", context_tokens=2048))
-    await caller.generate("a", options={"num_ctx": 4096})
-    await caller.generate("a", options={"num_ctx": 9999})
-
-    assert len(emulator.loads) == 1
-    assert (await caller.ps())[0]["context_length"] == 2048
+    assert (await caller.ps())[0]["context_length"] == 8192
+    assert len(emulator.loads) == 3
 
 
 async def test_an_answer_that_may_not_shift_its_context_ends_where_the_context_does(start_emulator, session):
@@ -147,19 +143,14 @@ async def test_an_unload_waits_for_the_request_in_flight(start_emulator, session
     await until(lambda: not emulator.resident)
 
 
-async def test_a_model_leaves_when_its_keep_alive_ends(start_emulator, session):
+async def test_a_model_leaves_when_its_keep_alive_ends_and_never_with_minus_one(start_emulator, session):
     emulator, caller = await started(start_emulator, session, model("a"))
+    await caller.generate("a", keep_alive=-1)
+    assert (await caller.ps())[0]["expires_at"].startswith("23")
 
     await caller.generate("a", keep_alive="20ms")
 
     await until(lambda: not emulator.resident)
-
-
-async def test_a_keep_alive_of_minus_one_never_expires(start_emulator, session):
-    _, caller = await started(start_emulator, session, model("a"))
-    await caller.generate("a", keep_alive=-1)
-
-    assert (await caller.ps())[0]["expires_at"].startswith("23")
 
 
 async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(start_emulator, session):
@@ -204,17 +195,6 @@ async def test_names_that_share_their_weights_share_a_runner(start_emulator, ses
 
     assert len(emulator.loads) == 1
     assert [one["name"] for one in await caller.ps()] == ["a:latest"]
-
-
-async def test_a_dead_runner_is_listed_until_the_next_request_reloads_it(start_emulator, session):
-    emulator, caller = await started(start_emulator, session, model("a"))
-    await caller.generate("a")
-    emulator.kill_runner("a")
-    assert emulator.resident == ("a:latest",)
-
-    assert (await caller.generate("a"))["status"] == 200
-
-    assert loaded_names(emulator) == ["a", "a"]
 
 
 async def test_a_template_model_gets_its_own_context_from_its_parameters(start_emulator, session):

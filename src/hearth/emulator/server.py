@@ -251,7 +251,7 @@ def _not_served(missing: web.HTTPException, call: Call) -> web.Response:
 
 async def _redirect(request: web.Request) -> web.Response:
     """The answer to a path with a slash too many."""
-    target, call = request.path.rstrip("/"), request[_CALL]
+    target, call = request.rel_url.raw_path.rstrip("/"), request[_CALL]
     headers = CIMultiDict([*call.headers.items(), (hdrs.LOCATION, target)])
     if request.method != hdrs.METH_GET:
         return web.Response(status=307, headers=headers)
