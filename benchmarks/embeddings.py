@@ -34,8 +34,8 @@ from benchmarks.process import Child, free_port
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from hearth.emulator.embeddings import embed
+from hearth.emulator.service_model import ModelProfile
 from hearth.emulator.wire import Call, Handler
-from hearth.service_model import ModelProfile
 
 MODEL = "bench-embed"
 PROFILE = ModelProfile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.config.settings import GpuAlertSettings
-from hearth.gpu_tracker import GpuBreach, GpuBreachKind, GpuTracker
+from hearth.observability.gpu_tracker import GpuBreach, GpuBreachKind, GpuTracker
 from hearth.types import GpuReading
 
 HOME = "home:32b"

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import pytest
 
+from hearth.admission.limits import HOUR_S, MINUTE_S, CallerUsage, RateLimiter
 from hearth.config.settings import CallerLimits, RateLimitSettings
-from hearth.rate_limiter import HOUR_S, MINUTE_S, CallerUsage, RateLimiter
 
 EPS_S = 2.0**-20  # dyadic, so that instants in these tests are exact and the window edges are hit exactly
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from hearth.version import __version__
 
 if TYPE_CHECKING:
+    from hearth.admission.limits import RateLimiter
     from hearth.alerts.alerter import GatewayAlerter
     from hearth.bootstrap import build_gateway, running_gateway
     from hearth.config.gateway_config import GatewayConfig
     from hearth.config.loading import load_gateway_config
     from hearth.gateway import Gateway
-    from hearth.gpu_tracker import GpuTracker
-    from hearth.queue import LLMQueueWorker
-    from hearth.rate_limiter import RateLimiter
+    from hearth.observability.gpu_tracker import GpuTracker
+    from hearth.queue.worker import LLMQueueWorker
     from hearth.types import Priority, QueueItem
 
 __all__ = [
@@ -41,12 +41,12 @@ _HOME = {
     "Gateway": "hearth.gateway",
     "GatewayAlerter": "hearth.alerts.alerter",
     "GatewayConfig": "hearth.config.gateway_config",
-    "GpuTracker": "hearth.gpu_tracker",
-    "LLMQueueWorker": "hearth.queue",
+    "GpuTracker": "hearth.observability.gpu_tracker",
+    "LLMQueueWorker": "hearth.queue.worker",
     "load_gateway_config": "hearth.config.loading",
     "Priority": "hearth.types",
     "QueueItem": "hearth.types",
-    "RateLimiter": "hearth.rate_limiter",
+    "RateLimiter": "hearth.admission.limits",
     "running_gateway": "hearth.bootstrap",
 }
 

@@ -13,32 +13,32 @@ from typing import Self
 
 from prometheus_client.metrics_core import Metric
 
-from hearth import status
-from hearth.accumulating.accumulator import Accumulator
+from hearth.admission.limits import HOUR_S, RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
-from hearth.backend_watch import BackendWatch
 from hearth.clock import Clock
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
+from hearth.config.in_force import ConfigInForce, MakeWatch, Reloader, Vet
 from hearth.config.reload import Attempt, read_attempt
 from hearth.config.settings import Settings
 from hearth.errors import BackendError, ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
+from hearth.execution.backend_watch import BackendWatch
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
-from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics.gauges import Live
-from hearth.observability.records import Records
-from hearth.observability.tracing.gathering import TraceGathering
-from hearth.orders import Orders
+from hearth.observability.records import EventRecords
+from hearth.observability.sinks import EventFanout
+from hearth.observability.tracing import TraceBuilder
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
-from hearth.queue import LLMQueueWorker
-from hearth.rate_limiter import HOUR_S, RateLimiter
-from hearth.reloading import ConfigInForce, MakeWatch, Reloader, Vet
+from hearth.queue import status
+from hearth.queue.embeddings import EmbeddingBatcher
+from hearth.queue.operator import OperatorCommands
+from hearth.queue.schedule import Schedule
+from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.inputs import TimerFired
-from hearth.supervision import Supervisor
-from hearth.timetable import Timetable
+from hearth.tasks import Supervisor
 from hearth.types import canonical_model
 from hearth.version import __version__
 
@@ -90,24 +90,24 @@ class Gateway:
         self.worker = self._worker(config, backend, control)
         self._identity = identity
         self._watch = self._backend_watch(control)
-        self._timetable = Timetable(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
+        self._timetable = Schedule(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
         self._supervisor = Supervisor(clock=clock, events=events)
-        self.records = Records()
+        self.records = EventRecords()
         events.subscribe(self.records)
         self._on_stop = on_stop
         self.alerter: GatewayAlerter | None = None
         self.cloud: Cloud | None = None
-        self.embeddings: Accumulator | None = None
+        self.embeddings: EmbeddingBatcher | None = None
         self.jobs: Jobs | None = None
         self.batches: Batches | None = None
         self.tasks: TaskDoor | None = None
-        self.traces: TraceGathering | None = None
+        self.traces: TraceBuilder | None = None
         self.confirm_clock: Callable[[], None] | None = None
         self.cannot_write: Callable[[], str] = str
         """Why the store cannot be written now, empty where it can."""
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._shown: dict[str, Callable[[], object]] = {}
-        self.orders = Orders(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
+        self.orders = OperatorCommands(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
         self.show("orders", self.orders.shown)
         self._started_at: float | None = None
         self._stopping = False

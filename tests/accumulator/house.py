@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-from hearth.accumulating.accumulator import Accumulator
 from hearth.bootstrap.companions import join_embeddings
 from hearth.config.gateway_config import GatewayConfig
-from hearth.intake import NewItem, Ticket
+from hearth.queue.embeddings import EmbeddingBatcher
+from hearth.queue.item import Submission, Ticket
 from hearth.types import BackendCall, Dialect, Lane, Priority, RequestId, WorkKind, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
 from tests.support.ollama_wire import vector_of
@@ -30,10 +30,10 @@ def embedding(
     request_id: str | None = None,
     task_type: str | None = None,
     **fields: Any,
-) -> NewItem:
+) -> Submission:
     """An embedding call as a route would submit it."""
     body = json.dumps({"model": canonical_model(model), "input": text, **fields}).encode()
-    return NewItem(
+    return Submission(
         lane=lane,
         priority=priority,
         caller=caller,
@@ -58,7 +58,7 @@ class EmbeddingHouse(House):
         join_embeddings(self.gateway)
 
     @property
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> EmbeddingBatcher:
         assert self.gateway.embeddings is not None
         return self.gateway.embeddings
 

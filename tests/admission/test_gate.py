@@ -7,10 +7,10 @@ import pytest
 from hearth.admission.auth import Identity
 from hearth.admission.gate import Admission, BodyRoom, admission_of, admit, check_model
 from hearth.admission.http_checks import RequestHeaders
+from hearth.admission.limits import RateLimiter
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited
-from hearth.rate_limiter import RateLimiter
 from hearth.types import Lane, Priority
 
 CONFIG = GatewayConfig(settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND}))

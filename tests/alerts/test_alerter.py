@@ -31,8 +31,8 @@ from hearth.events import (
     SwapCompleted,
     SwapFailed,
 )
-from hearth.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
-from hearth.observability.fanout import EventFanout
+from hearth.observability.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
+from hearth.observability.sinks import EventFanout
 from hearth.types import RequestId
 from tests.observability.samples import all_kinds, sample
 from tests.support.fake_ollama import FakeModel

@@ -11,8 +11,7 @@ import pytest
 
 from hearth.config.settings import AlertSettings
 from hearth.events import DiskRanLow, DiskSpaceReturned, Event, LoopLagged
-from hearth.observability.disk_space import DiskSpaceMonitor, free_mib
-from hearth.observability.loop_lag import BEAT_S, LoopLagMonitor
+from hearth.observability.monitors import BEAT_S, DiskSpaceMonitor, LoopLagMonitor, free_mib
 from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
 from tests.worker.house import Recorder
 

@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from hearth.admission.auth import digest_of
+from hearth.admission.limits import RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.api.app import HearthApp
 from hearth.config.gateway_config import GatewayConfig
@@ -24,14 +25,13 @@ from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import Event
+from hearth.execution.reply import Reply, ReplyHead
 from hearth.gateway import Gateway
-from hearth.intake import Doors
-from hearth.observability.records import Records
-from hearth.orders import Orders
+from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
-from hearth.queue import LLMQueueWorker, NewItem, Ticket
-from hearth.rate_limiter import RateLimiter
-from hearth.reply import Reply, ReplyHead
+from hearth.queue.item import AdmissionState, Submission, Ticket
+from hearth.queue.operator import OperatorCommands
+from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence, canonical_model
@@ -39,7 +39,7 @@ from tests.support.taking import Taking
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
 RESIDENT = "resident:1"
-Serve = Callable[[NewItem, Reply], Awaitable[None]]
+Serve = Callable[[Submission, Reply], Awaitable[None]]
 
 ADMIN_KEY, HOUSE_KEY, LOW_KEY = "hearth_admin", "hearth_house", "hearth_low"
 KEYS = (
@@ -49,7 +49,7 @@ KEYS = (
 )
 
 
-async def hello(new: NewItem, reply: Reply) -> None:
+async def hello(new: Submission, reply: Reply) -> None:
     """Serve a short answer in three chunks."""
     reply.start(ReplyHead(status=200, headers=NDJSON))
     for text in (b'{"n":1}\n', b'{"n":2}\n', b'{"done":true}\n'):
@@ -58,12 +58,12 @@ async def hello(new: NewItem, reply: Reply) -> None:
     reply.finish()
 
 
-async def never(new: NewItem, reply: Reply) -> None:
+async def never(new: Submission, reply: Reply) -> None:
     """Leave the caller in the queue."""
     await asyncio.Event().wait()
 
 
-async def begins_and_breaks(new: NewItem, reply: Reply) -> None:
+async def begins_and_breaks(new: Submission, reply: Reply) -> None:
     """Serve one chunk, then fail."""
     reply.start(ReplyHead(status=200, headers=NDJSON))
     reply.push(b"first\n")
@@ -76,7 +76,7 @@ class FakeWorker:
 
     serve: Serve = hello
     refusal: HearthError | None = None
-    submitted: list[NewItem] = field(default_factory=list)
+    submitted: list[Submission] = field(default_factory=list)
     calls: list[BackendCall] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
@@ -86,7 +86,7 @@ class FakeWorker:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     revision: int = 0
     closed: bool = False
-    doors: Doors = field(default_factory=Doors)
+    doors: AdmissionState = field(default_factory=AdmissionState)
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class FakeWorker:
         if self.refusal is not None:
             raise self.refusal
 
-    def submit(self, new: NewItem) -> Ticket:
+    def submit(self, new: Submission) -> Ticket:
         self.check_depth(new.lane)
         self.submitted.append(new)
         self.calls.append(new.call if isinstance(new.call, BackendCall) else new.call(new.model or RESIDENT))
@@ -108,7 +108,7 @@ class FakeWorker:
             sequence=sequence, request_id=new.request_id, position=sequence - 1, estimated_wait_s=7.44, is_rough=True, reply=reply
         )
 
-    async def _run(self, new: NewItem, reply: Reply) -> None:
+    async def _run(self, new: Submission, reply: Reply) -> None:
         try:
             await self.serve(new, reply)
         except HearthError as error:
@@ -252,8 +252,10 @@ class FakeGateway:
         self.backend = FakeBackend()
         self.clock = Clock()
         self.events = Sink()
-        self.records = Records()
-        self.orders = Orders(worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events)
+        self.records = EventRecords()
+        self.orders = OperatorCommands(
+            worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events
+        )
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
         self.cloud = None
         self.embeddings = None

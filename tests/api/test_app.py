@@ -12,7 +12,7 @@ from hearth.api.dashboard.pages import DashboardPages
 from hearth.api.errors import FAULT_TEXT
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
-from hearth.queue import NewItem
+from hearth.queue.item import Submission
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -273,7 +273,7 @@ async def test_a_name_to_listen_on_that_the_command_line_gives_counts_like_one_o
 
 
 async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_text(gateway, app):
-    def defective(new: NewItem) -> None:
+    def defective(new: Submission) -> None:
         raise RuntimeError("the prompt was: secret")
 
     gateway.worker.submit = defective

@@ -9,8 +9,8 @@ import pytest
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings
 from hearth.errors import BackendGone, RateLimited
 from hearth.events import RequestRejected
-from hearth.queue import NewItem
-from hearth.reply import Reply, ReplyHead
+from hearth.execution.reply import Reply, ReplyHead
+from hearth.queue.item import Submission
 from hearth.types import Lane, Priority, WorkKind
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, FakeGateway, ask
 
@@ -196,7 +196,7 @@ async def test_the_schema_is_served_from_here_and_no_page_of_it_from_elsewhere(a
         assert (await ask(app, "GET", page)).status == 404
 
 
-async def answers(new: NewItem, reply: Reply) -> None:
+async def answers(new: Submission, reply: Reply) -> None:
     body = {"model": new.model, "response": "Hello!", "done": True, "prompt_eval_count": 7, "eval_count": 3}
     reply.start(ReplyHead(status=200, headers=()))
     reply.push(json.dumps(body).encode())
@@ -283,35 +283,35 @@ async def test_a_completion_counts_against_the_rate_of_its_caller():
     assert [event.reason for event in gateway.events.seen if isinstance(event, RequestRejected)] == [RateLimited.reason]
 
 
-async def gone(new: NewItem, reply: Reply) -> None:
+async def gone(new: Submission, reply: Reply) -> None:
     raise BackendGone
 
 
-async def not_found(new: NewItem, reply: Reply) -> None:
+async def not_found(new: Submission, reply: Reply) -> None:
     reply.start(ReplyHead(status=404, headers=()))
     reply.push(b'{"error":"model \'m\' not found"}')
     reply.finish()
 
 
-async def unable(new: NewItem, reply: Reply) -> None:
+async def unable(new: Submission, reply: Reply) -> None:
     reply.start(ReplyHead(status=400, headers=()))
     reply.push(b'{"error":"\\"m\\" does not support generate"}')
     reply.finish()
 
 
-async def refused(new: NewItem, reply: Reply) -> None:
+async def refused(new: Submission, reply: Reply) -> None:
     reply.start(ReplyHead(status=500, headers=()))
     reply.push(b'{"error":"out of memory"}')
     reply.finish()
 
 
-async def garbled(new: NewItem, reply: Reply) -> None:
+async def garbled(new: Submission, reply: Reply) -> None:
     reply.start(ReplyHead(status=500, headers=()))
     reply.push(b"<html>")
     reply.finish()
 
 
-async def truncated(new: NewItem, reply: Reply) -> None:
+async def truncated(new: Submission, reply: Reply) -> None:
     reply.start(ReplyHead(status=200, headers=()))
     reply.push(b'{"response":"Hel","done":false}')
     reply.finish()

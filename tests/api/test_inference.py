@@ -12,8 +12,8 @@ from hearth.clock import RequestIds, new_batch_request_id, new_job_id
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings, ServerSettings, StartedStreams
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
-from hearth.queue import NewItem
-from hearth.reply import Reply, ReplyHead
+from hearth.execution.reply import Reply, ReplyHead
+from hearth.queue.item import Submission
 from hearth.types import Dialect, Lane, Way, WorkKind
 from tests.api.house import ADMIN_KEY, LOW_KEY, NDJSON, FakeGateway, ask, begins_and_breaks
 
@@ -86,7 +86,7 @@ async def test_streams_that_are_to_finish_are_given_no_seed():
 
 
 async def test_chunks_that_pile_up_for_a_slow_caller_are_not_joined(gateway, app):
-    async def at_once(new: NewItem, reply: Reply) -> None:
+    async def at_once(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
         for n in range(5):
             reply.push(b"%d\n" % n)
@@ -270,7 +270,7 @@ async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(refusal, 
     ],
 )
 async def test_a_failure_before_the_first_byte_has_a_real_status_in_the_shape_of_the_dialect(path, shape, gateway, app):
-    async def fails(new: NewItem, reply: Reply) -> None:
+    async def fails(new: Submission, reply: Reply) -> None:
         raise BackendGone("the model server broke off")
 
     gateway.worker.serve = fails
@@ -308,7 +308,7 @@ async def test_a_whole_answer_that_fails_stays_unfinished_since_it_has_no_room_f
 
 
 async def test_a_declared_length_is_never_exceeded_by_an_error_frame(gateway, app):
-    async def sized(new: NewItem, reply: Reply) -> None:
+    async def sized(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=((b"content-length", b"100"),)))
         reply.push(b"first\n")
         raise BackendGone
@@ -320,7 +320,7 @@ async def test_a_declared_length_is_never_exceeded_by_an_error_frame(gateway, ap
 
 
 async def test_a_request_cancelled_in_the_queue_is_answered_with_499(gateway, app):
-    async def cancelled(new: NewItem, reply: Reply) -> None:
+    async def cancelled(new: Submission, reply: Reply) -> None:
         raise CallerGone
 
     gateway.worker.serve = cancelled
@@ -328,7 +328,7 @@ async def test_a_request_cancelled_in_the_queue_is_answered_with_499(gateway, ap
 
 
 async def test_an_error_status_of_the_backend_passes_through(gateway, app):
-    async def missing(new: NewItem, reply: Reply) -> None:
+    async def missing(new: Submission, reply: Reply) -> None:
         body = b'{"error":"model \'m\' not found"}'
         reply.start(ReplyHead(status=404, headers=((b"content-length", b"%d" % len(body)),)))
         reply.push(body)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from hearth.queue import NewItem
-from hearth.reply import Reply, ReplyHead
+from hearth.execution.reply import Reply, ReplyHead
+from hearth.queue.item import Submission
 from tests.api.house import NDJSON, Caller, FakeExchange, begins_and_breaks, never
 from tests.support.patience import WITHIN_S
 
@@ -54,7 +54,7 @@ async def test_a_half_closed_connection_is_a_caller_who_has_left(url, gateway):
     caller.leave()
 
 
-async def first_chunk_only(new: NewItem, reply: Reply) -> None:
+async def first_chunk_only(new: Submission, reply: Reply) -> None:
     reply.start(ReplyHead(status=200, headers=NDJSON))
     reply.push(b"first\n")
     await asyncio.Event().wait()
@@ -104,7 +104,7 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
 
 
 async def test_a_caller_who_stops_reading_is_dropped_and_its_work_cancelled(hasty_url, gateway):
-    async def floods(new: NewItem, reply: Reply) -> None:
+    async def floods(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
         while True:
             reply.push(b"x" * 65536)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hearth.queue import NewItem
-from hearth.reply import Reply, ReplyHead
+from hearth.execution.reply import Reply, ReplyHead
+from hearth.queue.item import Submission
 from tests.api.house import NDJSON, FakeGateway, http_scope
 from tests.api.test_deadlines import STREAM, WRITE_S, Connection, connection
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -19,7 +19,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream":
 
 @in_virtual_time
 async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_once_and_in_order():
-    async def two_then_the_rest(new: NewItem, reply: Reply) -> None:
+    async def two_then_the_rest(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
         reply.push_all((b"one\n", b"two\n"))
         await asyncio.sleep(1.0)
@@ -47,7 +47,7 @@ async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_on
 async def begun() -> AsyncIterator[tuple[Connection, Reply]]:
     """A stream of which one frame was sent at 1.0; the test goes on with the reply."""
 
-    async def one_frame(new: NewItem, reply: Reply) -> None:
+    async def one_frame(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=()))
         reply.push(b"data: a\n\n")
         await asyncio.Event().wait()

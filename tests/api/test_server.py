@@ -17,8 +17,8 @@ from hearth.api.relay import Relay
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, BackendGone
-from hearth.queue import NewItem
-from hearth.reply import Reply, ReplyHead
+from hearth.execution.reply import Reply, ReplyHead
+from hearth.queue.item import Submission
 from hearth.types import Headers
 from tests.api.house import NDJSON, Caller, FakeGateway, hello, never
 from tests.support.patience import WITHIN_S
@@ -94,7 +94,7 @@ async def ask_in_http_1_0(url: str, body: bytes) -> Caller:
 async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unframed_and_the_end_of_the_connection(url, gateway):
     go_on = asyncio.Event()
 
-    async def in_two_halves(_: NewItem, reply: Reply) -> None:
+    async def in_two_halves(_: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
         reply.push(b'{"n":1}\n')
         await go_on.wait()
@@ -114,7 +114,7 @@ async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unfr
 
 
 async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_length_or_an_error(url, gateway):
-    async def json_in_two_chunks(_: NewItem, reply: Reply) -> None:
+    async def json_in_two_chunks(_: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=((b"content-type", b"application/json"),)))
         reply.push(b'{"n":')
         await asyncio.sleep(0)
@@ -126,7 +126,7 @@ async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_le
     assert (await whole.head())[1]["content-length"] == "7"
     assert await whole.until_closed() == b'{"n":1}'
 
-    async def half_of_it(_: NewItem, reply: Reply) -> None:
+    async def half_of_it(_: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=((b"content-type", b"application/json"),)))
         reply.push(b'{"n":')
         raise BackendGone("it broke off")

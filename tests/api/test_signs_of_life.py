@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hearth.queue import NewItem
-from hearth.reply import Reply, ReplyHead
+from hearth.execution.reply import Reply, ReplyHead
+from hearth.queue.item import Submission
 from tests.api.house import NDJSON, FakeGateway, ask, http_scope
 from tests.support.virtual_time import in_virtual_time
 
@@ -19,7 +19,7 @@ SIGN = b": waiting\n\n"
 
 @in_virtual_time
 async def test_a_frame_that_was_sent_in_part_goes_on_with_its_own_bytes():
-    async def halting(new: NewItem, reply: Reply) -> None:
+    async def halting(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=()))
         for piece in (b"data: a", b"\n", b"\n", b"data: b\n\n"):
             reply.push(piece)
@@ -35,7 +35,7 @@ async def test_a_frame_that_was_sent_in_part_goes_on_with_its_own_bytes():
 
 @in_virtual_time
 async def test_a_caller_who_reads_on_after_a_while_gets_no_sign_within_a_frame():
-    async def long_lines(new: NewItem, reply: Reply) -> None:
+    async def long_lines(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
         for piece in (b"data: a\n\n", b"data: b", b"b\n\n"):
             reply.push(piece)
@@ -69,7 +69,7 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_sign_within_a_frame()
 
 @in_virtual_time
 async def test_who_does_not_stream_is_sent_nothing_but_the_answer():
-    async def late(new: NewItem, reply: Reply) -> None:
+    async def late(new: Submission, reply: Reply) -> None:
         await asyncio.sleep(600.0)
         reply.start(ReplyHead(status=200, headers=NDJSON))
         reply.push(b"{}")
@@ -98,7 +98,7 @@ async def test_who_does_not_stream_is_sent_nothing_but_the_answer():
 )
 @in_virtual_time
 async def test_an_error_answer_of_the_model_server_after_the_first_sign_is_told_in_the_stream(path, said, body, reason):
-    async def refused(new: NewItem, reply: Reply) -> None:
+    async def refused(new: Submission, reply: Reply) -> None:
         await asyncio.sleep(12.0)
         reply.start(ReplyHead(status=500, headers=((b"content-length", b"%d" % len(body)),)))
         reply.push(body)
@@ -125,7 +125,7 @@ async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_i
     opening = event(0, "created", response={"id": "resp_1"}) + event(1, "in_progress", response={"id": "resp_1"})
     rest = event(2, "output_text.delta", delta="a") + event(3, "completed", response={"id": "resp_1"})
 
-    async def halting(new: NewItem, reply: Reply) -> None:
+    async def halting(new: Submission, reply: Reply) -> None:
         await asyncio.sleep(waits_s)
         reply.start(ReplyHead(status=200, headers=()))
         for part in (opening, rest):

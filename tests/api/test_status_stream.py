@@ -21,7 +21,7 @@ from hearth.api.status_stream import (
     StatusStream,
 )
 from hearth.errors import CapacityError
-from hearth.queue import LLMQueueWorker
+from hearth.queue.worker import LLMQueueWorker
 from tests.api.conftest import serving
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, Caller, FakeWorker
 from tests.dashboard.listening import guest

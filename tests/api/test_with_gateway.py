@@ -16,7 +16,7 @@ from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, Settings
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.fanout import EventFanout
+from hearth.observability.sinks import EventFanout
 from hearth.types import BackendCall
 from tests.api.house import Caller
 from tests.emulator.waiting import until

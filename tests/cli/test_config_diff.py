@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hearth.clock import SystemClock
+from hearth.config.in_force import ConfigInForce
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import Attempt, read_attempt
-from hearth.observability.fanout import EventFanout
-from hearth.reloading import ConfigInForce
+from hearth.observability.sinks import EventFanout
 from tests.cli.stub_gateway import StubGateway
 
 DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from hearth.cli.demo_callers import CALLERS, HOME_MODEL, ROUND, Callers
-from hearth.service_model import default_profiles
+from hearth.emulator.service_model import default_profiles
 
 
 @asynccontextmanager

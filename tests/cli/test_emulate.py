@@ -17,7 +17,7 @@ import pytest
 from hearth.cli.emulate import EmulatorPlan, models_table, read_models, run_emulator
 from hearth.cli.views import console_for
 from hearth.emulator.quirks import Quirk, QuirkName
-from hearth.service_model import default_profiles
+from hearth.emulator.service_model import default_profiles
 from tests.support.patience import WITHIN_S
 
 

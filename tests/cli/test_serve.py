@@ -22,9 +22,9 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode
 from hearth.emulator import Emulator
+from hearth.emulator.service_model import default_profiles
 from hearth.errors import ConfigError
 from hearth.events import GatewayStarted, GatewayStopped
-from hearth.service_model import default_profiles
 from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 

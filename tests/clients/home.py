@@ -40,9 +40,9 @@ from hearth.config.settings import (
     Window,
 )
 from hearth.emulator import EmulatedModel, Emulator
+from hearth.emulator.service_model import ModelProfile, default_profiles
 from hearth.events import Event
 from hearth.gateway import Gateway
-from hearth.service_model import ModelProfile, default_profiles
 from hearth.types import Lane, Priority
 from tests.support.patience import WITHIN_S
 

@@ -21,7 +21,7 @@ from hearth.cli.lazy import LazyCommand
 from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config, parse_config
 from hearth.emulator import Emulator
-from hearth.service_model import default_profiles
+from hearth.emulator.service_model import default_profiles
 from tests.docs import stand_ins
 from tests.docs.pages import PAGES, Block, blocks, inline_code
 from tests.support.patience import WITHIN_S

@@ -16,10 +16,10 @@ from hearth.dialects.envelope import read_envelope
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
-from hearth.intake import Ticket
 from hearth.job_types import NewJob
 from hearth.jobs.requests import body_of
-from hearth.queue import LLMQueueWorker
+from hearth.queue.item import Ticket
+from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, Way, canonical_model
 from tests.support.ollama_wire import Service, is_embedding, vector_of
 

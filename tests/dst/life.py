@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hearth.accumulating.accumulator import Accumulator
 from hearth.cloud.budget import Purse
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import RateLimitSettings, Settings
 from hearth.errors import BackendGone, RateLimited
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.intake import Ticket
 from hearth.jobs.batch_runner import Shelf
 from hearth.jobs.batches import Batches
 from hearth.jobs.runner import House
 from hearth.jobs.service import STOP_S, Jobs
 from hearth.jobs.webhooks import Telling
-from hearth.observability.fanout import EventFanout
+from hearth.observability.sinks import EventFanout
+from hearth.queue.embeddings import EmbeddingBatcher
+from hearth.queue.item import Ticket
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.reader import StorageReporter
 from hearth.storage.writer import StorageHealth
@@ -149,9 +149,9 @@ class Life:
         self.gateway.accompany("webhooks of jobs", telling.run)
         return telling
 
-    def _embeddings(self) -> Accumulator:
+    def _embeddings(self) -> EmbeddingBatcher:
         gateway = self.gateway
-        accumulator = Accumulator(worker=gateway.worker, config=lambda: gateway.config, clock=self.clock, events=gateway.events)
+        accumulator = EmbeddingBatcher(worker=gateway.worker, config=lambda: gateway.config, clock=self.clock, events=gateway.events)
         gateway.embeddings = accumulator
         gateway.events.subscribe(accumulator)
         return accumulator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hearth import cancelling
+from hearth.api import cancelling
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError, OrderRefused
 from hearth.types import RequestId

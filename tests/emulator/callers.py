@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from hearth.emulator import EmulatedModel, Emulator
-from hearth.service_model import ModelProfile
+from hearth.emulator.service_model import ModelProfile
 from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
 

@@ -13,7 +13,7 @@ import ollama
 import openai
 import pytest
 
-from hearth.service_model import default_profiles
+from hearth.emulator.service_model import default_profiles
 from tests.emulator.conftest import StartEmulator
 
 CODER = "qwen2.5-coder:14b"

@@ -6,8 +6,8 @@ import pytest
 
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.quirks import parse_quirk
+from hearth.emulator.service_model import default_profiles
 from hearth.emulator.text import Wish, plan_reply
-from hearth.service_model import default_profiles
 from tests.emulator.callers import Caller, model
 from tests.emulator.conftest import StartEmulator
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hearth.emulator.service_model import ServiceModel, default_profiles
 from hearth.errors import ModelNotFound
-from hearth.service_model import ServiceModel, default_profiles
 
 
 def test_service_times_follow_the_profile_and_the_speed() -> None:

@@ -11,9 +11,9 @@ from hearth.emulator.embeddings import shortest, vector_of
 from hearth.emulator.errors import OllamaError
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import Message, Room, count_tokens, fit_messages, pieces_of
+from hearth.emulator.service_model import default_profiles
 from hearth.emulator.session import chosen_tool
 from hearth.emulator.text import Wish, draws, plan_reply, sample
-from hearth.service_model import default_profiles
 
 MODEL = EmulatedModel(profile=default_profiles()[2])
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hearth.errors import BackendError
-from hearth.intake import Ticket
+from hearth.queue.item import Ticket
 from hearth.types import BackendCall, Outcome
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange

@@ -14,7 +14,7 @@ import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError, QueueFull
-from hearth.intake import Ticket
+from hearth.queue.item import Ticket
 from tests.support.fake_gpu import FakeModel
 from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until

@@ -8,7 +8,7 @@ from typing import Any
 
 from hearth.config.settings import ModelSettings, Settings
 from hearth.errors import GpuFault, GpuUnavailable
-from hearth.gpu_watch import GpuWatch
+from hearth.execution.gpu_watch import GpuWatch
 from hearth.scheduling.inputs import GpuSampled, Input
 from hearth.types import GpuProcess, GpuReading
 from tests.support.fake_ollama import FakeModel

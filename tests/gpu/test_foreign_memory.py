@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.gpu_watch import SLACK_MIB, foreign_memory_mib, holds_models
+from hearth.execution.gpu_watch import SLACK_MIB, foreign_memory_mib, holds_models
 from hearth.types import GpuProcess, GpuReading, ResidentModel
 
 

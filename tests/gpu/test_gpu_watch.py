@@ -11,7 +11,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuAlertSettings
 from hearth.errors import GpuFault
 from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable, SwapCompleted
-from hearth.gpu_watch import UNKNOWN_RETRY_S
+from hearth.execution.gpu_watch import UNKNOWN_RETRY_S
 from hearth.scheduling.inputs import GpuSampled
 from tests.gpu.card_house import GIB, TOTAL_MIB, CardHouse, model, sized
 from tests.support.virtual_time import in_virtual_time, sleep_until

@@ -14,8 +14,8 @@ from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, GpuAlertSettings, GpuSettings, Settings
 from hearth.emulator import Emulator
+from hearth.emulator.service_model import default_profiles
 from hearth.events import GpuCooledDown, GpuFound, GpuOverheated
-from hearth.service_model import default_profiles
 from tests.config.keeping import Heard
 from tests.gpu.stub_driver import UUID, StubDriver
 from tests.support.patience import WITHIN_S

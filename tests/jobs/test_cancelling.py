@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from hearth.cancelling import Cancellation, cancel_caller, cancel_item, cancel_request
+from hearth.api.cancelling import Cancellation, cancel_caller, cancel_item, cancel_request
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
-from hearth.intake import NewItem, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob
 from hearth.jobs import service
 from hearth.jobs.runner import Run, run_once
+from hearth.queue.item import Submission, Ticket
 from hearth.types import Outcome, RequestId, Sequence
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.jobs.test_board import waiting
@@ -198,13 +198,13 @@ async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_to
 
 @in_virtual_time
 async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reaches_the_queue():
-    new, run, submitted = job(), Run(job=waiting(1)), list[NewItem]()
+    new, run, submitted = job(), Run(job=waiting(1)), list[Submission]()
 
     async def resolve(model: str) -> str:
         run.cancelled = True
         return model
 
-    def submit(item: NewItem) -> Ticket:
+    def submit(item: Submission) -> Ticket:
         submitted.append(item)
         raise AssertionError
 

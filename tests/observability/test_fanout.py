@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from hearth.events import BackendCameUp, BackendWentDown, Event, name_of
-from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics.counters import Metrics
+from hearth.observability.records import Stats24h
+from hearth.observability.sinks import EventFanout
 from hearth.observability.timeline import Timeline
-from hearth.observability.windows import Stats24h
 from tests.observability.samples import Instants, all_kinds, fact, sample
 
 SECRET = "the prompt that an error text quotes"

@@ -44,10 +44,10 @@ from hearth.events import (
     WebhookFailed,
 )
 from hearth.gateway import Gateway
-from hearth.observability.loop_lag import BEAT_S, LoopLagMonitor
 from hearth.observability.metrics import families
 from hearth.observability.metrics.counters import PHASE_BOUNDS_S, Metrics, render
 from hearth.observability.metrics.families import CALLERS, DIRECTIONS, MODELS, REASONS, Family, LabelCap
+from hearth.observability.monitors import BEAT_S, LoopLagMonitor
 from hearth.types import Band, GpuReading, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.fake_ollama import FakeModel

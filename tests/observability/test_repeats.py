@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from hearth.events import BudgetExhausted, GatewayStopped, RequestRejected
-from hearth.observability.logs import LogSink
-from hearth.observability.repeats import KINDS, OTHERS, TOLD, WINDOW_S, Repeats
+from hearth.observability.logs import KINDS, OTHERS, TOLD, WINDOW_S, LogSink, Repeats
 from hearth.types import RequestId
 from tests.observability.samples import fact
 from tests.observability.test_logs import StoppedClock, logging_to

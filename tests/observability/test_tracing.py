@@ -7,8 +7,7 @@ import pytest
 from hearth.config.settings import AgingSettings
 from hearth.errors import SwapFailed
 from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued, ItemResumed
-from hearth.observability.tracing.gathering import CHILDREN_KEPT, TraceGathering
-from hearth.observability.tracing.spans import Origin, Span, SpanKind, Trace
+from hearth.observability.tracing import CHILDREN_KEPT, Origin, Span, SpanKind, Trace, TraceBuilder
 from hearth.types import Outcome, Priority, Sequence
 from tests.observability.samples import ended, sample
 from tests.support.fake_exchange import CallFault
@@ -24,7 +23,7 @@ class Collected:
 
     def __init__(self, house: House) -> None:
         self.traces: list[Trace] = []
-        self.gathering = TraceGathering(clock=LoopClock(), deliver=self.traces.append)
+        self.gathering = TraceBuilder(clock=LoopClock(), deliver=self.traces.append)
         house.gateway.events.subscribe(self.gathering)
 
     def root(self, sequence: int) -> Span:

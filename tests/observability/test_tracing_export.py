@@ -29,8 +29,8 @@ from hearth.config.loading import parse_config
 from hearth.config.settings import BackendMode, GpuSettings, Settings, TelemetrySettings
 from hearth.errors import ConfigError
 from hearth.events import TelemetryFailed, TelemetryRecovered
-from hearth.observability.tracing.export import OtlpTraces, address_of
-from hearth.observability.tracing.spans import Mark, Origin, Span, SpanKind, Trace
+from hearth.observability.otlp import OtlpTraces, address_of
+from hearth.observability.tracing import Mark, Origin, Span, SpanKind, Trace
 from tests.config.keeping import Heard
 from tests.support.patience import WITHIN_S
 

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from hearth.observability.windows import BUCKET_S, DAY_S, Stats24h
+from hearth.observability.records import BUCKET_S, DAY_S, Stats24h
 from hearth.types import EndedCount, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 

@@ -120,7 +120,7 @@ class Life:
 def main(path: str) -> None:
     die_with_parent()
     work = importlib.import_module("tests.reliability.work")
-    failpoints = importlib.import_module("hearth.failpoints")
+    failpoints = importlib.import_module("hearth.storage.failpoints")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hearth.failpoints import POINTS
+from hearth.storage.failpoints import POINTS
 
 KILLS = int(os.environ.get("HEARTH_KILLS", "5"))
 """Deaths at each place: 5 in CI, 10 in `make reliability`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.failpoints import POINTS, parsed
+from hearth.storage.failpoints import POINTS, parsed
 from tests.reliability.client import Caller, History, Wish
 from tests.reliability.judge import Judge, asked, require_order
 from tests.reliability.model_server import ModelServer

@@ -21,7 +21,7 @@ from aiohttp import web
 from hearth.admission.auth import digest_of
 from hearth.clock import SystemClock
 from hearth.emulator import EmulatedModel, Emulator
-from hearth.service_model import ModelProfile, default_profiles
+from hearth.emulator.service_model import ModelProfile, default_profiles
 from tests.api.house import Caller
 from tests.api.test_app import STREAMS
 from tests.security.house import request, tell

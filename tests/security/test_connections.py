@@ -16,7 +16,7 @@ from hearth.admission.connection_limits import MAX_REJECTING, ConnectionLimits
 from hearth.api.connections import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, CountedProtocol, room
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
-from hearth.bootstrap.descriptors import raise_descriptor_limit
+from hearth.bootstrap.process import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
 from hearth.events import ConnectionsCrowded, RequestRejected
 from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway

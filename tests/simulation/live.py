@@ -14,8 +14,8 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import MIB_PER_GB, SchedulerSettings, Settings, Window
 from hearth.errors import HearthError
 from hearth.events import Event
-from hearth.intake import NewItem, Ticket
-from hearth.queue import LLMQueueWorker
+from hearth.queue.item import Submission, Ticket
+from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
 from hearth.simulation.workloads import Job, Workload
@@ -113,13 +113,13 @@ def _whole_settings(settings: SchedulerSettings, *, active: bool) -> Settings:
     )
 
 
-def _request(job: Job) -> NewItem:
+def _request(job: Job) -> Submission:
     def call_on(model: str) -> BackendCall:
         fake = {"service_s": job.service_s, "first_byte_s": job.first_byte_s}
         body = {"model": model, "prompt": "?", "stream": job.streaming, "fake": fake}
         return BackendCall(method="POST", path="/api/generate", body=json.dumps(body).encode())
 
-    return NewItem(
+    return Submission(
         lane=job.lane,
         priority=job.priority,
         caller=job.caller,

@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from hearth.config.settings import PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.execution.swapper import POLL_S
 from hearth.scheduling.actions import Load, SwapReason
 from hearth.scheduling.home import MIN_ENDS
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Job, Mix, Workload, random_workload
-from hearth.swapper import POLL_S
 from hearth.types import Usage
 from tests.simulation.live import LiveHouse
 from tests.support.examples import EXAMPLES

@@ -13,7 +13,7 @@ from typing import Self
 
 from hearth.clock import SystemClock
 from hearth.emulator.server import Emulator
-from hearth.service_model import default_profiles
+from hearth.emulator.service_model import default_profiles
 
 SPEED = 10.0
 SLOTS = 4

@@ -22,9 +22,9 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, SchedulingSettings, Settings, Window
 from hearth.events import Event, InternalFault, ItemEnded, ItemQueued
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.intake import NewItem, Ticket
-from hearth.observability.fanout import EventFanout
-from hearth.queue import LLMQueueWorker
+from hearth.observability.sinks import EventFanout
+from hearth.queue.item import Submission, Ticket
+from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Lane, Priority, RequestId, Sequence, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop
@@ -78,12 +78,12 @@ def new_item(
     prompt_tokens: int = 0,
     digest: bytes = b"",
     **asked: float,
-) -> NewItem:
+) -> Submission:
     """A request as a route would submit it: with the name that the backend lists (`a:latest` for `a`)."""
     model = None if model is None else canonical_model(model)
     call: BackendCall | Callable[[str], BackendCall]
     call = (lambda chosen: call_for(chosen, stream=stream, **asked)) if model is None else call_for(model, stream=stream, **asked)
-    return NewItem(
+    return Submission(
         lane=lane,
         priority=priority,
         caller=caller,

@@ -8,7 +8,7 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Announcement
 from hearth.events import ItemDispatched, TaskAnnounced
-from hearth.timetable import Timetable
+from hearth.queue.schedule import Schedule
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with
 
@@ -153,14 +153,14 @@ class JumpyClock(LoopClock):
         return super().wall() + self.offset_s
 
 
-def timetable_on(clock: Clock, announced: list[float]) -> Timetable:
+def timetable_on(clock: Clock, announced: list[float]) -> Schedule:
     config = GatewayConfig(settings=FIVE_PAST)
 
     def announce(task_type: str, at_wall_s: float, *, comes: bool = True) -> None:
         if comes:
             announced.append(at_wall_s - WALL_AT_START)
 
-    return Timetable(config=lambda: config, clock=clock, announce=announce, nudge=lambda: None)
+    return Schedule(config=lambda: config, clock=clock, announce=announce, nudge=lambda: None)
 
 
 @in_virtual_time

@@ -10,13 +10,13 @@ import pytest
 
 from hearth.clock import Clock
 from hearth.errors import BackendUnreachable
-from hearth.executor import Executor
-from hearth.intake import item_of
+from hearth.execution.executor import Executor
+from hearth.execution.reply import Reply
+from hearth.execution.request import ActiveRequest
 from hearth.ports import Exchange
-from hearth.reply import Reply
+from hearth.queue.item import item_of
 from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Stopped
 from hearth.types import BackendCall, Headers, LoadOptions, Sequence
-from hearth.work import Work
 from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import new_item, settings_with, settle
@@ -79,7 +79,7 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
     new = new_item("a", stream=True)
     assert isinstance(new.call, BackendCall)
     call = new.call
-    work = Work(item=item_of(new, Sequence(1), 0.0, 0.0), call=call, reply=Reply(limit_bytes=1000))
+    work = ActiveRequest(item=item_of(new, Sequence(1), 0.0, 0.0), call=call, reply=Reply(limit_bytes=1000))
     work.begin_attempt(1, "a", 0.0)
     executor.start(work, prompt_s=1.0, limit_s=1.0)
     if kind is None:

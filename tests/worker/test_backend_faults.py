@@ -8,7 +8,7 @@ import pytest
 
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
 from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemResent, ResidencyDrifted
-from hearth.executor import PROBE_S
+from hearth.execution.executor import PROBE_S
 from hearth.types import Outcome, ResidentModel
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama
 from tests.support.virtual_time import in_virtual_time, sleep_until

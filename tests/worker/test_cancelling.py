@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from hearth.cancelling import cancel_caller
+from hearth.api.cancelling import cancel_caller
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
-from hearth.intake import Ticket
+from hearth.queue.item import Ticket
 from hearth.types import Outcome, RequestId, Sequence
 from tests.support.fake_ollama import Ending
 from tests.support.virtual_time import in_virtual_time, sleep_until

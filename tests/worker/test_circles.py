@@ -14,9 +14,9 @@ import pytest
 
 from hearth.api.app import HearthApp
 from hearth.api.relay import Relay
-from hearth.reply import Reply
+from hearth.execution.reply import Reply
+from hearth.execution.request import ActiveRequest
 from hearth.types import MIB
-from hearth.work import Work
 from tests.api.house import http_scope
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -34,7 +34,7 @@ def uncollected() -> Iterator[None]:
 
 
 def alive() -> int:
-    return sum(isinstance(each, Reply | Relay | Work) for each in gc.get_objects())
+    return sum(isinstance(each, Reply | Relay | ActiveRequest) for each in gc.get_objects())
 
 
 async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:

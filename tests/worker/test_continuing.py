@@ -13,7 +13,7 @@ import pytest
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
-from hearth.intake import NewItem, Ticket
+from hearth.queue.item import Submission, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId, Way
 from tests.dialects.replay_play import expected
 from tests.dialects.replay_readers import told
@@ -116,7 +116,7 @@ def streaming(house: House, path: str = "/api/generate", ways: tuple[Way, ...] =
     body = {**BODIES[path], "model": "m", "stream": True, **more}
     call = BackendCall(method="POST", path=path, body=json.dumps(body).encode())
     route = INFERENCE_ROUTES[path]
-    new = NewItem(
+    new = Submission(
         lane=Lane.EXTERNAL,
         priority=Priority.NORMAL,
         caller="test",

@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from hearth.events import ItemInterrupted
-from hearth.intake import Ticket
+from hearth.queue.item import Ticket
 from hearth.types import Outcome
 from tests.support.fake_ollama import CallRecord, Ending
 from tests.support.virtual_time import run_virtual, sleep_until

@@ -14,7 +14,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings
 from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed, ItemStreaming
-from hearth.intake import Ticket
+from hearth.queue.item import Ticket
 from hearth.types import BackendCall, Lane, Outcome, Way
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallFault, Ending, Service

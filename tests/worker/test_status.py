@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from hearth.events import ItemDispatched
-from hearth.register import REMEMBERED
+from hearth.queue.registry import REMEMBERED
 from hearth.types import Priority
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with, settle

@@ -21,7 +21,7 @@ from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings,
 from hearth.errors import StorageFault, StorageRefused
 from hearth.events import Event, InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.fanout import EventFanout
+from hearth.observability.sinks import EventFanout
 from hearth.types import InvocationFilter
 from tests.api.house import Got, ask
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, house_settings, new_emulator

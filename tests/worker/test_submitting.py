@@ -9,7 +9,7 @@ import pytest
 
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
-from hearth.intake import Ticket
+from hearth.queue.item import Ticket
 from hearth.types import Lane, Outcome, Priority
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, new_item, settings_with, settle, text_of

@@ -13,11 +13,11 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError
 from hearth.events import InternalFault
-from hearth.intake import NewItem
-from hearth.queue import LLMQueueWorker
+from hearth.queue.item import Submission
+from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action
 from hearth.scheduling.estimates import Estimates
-from hearth.supervision import RESTART_AFTER_S, Supervisor
+from hearth.tasks import RESTART_AFTER_S, Supervisor
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
@@ -71,10 +71,10 @@ async def test_every_decision_is_shown_with_its_instant_and_its_actions():
     assert [(at, names) for at, names in seen if names and names != ["WakeAt"]] == [(0.0, ["Load"]), (2.0, ["Dispatch"])]
 
 
-def defective_item(call: Callable[[str], BackendCall]) -> NewItem:
+def defective_item(call: Callable[[str], BackendCall]) -> Submission:
     """A request whose call cannot be made."""
     request_id = RequestId("req_bad")
-    return NewItem(lane=Lane.EXTERNAL, priority=Priority.NORMAL, caller="test", model="a:latest", request_id=request_id, call=call)
+    return Submission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, caller="test", model="a:latest", request_id=request_id, call=call)
 
 
 @in_virtual_time

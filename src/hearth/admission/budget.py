@@ -1,9 +1,9 @@
 """How much money calls to a paid model may still take today. Sets the worst case aside before a call, and takes the bill after it.
 
-Exact and pure: amounts are whole nano-USD, instants are arguments, and nothing is written anywhere (`cloud.purse` does that). A spend
-belongs to the instant of its reservation, however long the call runs, and to every day that contains it: with another time zone another
-day begins, and neither forgets what the other has paid for. Reserving is one step without a wait in it, so calls that come at once cannot
-overspend together. Owned by `cloud.purse`.
+Exact and pure: amounts are whole nano-USD, instants are arguments, and nothing is written anywhere (`cloud.budget` does that). A spend
+belongs to the instant of its reservation, however long the call runs, and to every day that contains it: with another time zone another day
+begins, and neither forgets what the other has paid for. Reserving is one step without a wait in it, so calls that come at once cannot
+overspend together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """May this caller add this work now: its place, its models, its rate, the room for its body.
 
 The order is: rate limit (429) and room (503) before the body is read, then model allowed (403) and the rate limit once more, which only now
-counts. The depth of the queue (503) is the worker's own to judge, and the budget (429) that of `cloud.purse`.
+counts. The depth of the queue (503) is the worker's own to judge, and the budget (429) that of `cloud.budget`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 
 from hearth.admission.auth import Identity
 from hearth.admission.http_checks import RequestHeaders
+from hearth.admission.limits import RateLimiter
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited
-from hearth.rate_limiter import RateLimiter
 from hearth.types import Lane, Priority, canonical_model, value
 
 _TASK_TYPE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")

@@ -73,7 +73,7 @@ class BatchPages:
 
         Raises:
             BadRequest, RateLimited: see `admission.gate`; a batch counts once.
-            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `batches.desk`.
+            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.batches`.
         """
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:

@@ -26,8 +26,8 @@ from hearth.dialects.envelope import Envelope
 from hearth.dialects.gojson import MAX_INT
 from hearth.errors import BadRequest, HearthError
 from hearth.gateway import Gateway
-from hearth.in_process import Asked, complete
-from hearth.queue import Ticket
+from hearth.queue.embedded import PromptCall, complete
+from hearth.queue.item import Ticket
 from hearth.types import Completion, Dialect, Headers, WorkKind
 
 
@@ -74,8 +74,8 @@ class CompletionPages:
             return Response(reply.body, status_code=reply.status, headers=_decoded(reply.headers))
         return JSONResponse(asdict(completion), headers=_decoded(told_of(ticket)))
 
-    def _work(self, asked: CompletionBody) -> Asked:
-        return Asked(
+    def _work(self, asked: CompletionBody) -> PromptCall:
+        return PromptCall(
             prompt=asked.prompt,
             model=asked.model,
             max_tokens=asked.max_tokens,
@@ -109,7 +109,7 @@ def _model_of(gateway: Gateway, ticket: Ticket, asked: CompletionBody) -> str | 
     return model if isinstance(model, str) else None
 
 
-def _envelope(asked: Asked) -> Envelope:
+def _envelope(asked: PromptCall) -> Envelope:
     return Envelope(
         dialect=Dialect.OLLAMA,
         kind=WorkKind.GENERATE,

@@ -1,7 +1,7 @@
 """The connections of the server: counted by peer, and refused where a peer has its share.
 
 A refused connection is answered with a 503 in the dialect of its first request and closed, within the deadlines of any other; where too
-many of them wait for that, it is closed at once. Must never look into a request that is let in. Made by `bootstrap`, used by `api.server`.
+many of them wait for that, it is closed at once. Must never look into a request that is let in.
 """
 
 from __future__ import annotations

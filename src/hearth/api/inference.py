@@ -22,8 +22,8 @@ from hearth.dialects.replay_seed import seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
-from hearth.observability.tracing.spans import Origin
-from hearth.queue import NewItem, Ticket
+from hearth.observability.tracing import Origin
+from hearth.queue.item import Submission, Ticket
 from hearth.types import BackendCall, Headers, Way, WorkKind, canonical_model, preview_of, value
 
 NameOf: TypeAlias = Callable[[str], str | None]
@@ -195,7 +195,7 @@ async def submit(gateway: Gateway, request: Request, identity: Identity, wanted:
         BadRequest, Forbidden, RateLimited: see `admission.gate`.
         ModelNotFound: it is not installed, in the words of Ollama.
         QueueFull, Draining, ShuttingDown: with `retry_after_s`.
-        HearthError: see `cloud.desk`, where only Claude could answer.
+        HearthError: see `cloud.service`, where only Claude could answer.
     """
     admission = admission_of(identity, request.headers, gateway.config, task_type=wanted.task_type)
     admit(identity, wanted.model, admission, gateway.rate_limiter, gateway.clock.monotonic())
@@ -225,9 +225,9 @@ def _traced(gateway: Gateway, request: Request, ticket: Ticket) -> Ticket:
     return ticket
 
 
-def _item(request: Request, identity: Identity, admission: Admission, wanted: Wanted, model: str | None, *, previews: bool) -> NewItem:
+def _item(request: Request, identity: Identity, admission: Admission, wanted: Wanted, model: str | None, *, previews: bool) -> Submission:
     envelope = wanted.envelope
-    return NewItem(
+    return Submission(
         lane=admission.lane,
         priority=admission.priority,
         caller=identity.caller,

@@ -82,7 +82,7 @@ class JobPages:
 
         Raises:
             BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.gate` and `jobs.requests`.
-            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.desk`.
+            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.service`.
         """
         jobs = self._jobs()
         job = await body.run(partial(_job_of, asked, self._gateway.config.settings, large=body.is_long))

@@ -1,7 +1,7 @@
 """Answers for callers of HTTP/1.0, who cannot read chunks; nginx asks like that unless it is told otherwise.
 
-A stream goes on as it comes, and the end of the connection is its end. Any other answer without a declared length is gathered and sent as
-a whole: nobody could tell half of it from all of it. Called by `api.protocol`.
+A stream goes on as it comes, and the end of the connection is its end. Any other answer without a declared length is gathered and sent as a
+whole: nobody could tell half of it from all of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """HTTP/1.1 on one connection: uvicorn's httptools protocol, with the limits and deadlines that it does not have.
 
-A connection is closed when a request's headers take longer than `header_s`, when its body makes no progress for `body_s`, or when the
-other end takes nothing from a full write buffer for `write_s`. A closed connection reaches the application as `http.disconnect`, like a
-caller who leaves: there is no second path for slow ones. Must never read a request. Used by `api.server`.
+A connection is closed when a request's headers take longer than `header_s`, when its body makes no progress for `body_s`, or when the other
+end takes nothing from a full write buffer for `write_s`. A closed connection reaches the application as `http.disconnect`, like a caller
+who leaves: there is no second path for slow ones. Must never read a request.
 
 uvicorn has no such deadlines (encode/uvicorn issue 157 asks for them). httptools, a third of the cost of h11, puts no limit on headers,
 takes trailers for headers, lets a repeated Host pass, and after a wish for another protocol takes the request's body for that protocol; all

@@ -2,7 +2,7 @@
 
 One task per request watches for the caller's disconnect, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
 per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller who has heard nothing for a while is sent a sign
-of life in its dialect; from the first one on, errors can only be told inside the stream. Called by `api.inference`.
+of life in its dialect; from the first one on, errors can only be told inside the stream.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from hearth.dialects.ollama import error_text
 from hearth.dialects.replay_frames import frame_end
 from hearth.dialects.routes import Route
 from hearth.errors import BackendError, HearthError
-from hearth.queue import LLMQueueWorker, Ticket
-from hearth.reply import ReplyHead
+from hearth.execution.reply import ReplyHead
+from hearth.queue.item import Ticket
+from hearth.queue.worker import LLMQueueWorker
 from hearth.types import Headers, value
 
 

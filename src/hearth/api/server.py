@@ -20,7 +20,7 @@ from hearth.api.protocol import Deadlines
 from hearth.clock import SystemClock
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable
-from hearth.observability.fanout import EventFanout
+from hearth.observability.sinks import EventFanout
 
 KEEP_ALIVE_S = 75
 _BACKLOG = 2048

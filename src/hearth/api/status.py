@@ -13,10 +13,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from hearth.admission.auth import Identity
+from hearth.api.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.dependencies import Caller, CurrentRequest
 from hearth.api.status_stream import Listener, StatusStream, listener_of
-from hearth.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import Forbidden, NotFound
 from hearth.gateway import Gateway

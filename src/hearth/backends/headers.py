@@ -1,7 +1,6 @@
 """Which header fields cross between a caller and a model server.
 
-Pure; all names are in lower case. Credentials of callers are for Hearth: they must never reach a model server. Used by the adapters of
-this package.
+Pure; all names are in lower case. Credentials of callers are for Hearth: they must never reach a model server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The data path to Ollama: bytes in, bytes out.
 
 It must never follow a redirect, decode a body, read the environment's proxies, or set a timeout of its own beyond the connection: the
-caller owns all of that. It knows HTTP but nothing of what the bytes say. Built by `bootstrap`, used by the executor.
+caller owns all of that. It knows HTTP but nothing of what the bytes say.
 
 A connection that has carried an answer to its end is kept for a while: opening one costs more than everything else that is done to a
 small request. Leaving is how a generation is cancelled, so a call that is left ends its connection, and no late answer can reach the

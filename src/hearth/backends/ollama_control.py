@@ -1,7 +1,7 @@
 """The control path to Ollama: what is installed, what is in memory, load this, drop that.
 
-A load belongs to the gateway and not to whoever asked for it: a caller that stops waiting never cancels the HTTP call, because Ollama
-would abort the load for everybody who waits for it. It decides nothing about when to swap. Built by `bootstrap`, used by the executor.
+A load belongs to the gateway and not to whoever asked for it: a caller that stops waiting never cancels the HTTP call, because Ollama would
+abort the load for everybody who waits for it. It decides nothing about when to swap.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class HttpWebhookPoster:
         self._lookup = lookup
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> str:
-        """See `jobs.telling.WebhookPoster`."""
+        """See `jobs.webhooks.WebhookPoster`."""
         if self._is_forbidden_literal(url):
             return FORBIDDEN_ADDRESS
         try:

@@ -5,8 +5,7 @@ Nothing here decides anything at run time: it chooses, connects, starts and stop
 
 from hearth.bootstrap.assembly import build_gateway
 from hearth.bootstrap.keeping import open_store
-from hearth.bootstrap.loop import run
+from hearth.bootstrap.process import Signals, run
 from hearth.bootstrap.serving import running_gateway, serve
-from hearth.bootstrap.signals import Signals
 
 __all__ = ["Signals", "build_gateway", "open_store", "run", "running_gateway", "serve"]

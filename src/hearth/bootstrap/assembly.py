@@ -28,9 +28,9 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
 from hearth.config.watching import FileWatch
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.fanout import EventFanout
+from hearth.observability.sinks import EventFanout
 from hearth.ports import EventSink
-from hearth.recollection import Recollection
+from hearth.queue.estimate_store import Recollection
 from hearth.storage.opening import database_path, open_directory
 from hearth.storage.store import Store
 

@@ -11,39 +11,38 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hearth.accumulating.accumulator import Accumulator
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.backends.amdgpu import AmdCard
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.claude_prices import ClaudePrices
 from hearth.backends.gpu_thread import GpuThread
 from hearth.backends.nvml import NvmlCard
+from hearth.bootstrap.service_manager import ServiceManager, notify_socket, watchdog_s
 from hearth.clock import Clock
 from hearth.cloud.budget import Purse
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ConfigError
+from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import Gateway
-from hearth.gpu_watch import GpuWatch
 from hearth.jobs.batch_runner import Shelf
 from hearth.jobs.batches import Batches
 from hearth.jobs.runner import House
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.jobs.webhooks import Telling, WebhookPoster, is_forbidden
-from hearth.observability.disk_space import DiskSpaceMonitor
-from hearth.observability.fanout import EventFanout
 from hearth.observability.latency import LatencyTracker, LatencyWatch
-from hearth.observability.loop_lag import LoopLagMonitor
-from hearth.observability.tracing.gathering import TraceGathering
+from hearth.observability.monitors import DiskSpaceMonitor, LoopLagMonitor
+from hearth.observability.sinks import EventFanout
+from hearth.observability.tracing import TraceBuilder
 from hearth.ports import GpuReader, ModelControl
+from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.scheduling.inputs import TimerFired
-from hearth.service_manager import ServiceManager, notify_socket, watchdog_s
 from hearth.storage.store import Store
 from hearth.types import Outcome, Sequence
 
 if TYPE_CHECKING:
-    from hearth.observability.tracing.export import OtlpTraces
+    from hearth.observability.otlp import OtlpTraces
 
 
 def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path | None) -> None:
@@ -111,7 +110,7 @@ def _is_alive(gateway: Gateway, sequence: Sequence) -> bool:
 
 def join_embeddings(gateway: Gateway) -> None:
     """Have embedding calls with a single input go together where `embeddings.accumulate` says so."""
-    accumulator = Accumulator(worker=gateway.worker, config=lambda: gateway.config, clock=gateway.clock, events=gateway.events)
+    accumulator = EmbeddingBatcher(worker=gateway.worker, config=lambda: gateway.config, clock=gateway.clock, events=gateway.events)
     gateway.embeddings = accumulator
     gateway.events.subscribe(accumulator)
     gateway.show("embeddings", accumulator.status)
@@ -205,7 +204,7 @@ def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, 
     if not settings.otlp_endpoint:
         return None
     try:
-        from hearth.observability.tracing.export import OtlpTraces  # noqa: PLC0415 - an extra, and a fifth of a second
+        from hearth.observability.otlp import OtlpTraces  # noqa: PLC0415 - an extra, and a fifth of a second
     except ModuleNotFoundError as error:
         install = 'run `.venv/bin/pip install -e ".[otel]"` in the folder of Hearth, or set it to ""'
         raise ConfigError([f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error.name}): {install}"]) from error
@@ -217,7 +216,7 @@ def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, 
 def join_telemetry(gateway: Gateway, traces: OtlpTraces | None) -> None:
     """Have the end of every item of the gateway told to a collector."""
     if traces is not None:
-        gateway.traces = TraceGathering(clock=gateway.clock, deliver=traces.deliver)
+        gateway.traces = TraceBuilder(clock=gateway.clock, deliver=traces.deliver)
         gateway.events.subscribe(gateway.traces)
         gateway.show("telemetry", traces.status)
 

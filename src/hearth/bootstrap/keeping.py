@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.observability.fanout import EventFanout
+from hearth.observability.sinks import EventFanout
 from hearth.storage.opening import Connect, connect_writer, database_path, tighten_own_directory
 from hearth.storage.reader import StorageReporter
 from hearth.storage.retention import DAY_S

@@ -14,10 +14,10 @@ from http.client import HTTPException
 from hearth.backends.ollama_control import OllamaControl
 from hearth.clock import Clock
 from hearth.config.settings import BackendMode
+from hearth.emulator.service_model import default_profiles
 from hearth.errors import BackendError
 from hearth.events import EmulatorStarted
-from hearth.observability.fanout import EventFanout
-from hearth.service_model import default_profiles
+from hearth.observability.sinks import EventFanout
 from hearth.version import SERVICE
 
 CONTROL_TIMEOUT_S = 10.0

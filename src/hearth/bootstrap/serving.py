@@ -13,17 +13,16 @@ from hearth.api.connections import Connections
 from hearth.api.server import HearthServer
 from hearth.bootstrap.assembly import build_gateway
 from hearth.bootstrap.companions import join_service_manager
-from hearth.bootstrap.descriptors import raise_descriptor_limit
 from hearth.bootstrap.models import hearth_problem
-from hearth.bootstrap.signals import Signals
+from hearth.bootstrap.process import Signals, raise_descriptor_limit
 from hearth.clock import Clock, SystemClock
 from hearth.config.checks import exposure_problem
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
-from hearth.observability.fanout import EventFanout
 from hearth.observability.logs import LogSink, configure_logging
+from hearth.observability.sinks import EventFanout
 from hearth.ports import EventSink
 
 LAST_BYTES_GRACE_S = 1.0

@@ -1,7 +1,6 @@
 """The `hearth` command.
 
 Importing this package must stay cheap: click and the list below, nothing else (a command's module is imported when it runs).
-Called by the `hearth` script.
 """
 
 from __future__ import annotations

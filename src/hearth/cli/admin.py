@@ -1,6 +1,6 @@
 """`hearth admin`: making keys, asking a running gateway for a test message, and the owner's orders (`orders`).
 
-A key is printed once and stored nowhere; nothing here edits a file. Called by `hearth.cli`.
+A key is printed once and stored nowhere; nothing here edits a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`hearth cancel`: have a running gateway give requests up, whatever state they are in. Called by `hearth.cli`."""
+"""`hearth cancel`: have a running gateway give requests up, whatever state they are in."""
 
 from __future__ import annotations
 

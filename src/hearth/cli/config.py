@@ -1,7 +1,4 @@
-"""`hearth config`: see what the gateway would read, before it does. Changes nothing; only `diff` asks a running gateway.
-
-Called by `hearth.cli`.
-"""
+"""`hearth config`: see what the gateway would read, before it does. Changes nothing; only `diff` asks a running gateway."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`hearth demo`: a busy home in one process, told in plain words, so that a newcomer sees swaps, an interruption and the way home.
-
-Called by `hearth.cli`; runs until SIGINT, SIGTERM or `--seconds`.
-"""
+"""`hearth demo`: a busy home in one process, told in plain words, so that a newcomer sees swaps, an interruption and the way home."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, Window
 from hearth.emulator.server import Emulator
+from hearth.emulator.service_model import default_profiles
 from hearth.events import Event, ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.ports import EventSink
-from hearth.service_model import default_profiles
 from hearth.types import Outcome, Priority
 
 

@@ -1,7 +1,7 @@
 """The people and programs of the demo: a few requests on a fixed rhythm, over HTTP like any client.
 
-Every request carries an `X-Request-Id` of the form `caller-number`, by which the narrator tells them apart (without keys, all callers
-are `local` to the gateway). Called by `hearth.cli.demo`.
+Every request carries an `X-Request-Id` of the form `caller-number`, by which the narrator tells them apart (without keys, all callers are
+`local` to the gateway).
 """
 
 from __future__ import annotations

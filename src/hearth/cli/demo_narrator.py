@@ -1,6 +1,6 @@
 """The demo in plain words: an event sink that says what the gateway does as it does it.
 
-Reads events only; never asks the gateway anything. Called by `hearth.cli.demo`.
+Reads events only; never asks the gateway anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`hearth emulate`: the emulator on its own, for trying clients and configurations without GPU or Ollama.
-
-Called by `hearth.cli`; runs until SIGINT or SIGTERM.
-"""
+"""`hearth emulate`: the emulator on its own, for trying clients and configurations without GPU or Ollama."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from hearth.clock import SystemClock
 from hearth.emulator.models import EmulatedModel, load_profiles
 from hearth.emulator.quirks import KINDS, Quirk, parse_quirk
 from hearth.emulator.server import Emulator
+from hearth.emulator.service_model import ModelProfile, ServiceModel, default_profiles
 from hearth.errors import AddressUnavailable, ConfigError
-from hearth.service_model import ModelProfile, ServiceModel, default_profiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """`hearth install-service`: have systemd run the gateway, from the next boot on.
 
-Writes a unit and, where there is none, a configuration; starts nothing. Called by `hearth.cli`.
+Writes a unit and, where there is none, a configuration; starts nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A click group that imports a command's module only when that command runs, so that `hearth status` never pays for a web framework.
 
-Must never import a command module to print help. Used by `hearth.cli` only.
+Must never import a command module to print help.
 """
 
 from __future__ import annotations

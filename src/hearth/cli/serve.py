@@ -1,7 +1,4 @@
-"""`hearth serve`: find the configuration, run the gateway, say where it listens. Everything else is `bootstrap`'s.
-
-Called by `hearth.cli`.
-"""
+"""`hearth serve`: find the configuration, run the gateway, say where it listens. Everything else is `bootstrap`'s."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`hearth simulate`: what each policy would have done with a trace, a workload that ships, or the gateway's own log, side by side.
 
-Asks a gateway only with `--from-log`, and changes nothing there. Called by `hearth.cli`.
+Asks a gateway only with `--from-log`, and changes nothing there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Waiting for the end of a command that runs until it is told to stop.
-
-Called by `emulate` and `demo`, inside their running loop; `serve` has a shutdown of its own.
-"""
+"""Waiting for the end of a command that runs until it is told to stop."""
 
 from __future__ import annotations
 

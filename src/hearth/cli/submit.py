@@ -1,6 +1,6 @@
 """`hearth submit`: a prompt from a file or stdin goes through the queue like any other caller's, and the answer comes out as it is made.
 
-The text goes to stdout, everything else to stderr. Leaving (Ctrl-C) hangs up, which cancels the request. Called by `hearth.cli`.
+The text goes to stdout, everything else to stderr. Leaving (Ctrl-C) hangs up, which cancels the request.
 """
 
 from __future__ import annotations

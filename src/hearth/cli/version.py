@@ -1,4 +1,4 @@
-"""`hearth version`: what to put into a bug report. Called by `hearth.cli` only."""
+"""`hearth version`: what to put into a bug report."""
 
 from __future__ import annotations
 

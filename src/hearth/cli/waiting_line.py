@@ -1,6 +1,6 @@
 """One line on a terminal that says how far a request's wait has come: its place, the estimate, the model that loads.
 
-Asks the gateway every second in a thread of its own, so that whoever waits for the answer is not held up. Called by `hearth.cli.submit`.
+Asks the gateway every second in a thread of its own, so that whoever waits for the answer is not held up.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ from hearth.errors import (
     HearthError,
 )
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
+from hearth.execution.reply import ReplyHead
+from hearth.execution.request import ActiveRequest
 from hearth.money import Price, usd
 from hearth.ports import CloudBackend, CloudExchange, EventSink
-from hearth.reply import ReplyHead
 from hearth.types import CloudCall, Headers, Outcome, Sequence, Usage
-from hearth.work import Work
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
@@ -62,25 +62,25 @@ class Telling:
     def __init__(self, events: EventSink) -> None:
         self._events = events
 
-    def queued(self, work: Work) -> None:
+    def queued(self, work: ActiveRequest) -> None:
         """The item was accepted; nothing is ahead of it."""
         self._events.emit(ItemQueued(at=work.item.arrived_at, position=0, **work.identity))
 
-    def dispatched(self, work: Work, at: float) -> None:
+    def dispatched(self, work: ActiveRequest, at: float) -> None:
         """An attempt starts."""
         self._events.emit(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
 
-    def first_byte(self, work: Work, at: float) -> None:
+    def first_byte(self, work: ActiveRequest, at: float) -> None:
         """Claude has begun to answer."""
         since = at if work.dispatched_at is None else work.dispatched_at
         self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **work.identity))
 
-    def resent(self, work: Work, at: float) -> None:
+    def resent(self, work: ActiveRequest, at: float) -> None:
         """The attempt was refused unseen; there will be another."""
         reason = "" if work.error is None else work.error.reason
         self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
 
-    def ended(self, work: Work, at: float, cost_usd: float | None) -> None:
+    def ended(self, work: ActiveRequest, at: float, cost_usd: float | None) -> None:
         """The one terminal event of the item; its outcome is set."""
         began_at, first_at = work.dispatched_at, work.first_byte_at
         failed = "" if work.error is None else work.error.reason
@@ -121,7 +121,7 @@ class Call:
         ending: why it was told to stop; None while it runs and where it ends by itself.
     """
 
-    work: Work
+    work: ActiveRequest
     path: str
     shown_model: str
     request: ClaudeRequest
@@ -263,7 +263,7 @@ class Conversations:
         work.reply.finish()
 
 
-def _head(answer: Answer, work: Work, length: int | None) -> ReplyHead:
+def _head(answer: Answer, work: ActiveRequest, length: int | None) -> ReplyHead:
     headers: Headers = ((b"content-type", answer.content_type.encode("ascii")),)
     if length is not None:
         headers = (*headers, (b"content-length", b"%d" % length))

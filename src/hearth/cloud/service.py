@@ -1,8 +1,7 @@
 """Where a request is offered to Claude: the desk decides whether it goes there, pays, keeps the books, and shows what goes on.
 
 Accepted calls are items like any other: they have a number, can be seen and cancelled, end exactly once, and get their grace at a stop.
-Each is a task of its own, and its books are closed when that task is over, however it ends. Wired by `bootstrap`; used by `gateway` and
-`api`.
+Each is a task of its own, and its books are closed when that task is over, however it ends.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from hearth import status
 from hearth.admission.auth import Identity
 from hearth.clock import Clock
 from hearth.cloud.budget import Purse, Reservation
@@ -23,15 +21,16 @@ from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown, InternalFault
-from hearth.forecaster import Forecaster
-from hearth.intake import Doors, NewItem, Sequences, Ticket, item_of
+from hearth.execution.reply import Reply, WatchedReply
+from hearth.execution.request import ActiveRequest, call_on
 from hearth.money import Price, usd
 from hearth.ports import CloudBackend, EventSink, PriceList
-from hearth.register import Register
-from hearth.reply import Reply, WatchedReply
+from hearth.queue import status
+from hearth.queue.forecaster import Forecaster
+from hearth.queue.item import AdmissionState, Sequences, Submission, Ticket, item_of
+from hearth.queue.registry import Registry
 from hearth.scheduling.state import State
 from hearth.types import MIB, BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
-from hearth.work import Work, call_on
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read again."""
@@ -94,7 +93,7 @@ class Cloud:
         clock: Clock,
         events: EventSink,
         sequences: Sequences,
-        doors: Doors,
+        doors: AdmissionState,
         state: State,
         resolve: Callable[[str], Awaitable[str]],
         changed: Callable[[], None],
@@ -112,7 +111,7 @@ class Cloud:
         self._purse = purse
         self._telling = Telling(events)
         self._conversations = Conversations(backend=backend, clock=clock, telling=self._telling, settings=self._settings)
-        self._register = Register()
+        self._register = Registry()
         self._calls: dict[Sequence, Call] = {}
         self._health = CloudHealth(events)
         self._stopping = False
@@ -124,7 +123,7 @@ class Cloud:
         cloud = self._settings()
         return bool(cloud.api_key) and (identity.allow_cloud or (cloud.allow_local and not identity.authenticated))
 
-    async def take(self, new: NewItem) -> Ticket | None:
+    async def take(self, new: Submission) -> Ticket | None:
         """Accept a request of a caller to whom the desk is open, where Claude is to answer it; None where the queue is.
 
         Where the queue could answer as well, nothing that Claude may not do keeps the request from it.
@@ -143,11 +142,11 @@ class Cloud:
                 raise
             return None
 
-    async def take_trusted(self, new: NewItem) -> Ticket | None:
+    async def take_trusted(self, new: Submission) -> Ticket | None:
         """The same for a program that embeds Hearth, which says itself whether Claude may answer."""
         return await self.take(new) if self._settings().api_key else None
 
-    async def _why(self, new: NewItem) -> Why | None:
+    async def _why(self, new: Submission) -> Why | None:
         """Why Claude is to answer, if it is."""
         if new.kind is not WorkKind.GENERATE:
             return None
@@ -168,7 +167,7 @@ class Cloud:
         wait_s = self._forecaster.wait_s(item, 0, item.arrived_at)
         return Why.LONG_WAIT if wait_s is not None and wait_s > limit_s else None
 
-    async def _accept(self, new: NewItem, why: Why) -> Ticket:
+    async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
         cloud = self._settings()
         call = call_on(new.call, new.model or "")  # as it would go to Ollama, from which it is translated
@@ -219,11 +218,11 @@ class Cloud:
             raise ModelNotFound(f"model '{model}' has no known price, so it is not used; the owner can add it to cloud.prices")
         return price
 
-    def _work(self, new: NewItem, model: str) -> Work:
+    def _work(self, new: Submission, model: str) -> ActiveRequest:
         item = item_of(new, self._sequences.take(), self._clock.monotonic(), 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         reply: Reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
-        return Work(item=item, call=new.call, reply=reply, model=model)
+        return ActiveRequest(item=item, call=new.call, reply=reply, model=model)
 
     def _begin(self, call: Call) -> Ticket:
         work = call.work

@@ -1,7 +1,6 @@
 """Calendar arithmetic: when active hours begin and end, and when an announced task comes.
 
-Pure functions of (window, zone, instant): no clock is read here, and nothing is remembered between calls. Called by `gateway_config`
-and by the rules of the file; nobody else needs it.
+Pure functions of (window, zone, instant): no clock is read here, and nothing is remembered between calls.
 
 Instants are seconds since 1970-01-01 UTC. Each instant is classified by what a clock on the wall would show, and by nothing else:
 

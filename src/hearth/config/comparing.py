@@ -1,7 +1,6 @@
 """Two configurations of which only what may be shown is known: what a running gateway tells of its own against a file.
 
 Works on the plain values of `rendering.as_values`; secrets are compared by the beginnings of their digests. Reads no file.
-Called by `cli` and `hearth.reloading`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""pydantic's findings in the owner's language.
-
-Called by `loading` only.
-"""
+"""pydantic's findings in the owner's language."""
 
 from __future__ import annotations
 

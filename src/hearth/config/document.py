@@ -1,11 +1,9 @@
 """YAML text as plain values that remember their lines: the strict subset of YAML in which a file means what it looks like.
 
-Works on the event stream of PyYAML, never on its composer: libyaml's composer recurses on the C stack and ends the process on deep
-nesting, and neither composer knows duplicate keys. Refused with advice: aliases, anchors, tags, merge keys, duplicate keys, several
-documents, and whatever YAML 1.1 reads as something else than it looks like (`22:30` is 1350, `0644` is 420, `2026-01-02` is a date,
-`on:` is a key named True; https://yaml.org/type/int.html, float.html, bool.html, timestamp.html).
-
-Called by `loading` only, which bounds the text. Reads no file.
+Works on the event stream of PyYAML, never on its composer: libyaml's composer recurses on the C stack and ends the process on deep nesting,
+and neither composer knows duplicate keys. Refused with advice: aliases, anchors, tags, merge keys, duplicate keys, several documents, and
+whatever YAML 1.1 reads as something else than it looks like (`22:30` is 1350, `0644` is 420, `2026-01-02` is a date, `on:` is a key named
+True; https://yaml.org/type/int.html, float.html, bool.html, timestamp.html). Reads no file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the rest of Hearth holds of the owner's file: the settings, where they came from, and the questions others ask of them.
 
-An immutable value: a reload makes a new one. Never reads a file or a clock: instants are arguments. Made by `loading` (or by hand in
-tests); read by everybody above `config`.
+An immutable value: a reload makes a new one. Never reads a file or a clock: instants are arguments.
 """
 
 from __future__ import annotations

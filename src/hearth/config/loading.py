@@ -3,7 +3,6 @@
     bytes -> text -> document -> environment -> pydantic edge -> settings
 
 Never half-applies a file and never guesses. Reads the file and, where the caller gives none, the process's environment; nothing else.
-Called by `bootstrap`, `cli` and whoever reloads; parsing a large file takes a while, so callers on an event loop use a thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The edge where the file's plain values become settings: pydantic models, built from the settings classes and from `rules`.
 
-Nothing is declared twice: types, defaults and descriptions come from `settings`, limits from `rules`. Only the keys that the file gives
-are handed on, so that `settings` stays the one place of the defaults. Never lets pydantic's own error text out, which may quote a
-secret. Used by `loading` and `schema`.
+Nothing is declared twice: types, defaults and descriptions come from `settings`, limits from `rules`. Only the keys that the file gives are
+handed on, so that `settings` stays the one place of the defaults. Never lets pydantic's own error text out, which may quote a secret.
 """
 
 from __future__ import annotations

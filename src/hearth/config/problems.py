@@ -1,6 +1,6 @@
 """What is wrong with the owner's file, and how it is said: `file:line: path: what, and what to do`.
 
-Never shows a value from where a secret may stand. Used by the modules that read the file.
+Never shows a value from where a secret may stand.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """When the owner's file is looked at again, what was found there, and when that is tried.
 
-`ReloadPlan` is a pure state machine: it learns of touches, looks, tries and orders with their instants, and says what comes next. A
-content is tried only after two looks have found it alike with quiet before them, and only if it differs from what was tried last: a
-file that is half written, or replaced in several steps, is never read as a configuration. `look_at` reads the file and never raises.
-Used by `hearth.reloading`.
+`ReloadPlan` is a pure state machine: it learns of touches, looks, tries and orders with their instants, and says what comes next. A content
+is tried only after two looks have found it alike with quiet before them, and only if it differs from what was tried last: a file that is
+half written, or replaced in several steps, is never read as a configuration. `look_at` reads the file and never raises.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Settings for people to look at: the effective file; and which of them changed.
 
-Never shows more of a key's digest than its beginning, or of a webhook's URL than its host. Called by `cli` and by whoever reports a reload.
+Never shows more of a key's digest than its beginning, or of a webhook's URL than its host.
 """
 
 from __future__ import annotations

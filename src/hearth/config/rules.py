@@ -1,7 +1,7 @@
 """Which values the fields of the file may have: every range and every rule for text, in one place.
 
 A rule for a field of several texts holds for each; one for a mapping for its keys; `plain_text` for every text, before its own rule. Checks
-of text raise ValueError with a text for the owner, as pydantic expects, and never name the value. Used by `models` and `hearth serve`.
+of text raise ValueError with a text for the owner, as pydantic expects, and never name the value.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Directories are watched, not the file: editors replace it, and Kubernetes swaps a symlink beside it, so that no event names it. watchdog
 works on threads of its own; `touched` is called on the event loop. `refresh` and `close` block for moments and are meant for one thread
-that is not the loop's. Made by `bootstrap`, used by `hearth.reloading`.
+that is not the loop's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What Hearth answers of the Anthropic Messages API itself.
 
-Must never import the vendor's SDK. Called by the routes. Source: Anthropic's reference of `POST /v1/messages/count_tokens`; Ollama has no
-such route, so the count is the estimate of `prompt_size`.
+Must never import the vendor's SDK. Source: Anthropic's reference of `POST /v1/messages/count_tokens`; Ollama has no such route, so the
+count is the estimate of `prompt_size`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A model's answer is a function of the text before it: the prompt as the model server renders it, and what was said so far. Asked for what
 follows these (`raw`), it says what it would have said, or draws it from the same distribution. What comes is written in the caller's
-dialect, under the names, numbers and counts that the caller knows; `Replay` joins it to the last byte that was sent. Pure. Called by the
-executor. Measured on a real Ollama 0.33: docs/decisions/0016-an-interrupted-stream-is-continued.md.
+dialect, under the names, numbers and counts that the caller knows; `Replay` joins it to the last byte that was sent. Pure. Measured on a
+real Ollama 0.33: docs/decisions/0016-an-interrupted-stream-is-continued.md.
 """
 
 from __future__ import annotations

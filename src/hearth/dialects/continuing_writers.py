@@ -1,7 +1,7 @@
 """Writes the rest of an answer in the caller's dialect, frame by frame, in the shape of the frames that were sent.
 
-Names and numbers are put right by `replay`, which knows those that the caller knows. Called by `continuing` only. Source: ollama/ollama
-v0.33.0-rc2, `api/types.go`, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`.
+Names and numbers are put right by `replay`, which knows those that the caller knows. Source: ollama/ollama v0.33.0-rc2, `api/types.go`,
+`openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What each inference route demands of a body before Ollama would look for the model.
 
 Refusing here what Ollama would refuse anyway keeps broken requests out of the queue and from forcing a swap. Must never demand more than
-Ollama does, apart from the two limits named here. Called by `envelope`; parts by others who check a name or read messages.
-Texts and their order: Ollama's handlers (server/routes.go) and middleware (middleware/openai.go, middleware/anthropic.go).
+Ollama does, apart from the two limits named here. Texts and their order: Ollama's handlers (server/routes.go) and middleware
+(middleware/openai.go, middleware/anthropic.go).
 """
 
 from __future__ import annotations

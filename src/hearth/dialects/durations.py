@@ -1,7 +1,7 @@
 """`keep_alive` as Ollama reads it.
 
-Must never decide what to do about a duration. Called by `envelope` and the emulator. The grammar and texts of a string are those of Go's
-`time.ParseDuration`; numbers are seconds (Ollama, api/types.go, `Duration.UnmarshalJSON`).
+Must never decide what to do about a duration. The grammar and texts of a string are those of Go's `time.ParseDuration`; numbers are seconds
+(Ollama, api/types.go, `Duration.UnmarshalJSON`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Embedding calls with one input: how several of them become one call, and how its answer becomes their answers again.
 
-Vectors are cut out of the answer as the bytes they came as, never parsed and written anew. Ollama counts the tokens of all inputs
-together, so each caller's count is a share of it by the length of its input; everything else is what the model server said. Only the shape
-that Ollama writes is cut (no white space between elements); of any other answer nothing is known (None). `/api/embeddings` takes a single
-prompt only, and its numbers are not those of `/api/embed`, so it is none of this module's business. Called by `accumulating`.
+Vectors are cut out of the answer as the bytes they came as, never parsed and written anew. Ollama counts the tokens of all inputs together,
+so each caller's count is a share of it by the length of its input; everything else is what the model server said. Only the shape that
+Ollama writes is cut (no white space between elements); of any other answer nothing is known (None). `/api/embeddings` takes a single prompt
+only, and its numbers are not those of `/api/embed`, so it is none of this module's business.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What the queue must know of a request body, and the few things changed in it before it goes on.
 
 A body goes to Ollama as the very bytes the caller sent, unless it asks for something that only the owner of the GPU may decide: how long a
-model stays, and how it is loaded. Those are the causes of Ollama's reload ping-pong and of its eviction wedge (ollama/ollama issue
-17408). And where the owner wants it, a line that spoils the prompt cache is taken out (see `quirks`). Must never change anything else.
-Called by the gateway, once per inference request.
+model stays, and how it is loaded. Those are the causes of Ollama's reload ping-pong and of its eviction wedge (ollama/ollama issue 17408).
+And where the owner wants it, a line that spoils the prompt cache is taken out (see `quirks`). Must never change anything else.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every caller must be able to treat Hearth's refusals like those of the server it believes to speak to, so the shapes are Ollama's own
 (openai/openai.go and anthropic/anthropic.go, `NewError`), with the types that the official clients know for what Ollama never answers
-itself (401, 403, 413, 429). Must never invent a message: it renders `error.message` as it is. Called by `api` and the executor's callers.
+itself (401, 403, 413, 429). Must never invent a message: it renders `error.message` as it is.
 """
 
 from __future__ import annotations

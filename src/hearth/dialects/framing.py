@@ -1,8 +1,8 @@
 """Tells a whole stream from a broken one, and what it reported of itself, by looking at its end.
 
 Status and HTTP framing do not say it: Ollama ends streams cleanly in the middle of an answer, so a stream without its own dialect's
-terminator is truncated. Sans-IO; must never parse while a stream runs, hold more than its last lines, or change a byte. Called by the
-executor. Lines end at LF only: U+2028, U+0085 and CR are text.
+terminator is truncated. Sans-IO; must never parse while a stream runs, hold more than its last lines, or change a byte. Lines end at LF
+only: U+2028, U+0085 and CR are text.
 """
 
 from __future__ import annotations

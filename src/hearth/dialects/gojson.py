@@ -1,8 +1,8 @@
 """JSON as Ollama reads and writes it: Go's encoding/json, error texts included.
 
-Whatever the gateway believes about a body must be what Ollama will read from the same bytes, so the differences between the two parsers
-are settled here: keys match in any letter case and the last one wins, invalid text becomes U+FFFD, data after the first value is ignored,
-NaN is refused. Must never know a route or a field. Called by the other dialect modules, the emulator and the routes.
+Whatever the gateway believes about a body must be what Ollama will read from the same bytes, so the differences between the two parsers are
+settled here: keys match in any letter case and the last one wins, invalid text becomes U+FFFD, data after the first value is ignored, NaN
+is refused. Must never know a route or a field.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds what Go's JSON decoder would say about a body that is not JSON.
 
-Runs only after the fast parser has refused a body, and only over its beginning: the cost is bounded whatever a caller sends. It must
-never accept or build a value. Called by `gojson` alone. The texts are those of Go's encoding/json (scanner.go, `scanner.error`, and
-`Decoder.readValue` for the two ends of file).
+Runs only after the fast parser has refused a body, and only over its beginning: the cost is bounded whatever a caller sends. It must never
+accept or build a value. The texts are those of Go's encoding/json (scanner.go, `scanner.error`, and `Decoder.readValue` for the two ends of
+file).
 """
 
 from __future__ import annotations

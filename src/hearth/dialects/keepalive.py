@@ -3,8 +3,8 @@
 Each dialect has a form of its own that official clients read over: OpenAI SSE a comment, Anthropic its `ping` event, Ollama a line with
 empty content. Clients that count nothing but events are sent events: a Responses stream begins and says that it is in progress, Claude Code
 gets `message_start` and `message_delta` without a reason to stop. The model server's own beginning is left out then, and its events are
-numbered after those that were sent. A sign must only be sent between frames, and it starts the answer: from then on there is no status
-code to choose. Called by `api.relay`.
+numbered after those that were sent. A sign must only be sent between frames, and it starts the answer: from then on there is no status code
+to choose.
 """
 
 from __future__ import annotations

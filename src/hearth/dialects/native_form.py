@@ -1,8 +1,8 @@
 """A request of any dialect in the words of Ollama's own routes, where its answer can be continued as plain text.
 
 Ollama renders no prompt for its Anthropic and Responses layers, so what these make of a body is done here, in the same way. Must say None
-for whatever would not come out the same. Called by `replay_seed` when a request comes and by `continuing` when it is interrupted.
-Source: ollama/ollama v0.33.0-rc2, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`, `api/types.go`.
+for whatever would not come out the same. Source: ollama/ollama v0.33.0-rc2, `openai/openai.go`, `openai/responses.go`,
+`anthropic/anthropic.go`, `api/types.go`.
 """
 
 from __future__ import annotations

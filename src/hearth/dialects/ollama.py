@@ -1,7 +1,7 @@
 """The native calls that Hearth makes or answers itself, as bytes.
 
-Must never send anything: the executor and the model control do. Called by the worker (in-process completions), the executor and the
-routes. Source of the shapes: Ollama's `GenerateRequest` and `GenerateResponse` (api/types.go).
+Must never send anything: the executor and the model control do. Source of the shapes: Ollama's `GenerateRequest` and `GenerateResponse`
+(api/types.go).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Habits of well-known clients that would cost a home its one GPU: what they look like in a body, and the smallest change that mends them.
 
-Must never guess: what is not recognised for certain is left alone. Called by `envelope` and, for a request that changes its model, by the
-routes. docs/clients/ tells owners what each client does and what becomes of it.
+Must never guess: what is not recognised for certain is left alone. docs/clients/ tells owners what each client does and what becomes of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Goes on with a stream that was interrupted after its caller had been given bytes, by running the same request again.
 
 The second run is compared, as text, with everything that the caller has, and nothing of it is passed on before all of that has been
-reproduced; from there on the caller gets what is new, under the names, dates and numbers that it knows already. Where the two runs
-differ by a letter the stream ends with an error instead. Pure: no clock, no randomness, no I/O. Called by the executor; `Sent` for every
-stream that may be interrupted, `Replay` for each later run. The rule: an answer is never spliced together from two different ones.
+reproduced; from there on the caller gets what is new, under the names, dates and numbers that it knows already. Where the two runs differ
+by a letter the stream ends with an error instead. Pure: no clock, no randomness, no I/O. The rule: an answer is never spliced together from
+two different ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cuts a stream into its frames: lines of NDJSON, events of SSE.
 
-Knows where a frame ends and where its payload lies, never what the payload says. Called by `replay`, its parts and `api.relay`. A
-frame ends at LF (native) or at an empty line (SSE), as Ollama writes them; CR, U+0085 and U+2028 are text.
+Knows where a frame ends and where its payload lies, never what the payload says. A frame ends at LF (native) or at an empty line (SSE), as
+Ollama writes them; CR, U+0085 and U+2028 are text.
 """
 
 from __future__ import annotations

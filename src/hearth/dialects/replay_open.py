@@ -1,7 +1,7 @@
 """Finishes a frame of which the caller has only the first bytes.
 
-The caller's bytes stand; what is missing is taken from a frame of the second run that says the same. Must never give a byte that makes
-the frame say anything else than that frame does. Called by `replay` only.
+The caller's bytes stand; what is missing is taken from a frame of the second run that says the same. Must never give a byte that makes the
+frame say anything else than that frame does.
 """
 
 from __future__ import annotations

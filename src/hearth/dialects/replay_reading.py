@@ -2,8 +2,7 @@
 
 Text is compared letter by letter however it is cut into frames; a mark (a block that opens, a tool call, a finish reason) is compared
 whole; names, dates and counters differ between two runs of one request and are not compared. Must never change a frame but through
-`shortened` and `renamed`. Called by `replay` and `replay_open`. Source: Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`,
-`openai/responses.go`, `anthropic/anthropic.go`.
+`shortened` and `renamed`. Source: Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Ollama takes a seed on its native routes (`options.seed`) and on OpenAI's chat and text completions (`seed`); its Anthropic and Responses
 layers have no field for one (ollama/ollama v0.33.0-rc2, `anthropic/anthropic.go`, `openai/responses.go`), so there only a request at
 temperature 0 repeats itself. A seed does not make Ollama reload a model. Must never change a seed that the caller gave, nor any other byte
-of the body. Called by the gateway, once per streaming request, before its first dispatch.
+of the body.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from hearth.emulator.errors import BUSY_TEXT, OllamaError, RunnerDied
 from hearth.emulator.models import GIB, EmulatedModel, Installed
 from hearth.emulator.prompts import LoadKey
 from hearth.emulator.quirks import Faults
+from hearth.emulator.service_model import ServiceModel
 from hearth.emulator.text import Piece, ReplyPlan
-from hearth.service_model import ServiceModel
 
 _LOGGED_LOADS = 10_000
 _CACHED_PROMPTS = 8

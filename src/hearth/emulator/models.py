@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.emulator.errors import OllamaError
+from hearth.emulator.service_model import ModelProfile
 from hearth.errors import ConfigError
-from hearth.service_model import ModelProfile
 
 GIB = 1024**3
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")

@@ -23,9 +23,9 @@ from hearth.emulator.engine import Engine, Limits
 from hearth.emulator.errors import OllamaError
 from hearth.emulator.models import Catalogue, EmulatedModel
 from hearth.emulator.quirks import Faults, Quirk
+from hearth.emulator.service_model import ModelProfile, ServiceModel
 from hearth.emulator.wire import Call, Handler, Server, write_headers_like_go
 from hearth.errors import BadRequest
-from hearth.service_model import ModelProfile, ServiceModel
 from hearth.types import MIB
 
 if sys.version_info >= (3, 14):

@@ -1,7 +1,7 @@
 """The way in for batches: accepted once they are on the disk, cancelled once that is, and taken further in the background.
 
-One task takes all open batches further, step by step; where each of them is, only the store knows. Wired by `bootstrap`; called by
-`api.batches`. Whose batch it is, is the caller's to check.
+One task takes all open batches further, step by step; where each of them is, only the store knows. Whose batch it is, is the caller's to
+check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hearth.jobs.batch_runner import Runner, Shelf
 from hearth.jobs.requests import KeysInUse
 from hearth.jobs.runner import House
 from hearth.jobs.service import Jobs
-from hearth.observability.handling import HandlingSink
+from hearth.observability.sinks import HandlingSink
 from hearth.types import BATCH_JOB_PREFIX, Lane
 
 LOOK_INTERVAL_S = 10.0

@@ -16,8 +16,8 @@ from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.gojson import encode_large
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
-from hearth.intake import NewItem
 from hearth.job_types import StartedJob, WaitingJob
+from hearth.queue.item import Submission
 from hearth.types import BackendCall, Headers, RequestId, WorkKind
 
 RETRY_AFTER_S = 1.0
@@ -87,10 +87,10 @@ def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None
     return envelope
 
 
-def item_of(job: WaitingJob, started: StartedJob, model: str, settings: Settings) -> NewItem:
+def item_of(job: WaitingJob, started: StartedJob, model: str, settings: Settings) -> Submission:
     """A started job as the GPU's queue takes it; its request id is the job's. Raises as `envelope_of`."""
     envelope = envelope_of(started.path, started.request, settings, model=model)
-    return NewItem(
+    return Submission(
         lane=job.lane,
         priority=job.priority,
         caller=job.caller,

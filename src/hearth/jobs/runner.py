@@ -19,13 +19,13 @@ from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, OnRe
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import InternalFault, ItemDispatched, JobEnded, JobRequeued, JobsRecovered, JobStarted
-from hearth.intake import NewItem, Ticket
+from hearth.execution.reply import Reply
 from hearth.job_types import JobEnd, JobRecord, JobState, Recovered, StartedJob, WaitingJob
 from hearth.jobs.queue import Board
 from hearth.jobs.requests import item_of
 from hearth.ports import EventSink, JobQueue, JobRecords
-from hearth.queue import LLMQueueWorker
-from hearth.reply import Reply
+from hearth.queue.item import Submission, Ticket
+from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
 
 ALPHA = 0.3
@@ -87,7 +87,7 @@ RETRY_S = 5.0
 MAX_BACKOFF_S = 300.0
 _NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
 
-Submit = Callable[[NewItem], Ticket]
+Submit = Callable[[Submission], Ticket]
 Resolve = Callable[[str], Awaitable[str]]
 
 

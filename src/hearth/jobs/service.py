@@ -1,6 +1,5 @@
-"""The way in for durable work: a job is accepted once it is on the disk, cancelled once that is, and found by its id.
-
-Wired by `bootstrap`; called by `api.jobs` and `tasks`. Whose job it is, is the caller's to check.
+"""The way in for durable work: a job is accepted once it is on the disk, cancelled once that is, and found by its id. Whose job it is, is
+the caller's to check.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStop
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
 from hearth.jobs.requests import KeysInUse
 from hearth.jobs.runner import Feeder, House, Tasks, is_off_peak, named
-from hearth.observability.handling import HandlingSink
+from hearth.observability.sinks import HandlingSink
 from hearth.ports import JobQueue, JobRecords
 from hearth.types import MIB, Lane, Sequence
 

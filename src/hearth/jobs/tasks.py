@@ -1,7 +1,6 @@
 """`submit_task` for programs that embed Hearth: model work through the durable queue, everything else at once on a pool of threads.
 
-After Peregrine's LLM queue optimizer: one door for all background tasks, which sorts them by their type. Called by whoever embeds a
-gateway; wired by `bootstrap`.
+After Peregrine's LLM queue optimizer: one door for all background tasks, which sorts them by their type.
 """
 
 from __future__ import annotations

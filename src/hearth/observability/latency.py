@@ -31,8 +31,8 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
-from hearth.observability.handling import HandlingSink
 from hearth.observability.metrics.families import MODELS, LabelCap
+from hearth.observability.sinks import HandlingSink
 from hearth.ports import EventSink, InvocationHistory
 from hearth.types import Invocation, InvocationFilter, Lane, Sequence
 

@@ -2,7 +2,6 @@
 
 Pure functions of their arguments: no stream, no clock, no logging configuration. Whatever a caller can put into a name or an error text
 ends up here, so nothing leaves this module that could forge a line, drive a terminal, or carry a credential that slipped into a text.
-Used by `logs`.
 """
 
 from __future__ import annotations

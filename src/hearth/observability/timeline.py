@@ -1,7 +1,7 @@
 """What the GPU did in the last hour: which models were in memory, when work ran on them, swaps, interruptions, and who waited.
 
-Keeps spans and counts, never an item's content; reads no clock. Fed by the fanout and, at a start, by the log; read by the dashboard.
-Bounded by construction: stretches of work that follow each other closely are one. One thread only.
+Keeps spans and counts, never an item's content; reads no clock. Bounded by construction: stretches of work that follow each other closely
+are one. One thread only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
-from hearth.observability.handling import HandlingSink
+from hearth.observability.sinks import HandlingSink
 from hearth.types import Invocation, Lane, LoggedSwap, Sequence, value
 
 SPAN_S = 3600.0

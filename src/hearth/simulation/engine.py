@@ -1,9 +1,9 @@
 """A shell around the scheduler whose time is a heap of things that will become true.
 
 It takes exactly the inputs and actions that the live worker takes, and nothing else is decided here. Facts are reported in the order in
-which they become true; facts of the same instant in the order in which they were caused: what was planned earlier comes first, and what
-a decision causes at once (`Started`, `Stopped`) comes after everything that was already due. Time never goes back, and a timer is
-reported at `max(clock, due)`. Deterministic; draws no randomness, reads no clock. Called by `hearth simulate`, benchmarks and tests.
+which they become true; facts of the same instant in the order in which they were caused: what was planned earlier comes first, and what a
+decision causes at once (`Started`, `Stopped`) comes after everything that was already due. Time never goes back, and a timer is reported at
+`max(clock, due)`. Deterministic; draws no randomness, reads no clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Last week as a workload: what `/llm/log` and `/llm/swaps` answer, turned into requests that another policy can be tried on.
 
 The log knows when each request came and how long its answer took, not what its caller waited for before sending it: every request arrives
-when it did arrive, whatever becomes of the others. Where bytes of a gateway enter, so it knows pydantic. Called by `hearth simulate`.
+when it did arrive, whatever becomes of the others. Where bytes of a gateway enter, so it knows pydantic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `adaptive` is held to on long runs, by adversaries and after a restart: one number for each promise. Called by `hearth simulate`.
+"""What `adaptive` is held to on long runs, by adversaries and after a restart: one number for each promise.
 
 "Exhaustive" is the yardstick, written apart from the scheduler: each model is served until nothing waits for it, then the one that serves
 most items per second of swap and work. It is no policy of the product, since it can starve.

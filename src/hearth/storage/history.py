@@ -10,11 +10,11 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from hearth import failpoints
+from hearth.admission.limits import HOUR_S
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import Event, ItemEnded, ItemQueued, SwapCompleted, SwapFailed
-from hearth.rate_limiter import HOUR_S
+from hearth.storage import failpoints
 from hearth.storage.opening import storable
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Writer

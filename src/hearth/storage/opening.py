@@ -1,6 +1,5 @@
 """Between a path and a database that may be written: where it lies, its schema, its connections, and every way in which it can be unfit.
-
-Used by `database` at start, while it holds the instance lock. Never changes a file that it refuses.
+Never changes a file that it refuses.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import StorageBusy, StorageFault, StorageRefused, StorageUnavailable
+from hearth.storage import failpoints
 from hearth.version import __version__
 
 

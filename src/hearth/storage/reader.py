@@ -1,6 +1,6 @@
 """Questions to the database, on a thread of their own and through connections that cannot write.
 
-Never on the way of a request. Used by the parts of this package that answer queries.
+Never on the way of a request.
 """
 
 from __future__ import annotations

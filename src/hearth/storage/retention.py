@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from hearth import failpoints
 from hearth.clock import Clock
 from hearth.events import ClockConfirmed, ClockDoubted
 from hearth.ports import EventSink
+from hearth.storage import failpoints
 from hearth.types import MIB
 
 

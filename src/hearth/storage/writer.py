@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
-from hearth import failpoints
 from hearth.clock import Clock
 from hearth.errors import StorageFault, StorageUnavailable
+from hearth.storage import failpoints
 from hearth.storage.database import Database
 from hearth.storage.opening import fault_of, unavailable
 

@@ -16,7 +16,6 @@ from hearth.admission.auth import Identity
 from hearth.api.dashboard.jobs import JobsPart
 from hearth.api.dashboard.view import View, bare, merge_patch
 from hearth.api.status_stream import Listener, Listeners
-from hearth.changes import Changes, next_of
 from hearth.events import (
     BackendCameUp,
     BackendWentDown,
@@ -32,6 +31,7 @@ from hearth.events import (
     RequestRejected,
 )
 from hearth.gateway import Gateway
+from hearth.tasks import ChangeCounter, next_of
 
 MIN_INTERVAL_S = 0.25
 LOOK_EVERY_S = 5.0
@@ -162,7 +162,7 @@ class News:
     """
 
     def __init__(self) -> None:
-        self.changes = Changes()
+        self.changes = ChangeCounter()
         self.of_jobs = 0
 
     def emit(self, event: Event) -> None:

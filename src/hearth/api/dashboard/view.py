@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from math import inf, isinf
 
 from hearth.api.dashboard.reasons import reason_of
-from hearth.forecaster import Forecaster
 from hearth.gateway import Gateway
 from hearth.observability.timeline import DEPTH_STEP_S, Depth, EndedItem, Span
+from hearth.queue.forecaster import Forecaster
 from hearth.scheduling import snapshot
 from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
 from hearth.scheduling.residency import Phase

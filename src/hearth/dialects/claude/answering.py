@@ -1,7 +1,7 @@
 """Claude's answer for one caller: the events of Anthropic's stream in, the bytes of the caller's own dialect out.
 
 Sans-IO and incremental: what an event adds is written at once, what does not stream is written at the end. Must never invent an end: only
-`message_stop` completes an answer. Called by the cloud path of the gateway.
+`message_stop` completes an answer.
 """
 
 from __future__ import annotations

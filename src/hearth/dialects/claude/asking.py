@@ -1,7 +1,7 @@
 """A request for Claude: what a body of any dialect becomes as parameters of Anthropic's `POST /v1/messages`.
 
 Must never leave out what would change the meaning of an answer: that is refused. What cannot change it much, and is not read here, is left
-out. Called by the cloud path of the gateway. The rules, for callers: docs/http-api.md, "When Claude answers".
+out. The rules, for callers: docs/http-api.md, "When Claude answers".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Anthropic's own `/v1/messages` as a draft: the caller's words, without what would cost more than the gateway can foresee.
 
 A caller of this address believes to speak to Ollama, so its history may hold what only Ollama says (thinking without a signature), and its
-request what Ollama overlooks. Called by `asking`. Source: Anthropic's reference of `POST /v1/messages`, version 2026-10-21.
+request what Ollama overlooks. Source: Anthropic's reference of `POST /v1/messages`, version 2026-10-21.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Ollama's own `/api/chat` and `/api/generate` as drafts for Claude.
-
-Called by `asking`. Fields and options: ollama/ollama v0.33.0-rc2, `api/types.go`.
-"""
+"""Ollama's own `/api/chat` and `/api/generate` as drafts for Claude. Fields and options: ollama/ollama v0.33.0-rc2, `api/types.go`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A request to Claude as it is put together: its draft, the turns of the conversation, and their content blocks.
 
 Must never fetch anything: an image is in the request or it is refused, so that what a request costs can be bounded by its size and its
-number of images. Called by the readers of the dialects. Source: Anthropic's reference of `POST /v1/messages` (image formats).
+number of images. Source: Anthropic's reference of `POST /v1/messages` (image formats).
 """
 
 from __future__ import annotations

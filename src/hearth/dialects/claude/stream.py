@@ -1,7 +1,7 @@
 """What Claude says, gathered from the events of its stream, in words that belong to no dialect.
 
-Tolerant of what it does not know: Anthropic may add events, blocks and fields at any time. Called by `answering`. Source: Anthropic's
-reference of streamed messages; counters of `message_delta` are totals that replace those of `message_start`.
+Tolerant of what it does not know: Anthropic may add events, blocks and fields at any time. Source: Anthropic's reference of streamed
+messages; counters of `message_delta` are totals that replace those of `message_start`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Claude's answer as OpenAI's `/v1/responses`, in the shape that Ollama gives it.
 
 Whole answers have Ollama's field order; streamed events are maps there, so their keys come out sorted. Unlike Ollama's, an answer that was
-cut off says so (`incomplete`, as OpenAI's reference has it). Called by `answering`.
+cut off says so (`incomplete`, as OpenAI's reference has it).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions that a caller offers, as Claude's tools. Called by the readers of the dialects. Source: Anthropic's guide to tool use."""
+"""Functions that a caller offers, as Claude's tools. Source: Anthropic's guide to tool use."""
 
 from __future__ import annotations
 

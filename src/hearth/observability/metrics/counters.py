@@ -45,11 +45,11 @@ from hearth.events import (
     WebhookDelivered,
     WebhookFailed,
 )
-from hearth.observability.handling import HandlingSink
 from hearth.observability.latency import ANY_MODEL, seconds_of
 from hearth.observability.metrics import families
 from hearth.observability.metrics.families import CALLERS, DIRECTIONS, MODELS, OTHER, REASONS, Family, LabelCap
 from hearth.observability.metrics.gauges import Live, live_metrics
+from hearth.observability.sinks import HandlingSink
 from hearth.types import Lane, Outcome, Way
 
 NOBODY = "unknown"

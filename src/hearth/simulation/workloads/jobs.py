@@ -1,7 +1,7 @@
 """What is asked of the house, and the truth about how long it takes: the input of a simulation.
 
 The truth (service and swap times) belongs to the engine; the scheduler never sees it and learns its own estimates. Values only; the
-generator draws from the `random.Random` that it is given and from nothing else. Made by `traces`, by tests and by benchmarks.
+generator draws from the `random.Random` that it is given and from nothing else.
 """
 
 from __future__ import annotations

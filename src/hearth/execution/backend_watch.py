@@ -1,0 +1,249 @@
+"""Looks at the model server on a beat: does it answer, what is in memory, what is installed. Reports differences, decides nothing.
+
+Health here is what the control routes say; that a model really answers is only known from real work, which the executor's first-byte
+timeout watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from hearth.clock import Clock
+from hearth.config.settings import SchedulerSettings, Settings, load_options
+from hearth.errors import BackendError, BackendTimeout, ModelNotFound
+from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
+from hearth.observability.gpu_tracker import GpuTracker
+from hearth.ports import EventSink, ModelControl
+from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, ModelsListed, PolicyChanged, Unloaded
+from hearth.scheduling.state import State
+from hearth.tasks import WakeableSleep
+from hearth.types import InstalledModel, ResidentModel, canonical_model
+
+DOWN_CHECK_INTERVAL_S = 1.0
+"""Recovery is noticed this fast; a look at a closed port costs next to nothing."""
+
+
+class BackendWatch:
+    """What is known of the model server, and the task that keeps it known."""
+
+    def __init__(
+        self,
+        *,
+        control: ModelControl,
+        clock: Clock,
+        settings: Callable[[], Settings],
+        state: State,
+        post: Callable[[Input], None],
+        events: EventSink,
+        tracker: GpuTracker,
+    ) -> None:
+        self._control = control
+        self._clock = clock
+        self._settings = settings
+        self._state = state
+        self._post = post
+        self._events = events
+        self._tracker = tracker
+        self._installed: dict[str, InstalledModel] | None = None
+        self._listed: frozenset[str] | None = None
+        self._elsewhere: dict[str, str] = {}
+        self._one_of: dict[str, str] = {}
+        self._resident: tuple[ResidentModel, ...] = ()
+        self._offloaded: frozenset[str] = frozenset()
+        self._swaps_begun = -1
+        self._missing_home = ""
+        self._up: bool | None = None
+        self._down_since = 0.0
+        self._version = ""
+        self._sleep = WakeableSleep()
+
+    @property
+    def up(self) -> bool:
+        """It answered the last time."""
+        return bool(self._up)
+
+    @property
+    def version(self) -> str:
+        """Its version, empty before the first answer."""
+        return self._version
+
+    @property
+    def resident(self) -> tuple[ResidentModel, ...]:
+        """What was in memory at the last look."""
+        return self._resident
+
+    @property
+    def offloaded(self) -> frozenset[str]:
+        """Models that ran, wholly or in part, on the CPU at the last look, though there is a GPU."""
+        return self._offloaded
+
+    @property
+    def installed(self) -> tuple[str, ...]:
+        """Models on its disk at the last look, as it lists them."""
+        return tuple(canonical_model(model.name) for model in (self._installed or {}).values())
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """Models that it lists and that run at another host, in canonical form and lower case: never served."""
+        return frozenset(self._elsewhere)
+
+    def name_of(self, model: str) -> str | None:
+        """The one name of the model that a caller means, whatever its spelling or tag.
+
+        Names with one digest are one model to Ollama: it keeps it in memory once, under the name that was loaded first.
+
+        Returns:
+            None where it is not installed, the canonical form where nothing is known yet.
+        """
+        canonical = canonical_model(model)
+        if self._installed is None:
+            return canonical
+        known = self._installed.get(canonical.lower())
+        return None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
+
+    def absence_of(self, model: str) -> ModelNotFound:
+        """Why `name_of` knows no such model."""
+        host = self._elsewhere.get(canonical_model(model).lower())
+        why = "not found" if host is None else f"runs at {host}, not on this machine, so it is not served; ask Ollama itself for it"
+        return ModelNotFound(f"model '{model}' {why}")
+
+    def fingerprint_of(self, model: str) -> str:
+        """What decides the text of a seeded generation: the model's digest and how it is loaded."""
+        known = (self._installed or {}).get(canonical_model(model).lower())
+        return f"{'' if known is None else known.digest} {load_options(self._settings(), model).num_ctx}"
+
+    def poke(self) -> None:
+        """Look again now."""
+        self._sleep.ring()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await self._sleep.pause(self._settings().backend.check_interval_s if self._up else DOWN_CHECK_INTERVAL_S)
+
+    async def look(self) -> None:
+        """One look, reported as facts and events."""
+        version = ""
+        try:
+            version = await self._control.version()
+            await self.refresh_installed()
+            begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
+            seen = await self._control.resident()
+        except BackendError as error:
+            if version and isinstance(error, BackendTimeout):
+                self._came_up(version)  # a model hangs, and what asks for it too; the work on it notices
+            else:
+                self._went_down(error)
+            return
+        before, self._resident = self._named(self._resident), seen
+        if moving is None and self._state.residency.swaps_begun == begun_before:
+            self._note_offloaded(before)
+            self._reconcile()
+            if self._swaps_begun == begun_before:  # else it may be we who loaded it
+                self._note_reloaded(before)
+        self._swaps_begun = begun_before
+        self._came_up(version)
+
+    async def refresh_installed(self) -> None:
+        """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
+        models = await self._control.installed()
+        before = self._scheduler_settings()
+        self._elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
+        here = tuple(model for model in models if not model.remote_host)
+        self._installed = {canonical_model(model.name).lower(): model for model in here}
+        if (names := frozenset(self._installed)) != self._listed:
+            self._listed = names
+            self._post(ModelsListed(names=names))
+        self._one_of = _one_name_each(here, self._settings(), before=frozenset(self._one_of.values()))
+        settings = self._scheduler_settings()
+        if settings != before:
+            self._post(PolicyChanged(settings=settings))
+        home = settings.gpu.home_model
+        missing = "" if home.lower() in self._installed else home
+        if missing and missing != self._missing_home:
+            self._events.emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
+        self._missing_home = missing
+
+    def _scheduler_settings(self) -> SchedulerSettings:
+        return SchedulerSettings.of(self._settings(), self.name_of)
+
+    def _known_name(self, model: str) -> str:
+        return self.name_of(model) or canonical_model(model)
+
+    def _went_down(self, error: BackendError) -> None:
+        if self._up is not False:
+            self._up = False
+            self._down_since = self._clock.monotonic()
+            self._events.emit(BackendWentDown(at=self._down_since, reason=error.reason))
+        self._post(BackendDown())
+
+    def _came_up(self, version: str) -> None:
+        now = self._clock.monotonic()
+        if not self._up:
+            down_s = now - self._down_since if self._up is False else 0.0
+            self._events.emit(BackendCameUp(at=now, version=version, down_s=down_s))
+        if not self._up or self._state.down_since is not None:
+            self._post(BackendUp())
+        self._up, self._version = True, version
+
+    def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
+        return {self._known_name(model.name): model for model in models}
+
+    def _note_offloaded(self, before: dict[str, ResidentModel]) -> None:
+        """Say which models came to run on the CPU since the last look; of those that we loaded a split one is no news (`SwapCompleted`)."""
+        has_gpu = self._state.residency.capacity_mib not in {None, inf}
+        seen = self._named(self._resident)
+        offloaded = frozenset(name for name, model in seen.items() if _is_offloaded(model, has_gpu=has_gpu))
+        for name in sorted(offloaded - self._offloaded):
+            model = seen[name]
+            told = name in self._state.residency.residents and name not in before and model.vram_mib > 0
+            if not told:
+                now = self._clock.monotonic()
+                self._events.emit(ModelOffloaded(at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib))
+        self._offloaded = offloaded
+        self._tracker.record_offloaded(offloaded)
+
+    def _note_reloaded(self, before: dict[str, ResidentModel]) -> None:
+        """Ollama loads a model anew, unasked, for a request that wants another context: native ones bring a pinned `num_ctx`."""
+        there = {name: model.context_tokens for name, model in self._named(self._resident).items() if model.context_tokens}
+        had = {name: model.context_tokens for name, model in before.items() if model.context_tokens}
+        changed = tuple(f"{name} ({had[name]} -> {there[name]} tokens)" for name in had if there.get(name, had[name]) != had[name])
+        if changed:
+            self._tracker.record_drift()
+            self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=(), vanished=(), reloaded=changed))
+
+    def _reconcile(self) -> None:
+        """Tell the scheduler what is really in memory. A model that work runs on is left to that work to find gone."""
+        residents = self._state.residency.residents
+        seen = self._named(self._resident)
+        appeared = tuple(name for name in seen if name not in residents)
+        vanished = tuple(name for name, resident in residents.items() if name not in seen and not resident.running)
+        if not (appeared or vanished):
+            return
+        loaded = tuple(Loaded(model=name, vram_mib=seen[name].vram_mib or None, embeds=seen[name].embeds) for name in appeared)
+        self._post(Drifted(appeared=loaded, vanished=tuple(Unloaded(model=name) for name in vanished)))
+        if self._up:
+            self._tracker.record_drift()
+            self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished))
+
+
+def _is_offloaded(model: ResidentModel, *, has_gpu: bool) -> bool:
+    """A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one only where there is a GPU."""
+    return model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu)
+
+
+def _one_name_each(models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]) -> dict[str, str]:
+    """By digest the name that stands for the model: one that the owner uses, else one that did `before`, else the alphabet's first."""
+    names: dict[str, list[str]] = {}
+    for model in models:
+        if model.digest:
+            names.setdefault(model.digest, []).append(canonical_model(model.name))
+    chosen = {canonical_model(name).lower() for name in settings.models}
+    home = canonical_model(settings.gpu.home_model).lower()
+
+    def rank(name: str) -> tuple[bool, bool, bool, str]:
+        return name.lower() not in chosen, name.lower() != home, name not in before, name
+
+    return {digest: min(same, key=rank) for digest, same in names.items()}

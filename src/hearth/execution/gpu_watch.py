@@ -1,0 +1,221 @@
+"""Reads the card on a beat: what the scheduler may share out, what the owner wants to see, and when it is lost or too hot.
+
+Its numbers are a bonus. Without them the house runs by its configuration, and nothing here can delay a request: the reading is the
+adapter's own business, and a card that does not answer is asked less and less often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import PurePosixPath
+
+from hearth.clock import Clock
+from hearth.config.settings import GpuSettings
+from hearth.errors import BackendError, GpuUnavailable
+from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable
+from hearth.observability.gpu_tracker import GpuTracker
+from hearth.ports import EventSink, GpuReader
+from hearth.scheduling.inputs import GpuSampled, Input
+from hearth.scheduling.state import State
+from hearth.tasks import WakeableSleep
+from hearth.types import GpuReading, ResidentModel
+
+LOST_RETRY_S = 60.0
+"""A card that is gone for a moment (suspend, driver reset) is found again within this time."""
+UNKNOWN_RETRY_S = 300.0
+"""Where no card has ever answered, there is most likely none."""
+NEWS_MIB = 128.0
+"""A desktop's memory breathes; smaller changes of what others hold are no news for the scheduler."""
+SLACK_MIB = 512.0
+"""By how much the model server may overstate what its models take before this cannot be the card that they are on."""
+COOLER_BY_C = 5.0
+"""A card that hovers at the limit is hot once."""
+
+
+class GpuWatch:
+    """What is known of the card, and the task that keeps it known.
+
+    Args:
+        resident: what the model server has in memory, asked right after each reading.
+    """
+
+    def __init__(
+        self,
+        *,
+        reader: GpuReader,
+        resident: Callable[[], Awaitable[tuple[ResidentModel, ...]]],
+        clock: Clock,
+        settings: Callable[[], GpuSettings],
+        state: State,
+        tracker: GpuTracker,
+        post: Callable[[Input], None],
+        events: EventSink,
+    ) -> None:
+        self._reader = reader
+        self._resident = resident
+        self._clock = clock
+        self._settings = settings
+        self._state = state
+        self._tracker = tracker
+        self._post = post
+        self._events = events
+        self._found = False
+        self._lost_since: float | None = None
+        self._hot_since: float | None = None
+        self._failures = 0
+        self._shared = _Shared()
+        self._posted: GpuSampled | None = None
+        self._sleep = WakeableSleep()
+        tracker.record_no_reading()
+
+    def poke(self) -> None:
+        """Read again now."""
+        self._sleep.ring()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.look()
+            await self._sleep.pause(self._pause_s())
+
+    async def look(self) -> None:
+        """One reading, reported as facts and events."""
+        begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
+        try:
+            reading = await self._reader.read()
+        except GpuUnavailable as error:
+            self._unavailable(error)
+            return
+        self._available(reading)
+        resident = await self._in_memory()
+        quiet = moving is None and self._state.residency.swaps_begun == begun_before
+        if quiet:
+            self._shared.learn(reading, resident)
+        self._tracker.record_reading(reading, self._shared.foreign_mib)
+        self._heat(reading.temperature_c)
+        self._tell(self._shared.sample())
+
+    async def _in_memory(self) -> tuple[ResidentModel, ...] | None:
+        try:
+            return await self._resident()
+        except BackendError:
+            return None
+
+    def _pause_s(self) -> float:
+        """The configured beat; twice as long after each failure, up to a limit."""
+        longest_s = LOST_RETRY_S if self._found else UNKNOWN_RETRY_S
+        interval_s = self._settings().sample_interval_s
+        return interval_s if not self._failures else max(interval_s, min(longest_s, interval_s * 2.0 ** min(self._failures, 10)))
+
+    def _available(self, reading: GpuReading) -> None:
+        now = self._clock.monotonic()
+        self._failures = 0
+        if not self._found:
+            self._found = True
+            self._events.emit(GpuFound(at=now, name=reading.name, total_mib=reading.total_mib))
+        if self._lost_since is not None:
+            self._events.emit(GpuRecovered(at=now, lost_s=now - self._lost_since))
+            self._lost_since = None
+
+    def _unavailable(self, error: GpuUnavailable) -> None:
+        now = self._clock.monotonic()
+        self._failures += 1
+        if self._found and self._lost_since is None:
+            self._lost_since = now
+            self._events.emit(GpuLost(at=now, reason=error.reason, detail=error.message))
+        elif not self._found and self._failures == 1:
+            self._events.emit(GpuUnreadable(at=now, reason=error.reason, detail=error.message))
+        self._tracker.record_no_reading()
+        self._shared = _Shared()
+        if self._found:
+            self._tell(self._shared.sample())
+
+    def _heat(self, temperature_c: float | None) -> None:
+        if temperature_c is None:
+            return
+        now, limit_c = self._clock.monotonic(), self._settings().alerts.temperature_c
+        if self._hot_since is None and temperature_c >= limit_c:
+            self._hot_since = now
+            self._events.emit(GpuOverheated(at=now, temperature_c=temperature_c, limit_c=limit_c))
+        elif self._hot_since is not None and temperature_c <= limit_c - COOLER_BY_C:
+            self._events.emit(GpuCooledDown(at=now, temperature_c=temperature_c, hot_s=now - self._hot_since))
+            self._hot_since = None
+
+    def _tell(self, sample: GpuSampled) -> None:
+        """Report to the scheduler what makes a difference to it."""
+        before = self._posted
+        same_size = before is not None and before.capacity_mib == sample.capacity_mib
+        if before is None or not same_size or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB:
+            self._posted = sample
+            self._post(sample)
+
+
+class _Shared:
+    """What of the card's memory is there for models, learned from readings between swaps.
+
+    What others hold counts as risen only when two readings in a row say so: a model that is just being dropped is no longer listed, and its
+    memory is not free yet.
+    """
+
+    __slots__ = ("_before_mib", "capacity_mib", "foreign_mib")
+
+    def __init__(self) -> None:
+        self.capacity_mib: float | None = None
+        self.foreign_mib: float | None = None
+        self._before_mib: float | None = None
+
+    def learn(self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> None:
+        """Take in a reading and what the model server listed right after it; None where it did not answer."""
+        if not holds_models(reading, resident):
+            self.capacity_mib = self.foreign_mib = self._before_mib = None
+            return
+        self.capacity_mib = None if reading.total_mib is None else reading.total_mib - reading.reserved_mib
+        foreign_mib = foreign_memory_mib(reading, resident)
+        if foreign_mib is None:
+            return
+        before_mib, known_mib = self._before_mib, self.foreign_mib
+        if before_mib is None or known_mib is None or foreign_mib <= known_mib:
+            self.foreign_mib = foreign_mib
+        else:
+            self.foreign_mib = max(known_mib, min(foreign_mib, before_mib))
+        self._before_mib = foreign_mib
+
+    def sample(self) -> GpuSampled:
+        """What the scheduler is told."""
+        return GpuSampled(capacity_mib=self.capacity_mib, foreign_mib=self.foreign_mib or 0.0)
+
+
+def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
+    """Can this be the card, and the only one, that the model server's models are on?
+
+    False where they take more than is in use: the model server is on another machine, or shares its models out over several cards.
+    """
+    if reading.used_mib is None or not resident:
+        return True
+    return sum(model.vram_mib for model in resident) <= reading.used_mib + reading.reserved_mib + SLACK_MIB
+
+
+def foreign_memory_mib(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> float | None:
+    """Memory of the card that is in use, and not by the model server; None for unknown.
+
+    What the model server uses is what its processes hold, where the driver lists and names them, else what it says itself: less than it
+    really takes by some hundred MiB per model, which errs on the safe side.
+    """
+    if reading.used_mib is None:
+        return None
+    own_mib = _held_by_model_server_mib(reading)
+    if own_mib is None and resident is not None:
+        own_mib = sum(model.vram_mib for model in resident)
+    return None if own_mib is None else max(0.0, reading.used_mib - own_mib)
+
+
+def _held_by_model_server_mib(reading: GpuReading) -> float | None:
+    """None where the driver names none of its processes, or does not say what one holds (containers, WSL)."""
+    own = [process.used_mib for process in reading.processes or () if _is_model_server(process.name)]
+    known = [mib for mib in own if mib is not None]
+    return sum(known) if own and len(known) == len(own) else None
+
+
+def _is_model_server(name: str) -> bool:
+    """Ollama before 0.30 ran models in a process of its own name, since then in one called `llama-server` each."""
+    return "ollama" in name.lower() or PurePosixPath(name).name.startswith("llama-server")

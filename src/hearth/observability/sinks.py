@@ -1,0 +1,116 @@
+"""Sinks of events: one that hands each kind to its handler, and the one in front of all others."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from hearth.events import Event, name_of
+from hearth.ports import EventSink
+
+
+class HandlingSink:
+    """A `SelectiveSink` that hands each event to the handler of exactly its kind, and ignores kinds that have none."""
+
+    _handlers: Mapping[type[Event], Callable[[Any], None]]
+
+    def emit(self, event: Event) -> None:
+        """As `EventSink` says."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
+        """As `SelectiveSink` says."""
+        return self._handlers.get(kind)
+
+
+_Handler: TypeAlias = Callable[[Any], None]
+_Takers: TypeAlias = tuple[tuple[EventSink, _Handler], ...]
+
+
+class Handlers(dict[type[Event], "_Handler | None"]):
+    """What takes each kind of event at one sink, asked for once; None where the sink ignores the kind, as a `SelectiveSink` may."""
+
+    def __init__(self, sink: EventSink) -> None:
+        super().__init__()
+        self._sink = sink
+
+    def __missing__(self, kind: type[Event]) -> _Handler | None:
+        sink = self._sink
+        handler: _Handler | None = sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit
+        self[kind] = handler
+        return handler
+
+
+class EventFanout:
+    """An `EventSink` in front of any number of others.
+
+    Every sink sees the events in the same order, also those that a sink emits while it is handling another. A sink that raises misses
+    that event only; its first failure is logged by type and place, without the error's text, which may quote anything.
+    """
+
+    def __init__(self, sinks: Iterable[EventSink] = ()) -> None:
+        self._sinks = tuple((sink, Handlers(sink)) for sink in sinks)
+        self._takers: dict[type[Event], _Takers] = {}
+        self._reported: list[EventSink] = []
+        self._pending: deque[Event] = deque()
+        self._delivering = False
+        self._logger = logging.getLogger(__name__)
+
+    def subscribe(self, sink: EventSink) -> None:
+        """Deliver to `sink` too, from the next event on; a second subscription of the same sink is ignored."""
+        if not _holds([known for known, _ in self._sinks], sink):
+            self._sinks = (*self._sinks, (sink, Handlers(sink)))
+            self._takers.clear()
+
+    def emit(self, event: Event) -> None:
+        """Deliver `event`; never raises for a defect of a sink."""
+        self._pending.append(event)
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._pending:
+                self._deliver(self._pending.popleft())
+        finally:
+            self._delivering = False
+
+    def _deliver(self, event: Event) -> None:
+        kind = type(event)
+        takers = self._takers.get(kind)
+        if takers is None:
+            known = ((sink, handlers[kind]) for sink, handlers in self._sinks)
+            takers = self._takers[kind] = tuple((sink, take) for sink, take in known if take is not None)
+        for sink, take in takers:
+            try:
+                take(event)
+            except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one
+                self._report(sink, event, error)
+
+    def _report(self, sink: EventSink, event: Event, error: Exception) -> None:
+        if _holds(self._reported, sink):
+            return
+        self._reported.append(sink)
+        self._logger.error(
+            "event sink %s raised %s at %s on %s; its further failures are not reported",
+            type(sink).__name__,
+            type(error).__name__,
+            _place(error),
+            name_of(event),
+        )
+
+
+def _holds(sinks: Sequence[EventSink], sink: EventSink) -> bool:
+    """Membership by identity: sinks may be equal without being the same, or not comparable at all."""
+    return any(known is sink for known in sinks)
+
+
+def _place(error: Exception) -> str:
+    """`module:line` of the innermost frame."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "unknown" if trace is None else f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"

@@ -1,0 +1,186 @@
+"""What the owner orders by hand: drain, pause, resume, pin, unpin, load, unload.
+
+Each may be given twice: the second changes nothing and says nothing. Orders are not kept: a restart is a clean state. The scheduler decides
+what they mean for the GPU (`scheduling.ordered`); the door for new work is closed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from hearth.clock import Clock
+from hearth.errors import OrderRefused
+from hearth.events import DrainEnded, DrainStarted, Event, OrderGiven
+from hearth.ports import EventSink
+from hearth.queue.worker import LLMQueueWorker
+from hearth.scheduling import inputs
+from hearth.scheduling.inputs import Input
+from hearth.scheduling.residency import Phase
+from hearth.types import Lane
+
+
+class OperatorCommands:
+    """The owner's orders. Must be used on the gateway's event loop.
+
+    Args:
+        resolve: the installed name of a model; raises ModelNotFound.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: LLMQueueWorker,
+        resolve: Callable[[str], Awaitable[str]],
+        clock: Clock,
+        events: EventSink,
+    ) -> None:
+        self._state = worker.scheduler.state
+        self._post = worker.post
+        self._doors = worker.doors
+        self._resolve = resolve
+        self._clock = clock
+        self._events = events
+        self._paused = False
+        self._pinned: str | None = None
+        self._since_wall_s: dict[str, float] = {}
+        self._drained_at = 0.0
+
+    @property
+    def draining(self) -> bool:
+        """New work is refused."""
+        return self._doors.draining
+
+    @property
+    def paused(self) -> bool:
+        """External work waits."""
+        return self._paused
+
+    @property
+    def pinned(self) -> str | None:
+        """The model to come back to, instead of the home model."""
+        return self._pinned
+
+    def check_open(self) -> None:
+        """Raises Draining, ShuttingDown: nothing new may come in, wherever it would be answered."""
+        self._doors.check()
+
+    def shown(self) -> dict[str, object]:
+        """The orders in force; `since` are instants in seconds since 1970, `loads` and `unloads` what is still to be done."""
+        return {
+            "draining": self.draining,
+            "paused": [Lane.EXTERNAL.value] if self._paused else [],
+            "pinned": self._pinned,
+            "loads": list(self._state.orders.wanted),
+            "unloads": list(self._state.orders.unwanted),
+            "since": dict(self._since_wall_s),
+        }
+
+    def drain(self) -> None:
+        """Refuse new work and finish what was taken; durable jobs are taken, and stay in the store."""
+        if self.draining:
+            return
+        now = self._clock.monotonic()
+        running = len(self._state.entries) - len(self._state.waiting)
+        self._events.emit(DrainStarted(at=now, waiting=len(self._state.waiting), running=running))  # what was gathered goes in now
+        self._doors.draining, self._drained_at = True, now
+        self._note("draining", in_force=True)
+        self._post(inputs.TimerFired())  # so that who looks at the status sees it
+
+    def pause(self) -> None:
+        """Let external work wait: it is taken, and none starts."""
+        if not self._paused:
+            self._paused = True
+            self._note("paused", in_force=True)
+            self._say("pause", None, inputs.ExternalPaused(paused=True))
+
+    def resume(self) -> None:
+        """End drain and pause."""
+        if self._paused:
+            self._paused = False
+            self._note("paused", in_force=False)
+            self._say("resume", None, inputs.ExternalPaused(paused=False))
+        if self.draining:
+            self._doors.draining = False
+            self._note("draining", in_force=False)
+            now = self._clock.monotonic()
+            self._tell(DrainEnded(at=now, drained_s=now - self._drained_at), inputs.TimerFired())
+
+    async def pin(self, model: str) -> None:
+        """Make a model the one to come back to, which no external item's swap may evict.
+
+        Raises:
+            ModelNotFound, OrderRefused: it is not installed, or never fits.
+        """
+        name = await self._resolve(model)
+        self._check_fits(name)
+        if name != self._pinned:
+            self._pinned = name
+            self._note("pinned", in_force=True)
+            self._say("pin", name, inputs.ModelPinned(model=name))
+
+    def unpin(self) -> None:
+        """Pin nothing any more."""
+        if self._pinned is not None:
+            name, self._pinned = self._pinned, None
+            self._note("pinned", in_force=False)
+            self._say("unpin", name, inputs.ModelPinned(model=None))
+
+    async def load(self, model: str) -> None:
+        """Bring a model in as soon as nothing more urgent prevents it.
+
+        Raises:
+            ModelNotFound, OrderRefused: it is not installed, never fits, or not beside the pinned model.
+        """
+        name = await self._resolve(model)
+        self._check_fits(name)
+        keep = () if self._pinned is None else (self._pinned,)
+        if self._state.residency.eviction_for(name, keep) is None:
+            raise OrderRefused(f"{self._pinned} is pinned and leaves no room for {name}: unpin it first")
+        if not self._state.is_there(name) and name not in self._state.orders.wanted:
+            self._say("load", name, inputs.LoadOrdered(model=name))
+
+    async def unload(self, model: str) -> bool:
+        """Have a model leave the memory that nobody uses. Returns whether it is there, or on its way.
+
+        Raises:
+            ModelNotFound, OrderRefused: it is not installed, pinned, or somebody uses it.
+        """
+        name = await self._resolve(model)
+        self._check_unused(name)
+        resident, orders = self._state.residency.residents.get(name), self._state.orders
+        stays = resident is not None and resident.phase is not Phase.UNLOADING
+        if (stays or name in orders.wanted) and name not in orders.unwanted:
+            self._say("unload", name, inputs.UnloadOrdered(model=name))
+        return resident is not None or name in (*orders.wanted, *orders.unwanted)
+
+    def _check_fits(self, model: str) -> None:
+        if self._state.residency.never_fits(model):
+            raise OrderRefused(f"{model} needs more memory than gpu.vram_gb says there is")
+
+    def _check_unused(self, model: str) -> None:
+        resident = self._state.residency.residents.get(model)
+        running = 0 if resident is None else len(resident.running)
+        if running:
+            raise OrderRefused(f"{model} is in use: {_counted(running)} on it")
+        if waiting := self._state.waits_for(model):
+            raise OrderRefused(f"{model} is in demand: {_counted(waiting, 'wait')} for it")
+        if model == self._pinned:
+            raise OrderRefused(f"{model} is pinned: unpin it first")
+
+    def _note(self, order: str, *, in_force: bool) -> None:
+        if in_force:
+            self._since_wall_s[order] = round(self._clock.wall(), 3)
+        else:
+            self._since_wall_s.pop(order, None)
+
+    def _say(self, order: str, model: str | None, fact: Input) -> None:
+        self._tell(OrderGiven(at=self._clock.monotonic(), order=order, model=model), fact)
+
+    def _tell(self, event: Event, fact: Input) -> None:
+        """The house first, then the scheduler: what it decides upon that comes after it in the log, too."""
+        self._events.emit(event)
+        self._post(fact)
+
+
+def _counted(number: int, what: str = "run") -> str:
+    return f"1 request {what}s" if number == 1 else f"{number} requests {what}"

@@ -1,0 +1,163 @@
+"""The picture of the queue that `/llm/queue/status` shows, in the shape of donna's LLM gateway page with more keys beside its own.
+
+Reads copies of the scheduler's state and never changes an order. No prompt ever appears here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+
+from hearth.execution.request import ActiveRequest, FinishedRequest
+from hearth.observability.gpu_tracker import GpuTracker
+from hearth.scheduling import snapshot
+from hearth.scheduling.forecast import is_rough
+from hearth.scheduling.snapshot import EntryView, ResidentView
+from hearth.scheduling.state import State
+from hearth.types import Lane, QueueItem, ResidentModel, Sequence
+
+NEXT_ITEMS = 20
+"""How many waiting items a status lists per lane; the rest is a number."""
+
+
+Items = Callable[[Sequence], QueueItem | None]
+
+
+def status(
+    state: State, items: Items, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float
+) -> dict[str, object]:
+    """What runs, what waits and what the GPU holds.
+
+    Args:
+        starts: expected seconds until the start of each waiting item.
+        wall_s: what to add to an instant for seconds since 1970.
+
+    Returns:
+        `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
+        `next_items`), `mode`, `gpu`, `promotions` (by age, since the start), `draining`.
+    """
+    running = [_item(view, items, now, wall_s) for view in snapshot.running(state)]
+    return {
+        "current_request": running[0] if running else None,
+        "running": running,
+        "internal_queue": _queue(state, items, Lane.INTERNAL, starts, now, wall_s),
+        "external_queue": _queue(state, items, Lane.EXTERNAL, starts, now, wall_s),
+        "mode": "active" if state.active else "quiet",
+        "gpu": {**tracker.get_metrics(now), "residents": [_resident(view, now) for view in snapshot.residents(state)]},
+        "promotions": state.aging.promotions,
+        "draining": state.draining,
+    }
+
+
+def item(state: State, work: ActiveRequest, now: float, wall_s: float) -> dict[str, object]:
+    """One item that has not ended."""
+    entry = state.entries.get(work.item.sequence)
+    if entry is None:
+        return _identity(work.item) | {"state": "accepted"}
+    resumed = {} if work.resumed is None else {"resumed": work.resumed.value, "again_tokens": work.again_tokens}
+    return _item(snapshot.view(entry), lambda _: work.item, now, wall_s) | resumed
+
+
+def ended(of: FinishedRequest) -> dict[str, object]:
+    """One item that has ended."""
+    known = {"state": of.outcome.value, "attempts": of.attempts, "interrupt_count": of.interrupts}
+    return _identity(of.item) | {"model": of.model} | known
+
+
+def models(
+    state: State,
+    *,
+    installed: AbstractSet[str],
+    in_memory: Mapping[str, ResidentModel],
+    offloaded: Collection[str],
+) -> list[dict[str, object]]:
+    """Every model that is installed, resident or configured, with what is known of it."""
+    residents = {view.model: view for view in snapshot.residents(state)}
+    return [
+        {
+            "name": name,
+            "installed": name in installed,
+            "resident": name in residents,
+            "phase": residents[name].phase if name in residents else None,
+            "home": name == state.home,
+            "running": residents[name].running if name in residents else 0,
+            "waiting": state.waiting.wants(name),
+            "parallel": state.settings.parallel(name),
+            "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
+            "size_mib": round(in_memory[name].size_mib, 1) if name in in_memory else None,
+            "offloaded": name in offloaded,
+        }
+        for name in sorted(installed | set(residents) | set(state.settings.models))
+    ]
+
+
+def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
+    rough = is_rough(state)
+    return {
+        "pending": state.waiting.count(lane),
+        "next_items": [
+            _item(view, items, now, wall_s)
+            | {"estimated_start_s": _rounded(starts.get(view.sequence)), "estimate_is_rough": rough and view.sequence in starts}
+            for view in snapshot.waiting(state, lane, NEXT_ITEMS)
+        ],
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _identity(of: QueueItem) -> dict[str, object]:
+    return {
+        "sequence": of.sequence,
+        "request_id": of.request_id,
+        "type": of.lane.value,
+        "caller": of.caller,
+        "priority": of.priority.name.lower() if of.lane is Lane.INTERNAL else None,
+        "task_type": of.task_type,
+        "model": of.model,
+        "kind": of.kind.value,
+        "dialect": of.dialect.value,
+        "streaming": of.streaming,
+        "prompt_tokens": of.prompt_tokens,
+        "inputs": of.inputs,
+        "prompt_preview": of.prompt_preview,
+    }
+
+
+def _stamp(wall_s: float) -> str:
+    """RFC 3339 in UTC."""
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _item(view: EntryView, items: Items, now: float, wall_s: float) -> dict[str, object]:
+    found = items(view.sequence)
+    known = {"sequence": view.sequence} if found is None else _identity(found)
+    started_at = view.dispatched_at
+    until = now if started_at is None else started_at
+    arrived_at = until if found is None else found.arrived_at
+    return known | {
+        "model": view.model,
+        "state": view.place.value,
+        "band": view.band.name.lower(),
+        "attempts": view.attempts,
+        "interrupt_count": view.interrupts,
+        "enqueued_at": _stamp(arrived_at + wall_s),
+        "started_at": None if started_at is None else _stamp(started_at + wall_s),
+        "waited_s": round(until - arrived_at, 3),
+        "running_s": None if started_at is None else round(now - started_at, 3),
+        "first_byte": view.first_byte_at is not None,
+    }
+
+
+def _resident(view: ResidentView, now: float) -> dict[str, object]:
+    return {
+        "model": view.model,
+        "phase": view.phase,
+        "running": view.running,
+        "waiting": view.waiting,
+        "parallel": view.parallel,
+        "reserved_mib": view.reserved_mib,
+        "resident_s": round(now - view.loaded_at, 3) if view.phase == "ready" else None,
+    }

@@ -1,0 +1,115 @@
+"""Tasks of the event loop: a pause that can be ended early, a counter of changes to wait for, and who restarts what has failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+
+from hearth.clock import Clock
+from hearth.events import InternalFault
+from hearth.ports import EventSink
+
+
+class WakeableSleep:
+    """Belongs to the one task that pauses."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """End the pause that is, or the next one."""
+        self._rung.set()
+
+    async def pause(self, pause_s: float) -> None:
+        """For so long, or until it rings."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._rung.wait()
+        self._rung.clear()
+
+
+class ChangeCounter:
+    """One counter, any number of watchers, nothing kept for a slow one."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._ended = False
+        self._watched = False
+        self._changed = asyncio.Event()
+
+    def count(self) -> int:
+        """How many there have been."""
+        return self._number
+
+    def note(self) -> None:
+        """Something has changed."""
+        self._number += 1
+        if self._watched:
+            self._watched = False
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """Nothing will change any more: watchers see the last number and stop."""
+        self._ended = True
+        self.note()
+
+    async def watch(self) -> AsyncIterator[int]:
+        """The number each time it has grown, the present one first."""
+        seen = -1
+        while True:
+            if seen != self._number:
+                seen = self._number
+                yield seen
+            elif self._ended:
+                return
+            else:
+                self._watched = True
+                await self._changed.wait()
+
+
+async def next_of(changes: AsyncIterator[int]) -> bool:
+    """Wait for the next change of a watch; False when there will be none."""
+    try:
+        await anext(changes)
+    except StopAsyncIteration:
+        return False
+    return True
+
+
+RESTART_AFTER_S = 1.0
+
+
+class Supervisor:
+    """Holds the only strong references to background tasks, and ends them."""
+
+    def __init__(self, *, clock: Clock, events: EventSink) -> None:
+        self._clock = clock
+        self._events = events
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    def start(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Run a task for as long as the gateway lives."""
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep(name, run), name=name))
+
+    async def _keep(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
+        while True:
+            try:
+                await run()
+            except Exception as error:  # noqa: BLE001 - supervision point: whatever broke, the house goes on and the owner is told
+                self._events.emit(InternalFault(at=self._clock.monotonic(), where=name, detail=type(error).__name__))
+                if self._stopping:  # it broke while it was ended, and nobody would end it again
+                    return
+                await asyncio.sleep(RESTART_AFTER_S)
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        self._stopping = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
