@@ -72,8 +72,8 @@ class BatchPages:
         """Take a batch: answered once it is on the disk.
 
         Raises:
-            BadRequest, RateLimited: see `admission.gate`; a batch counts once.
-            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.batches`.
+            BadRequest, RateLimited: a batch counts once.
+            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:

@@ -81,8 +81,8 @@ class JobPages:
         """Take a job: 202 once it is on the disk.
 
         Raises:
-            BadRequest, Forbidden, RateLimited, ModelNotFound: see `admission.gate` and `jobs.requests`.
-            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable: see `jobs.service`.
+            BadRequest, Forbidden, RateLimited, ModelNotFound: as for a request that waits for its answer.
+            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         jobs = self._jobs()
         job = await body.run(partial(_job_of, asked, self._gateway.config.settings, large=body.is_long))

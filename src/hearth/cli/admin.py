@@ -1,4 +1,4 @@
-"""`hearth admin`: making keys, asking a running gateway for a test message, and the owner's orders (`orders`).
+"""`hearth admin`: making keys, asking a running gateway for a test message, and the owner's orders.
 
 A key is printed once and stored nowhere; nothing here edits a file.
 """

@@ -2,7 +2,7 @@
 
 A call may start once its reservation is on the disk. Its end is noted in memory at once and written as soon as the disk takes it; should
 Hearth die in between, the next start counts the whole reservation as spent. That most of a day's money is gone is told once, and again at
-each start until a message with it has arrived somewhere. Owns the `Budget`; `desk` and `calls` use it.
+each start until a message with it has arrived somewhere. Owns the `Budget`; `service` and `calls` use it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One conversation with Claude: asked, passed on in the caller's dialect as it comes, and metered.
 
-Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `desk` closes the books when the task is over. Must
-never touch money itself. Started by `desk`.
+Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `service` closes the books when the task is over. Must
+never touch money itself.
 """
 
 from __future__ import annotations

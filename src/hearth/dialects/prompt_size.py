@@ -1,7 +1,6 @@
 """How large a prompt is, guessed from its text: nobody can count tokens without the model's tokenizer.
 
-The rule: characters of all text / 3.5 rounded up, and 256 for every image or other attachment. Must never be used for billing. Called by
-`envelope`, `anthropic` and `in_process`.
+The rule: characters of all text / 3.5 rounded up, and 256 for every image or other attachment. Must never be used for billing.
 """
 
 from __future__ import annotations

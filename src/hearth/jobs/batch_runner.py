@@ -1,7 +1,7 @@
 """One step of one batch that has been validated: its next requests become jobs, what has ended is written, and at last it ends.
 
 Only a few requests of a batch are jobs at one time, so that a long one neither fills the store nor memory, nor keeps others from their
-turn. Nothing is remembered here between two steps. Built and called by `desk`.
+turn. Nothing is remembered here between two steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Feeds the GPU's queue from the store, a few jobs at a time, and records what came of each. The one owner of what waits and runs.
 
 A start is on the disk before the job can do any harm; result and end are recorded together. Must never start a job that the store does
-not know as started. Built and called by `desk`.
+not know as started.
 """
 
 from __future__ import annotations
