@@ -45,6 +45,18 @@ async def test_pausing_holds_other_programs_back_and_says_so_until_it_is_ended(b
         assert watched.complaints == []
 
 
+async def test_a_stream_that_had_to_make_room_says_how_it_went_on(browser, tmp_path):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        caller = await house.post("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 600}})
+        assert (await caller.head())[0] == 200
+        await expect(watched.page.locator(".run .model")).to_have_text("slow")
+        await watched.order("Make room", "Make room")
+        await watched.is_told("1 running request makes room.")
+        await expect(watched.page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
+        assert watched.complaints == []
+
+
 async def test_draining_refuses_what_is_new_and_says_so_until_it_is_ended(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
