@@ -171,13 +171,13 @@ async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_look
         assert isinstance(queue, dict)
         (shown,) = queue["next_items"]
         assert (shown["inputs"], shown["caller"], shown["prompt_tokens"]) == (2, shown_as, 2)
-        found = [house.accumulator.get_item(ticket.sequence) for ticket in (*members, held)]
+        found = [house.worker.get_item(ticket.sequence) for ticket in (*members, held)]
         assert [item["state"] for item in found if item] == ["waiting", "waiting", "held"]
         assert [item["carried_by"] for item in found if item] == [shown["sequence"], shown["sequence"], None]
         assert house.gateway.status_beside_queue()["embeddings"] == {"held": 1, "calls_under_way": 2}
         await vector_in(members[0])
         await settle()
-        ended = house.accumulator.get_item(members[0].sequence)
+        ended = house.worker.get_item(members[0].sequence)
         assert ended is not None
         assert ended["state"] == "completed"
 
@@ -201,9 +201,9 @@ async def test_who_leaves_a_running_call_leaves_the_others_their_answers():
         house.ask("a")
         tickets = {text: house.ask(text) for text in "bcd"}
         await sleep_until(1.5 * SERVICE_S)
-        assert house.accumulator.cancel_request(RequestId("req_b"), caller="test") is True
-        assert house.accumulator.cancel_request(RequestId("req_b"), caller="test") is True
-        assert house.accumulator.cancel_request(RequestId("req_c"), caller="somebody else") is None
+        assert house.worker.cancel_request(RequestId("req_b"), caller="test") is True
+        assert house.worker.cancel_request(RequestId("req_b"), caller="test") is True
+        assert house.worker.cancel_request(RequestId("req_c"), caller="somebody else") is None
         with pytest.raises(CallerGone):
             await tickets.pop("b").reply.head()
         (end,) = (end for end in house.events.of(ItemEnded) if end.request_id == "req_b")
@@ -252,8 +252,8 @@ async def test_a_number_cancels_one_request_of_a_shared_call_or_the_call_with_al
         with pytest.raises(CallerGone):
             await one.reply.head()
         assert not any(ticket.reply.ended for ticket in others)
-        (shared,) = house.accumulator.items()
-        assert await cancel_item(house.gateway, shared)
+        shared = (house.worker.get_item(others[0].sequence) or {})["carried_by"]
+        assert await cancel_item(house.gateway, Sequence(int(str(shared))))
         for ticket in others:
             with pytest.raises(CallerGone):
                 await ticket.reply.head()

@@ -40,7 +40,7 @@ def judge_rest(world: World) -> None:
     life, state = world.life, world.life.gateway.worker.scheduler.state
     assert not state.entries, f"left in the queue: {state.entries}"
     assert not life.watch.live, f"left without an end: {list(life.watch.live)}"
-    assert not life.gateway.worker._registry._works, "an item that has ended is kept with its answer"
+    assert not life.gateway.worker.registry._works, "an item that has ended is kept with its answer"
     assert +world.ollama.gpu.in_flight == {}, f"generations go on: {world.ollama.gpu.in_flight}"
     assert world.claude.open_calls == 0, "a call to Claude goes on"
     assert life.purse.open_reservations == 0, "money is still set aside"

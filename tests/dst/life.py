@@ -106,7 +106,7 @@ class Life:
             purse=self.purse,
             clock=self.clock,
             events=gateway.events,
-            sequences=gateway.worker.sequences,
+            registry=gateway.worker.registry,
             doors=gateway.worker.doors,
             state=gateway.worker.scheduler.state,
             resolve=gateway.resolve,

@@ -38,8 +38,7 @@ class Owner:
             await self.cancel_everything(ask.caller)
             return
         self._given_up_by(ask.caller)
-        gateway.worker.cancel_caller(ask.caller, spare=world.life.jobs.items())
-        world.life.cloud.cancel_caller(ask.caller)
+        gateway.worker.cancel_caller(ask.caller)
 
     async def cancel_everything(self, caller: str | None = None) -> None:
         """Somebody cancels all that he has, jobs and batches too: nothing of it goes on when that is answered."""

@@ -240,7 +240,7 @@ class Schedule:
     def cancel(self, sequence: Sequence) -> None:
         if sequence not in self.ended:
             self.ended.add(sequence)
-            self.tell(inputs.Cancelled(sequence=sequence))
+            self.tell(inputs.Cancelled(sequences=(sequence,)))
 
     def pass_time(self, seconds: float) -> None:
         instant = self.now + seconds

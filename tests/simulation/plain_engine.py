@@ -113,7 +113,7 @@ class PlainEngine:
     def _leave(self, record: PlainRecord) -> None:
         if record.ended is None:
             self._end(record, failed=True)
-            self._tell(inputs.Cancelled(sequence=record.sequence))
+            self._tell(inputs.Cancelled(sequences=(record.sequence,)))
 
     def _end(self, record: PlainRecord, *, failed: bool) -> None:
         record.ended, record.failed = self._now, failed

@@ -236,9 +236,7 @@ class Shell:
         for each in (sequence, *others):
             if each not in self.ended:
                 self._end(each, "cancelled")
-        if others:
-            return self.tell(inputs.CancelledTogether(sequences=tuple(map(Sequence, (sequence, *others)))))
-        return self.tell(inputs.Cancelled(sequence=Sequence(sequence)))
+        return self.tell(inputs.Cancelled(sequences=tuple(map(Sequence, (sequence, *others)))))
 
     def loaded(self, vram_mib: float | None = None) -> list[str]:
         """The load that is open succeeds."""

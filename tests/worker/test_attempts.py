@@ -22,6 +22,16 @@ from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import new_item, settings_with, settle
 
 
+class Nobody:
+    """Owns a request that nobody cancels or shows."""
+
+    def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
+        raise AssertionError(works)
+
+    def shown(self, work: ActiveRequest) -> dict[str, object]:
+        raise AssertionError(work)
+
+
 class AtOnce(Taking):
     """A backend whose whole answer is there before anybody waits for it, after a turn of the loop, or that is not there at all."""
 
@@ -79,7 +89,7 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
     new = new_item("a", stream=True)
     assert isinstance(new.call, BackendCall)
     call = new.call
-    work = ActiveRequest(item=item_of(new, Sequence(1), 0.0, 0.0), call=call, reply=Reply(limit_bytes=1000))
+    work = ActiveRequest(item=item_of(new, Sequence(1), 0.0, 0.0), call=call, reply=Reply(limit_bytes=1000), owner=Nobody())
     work.begin_attempt(1, "a", 0.0)
     executor.start(work, prompt_s=1.0, limit_s=1.0)
     if kind is None:

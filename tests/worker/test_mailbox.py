@@ -11,7 +11,7 @@ from tests.support.virtual_time import in_virtual_time
 
 
 def fact(number: int) -> Cancelled:
-    return Cancelled(sequence=Sequence(number))
+    return Cancelled(sequences=(Sequence(number),))
 
 
 class Decider:
@@ -26,10 +26,11 @@ class Decider:
         assert isinstance(fact_, Cancelled)
         assert not self.deciding
         self.deciding += 1
-        if fact_.sequence == 1:
+        (sequence,) = fact_.sequences
+        if sequence == 1:
             self.mailbox.post(fact(2))
             self.mailbox.post(fact(3), not_before=7.0)
-        self.seen.append((fact_.sequence, not_before))
+        self.seen.append((sequence, not_before))
         self.deciding -= 1
 
     @property

@@ -1,8 +1,6 @@
-"""Cancelling, wherever the work is: in the queue, in an embedding call for several callers, at Claude, or a durable job.
+"""Cancelling requests and durable jobs together. Whose work somebody may cancel is settled before.
 
-Each part cancels what it owns, and whoever ends a piece of work first has ended it; here they are only asked in the right order. Whose
-work somebody may cancel is settled before. Programs that run a gateway in their own process call it too.
-"""
+Programs that run a gateway in their own process call it too."""
 
 from __future__ import annotations
 
@@ -40,8 +38,7 @@ async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
     """
     jobs = gateway.jobs
     job_id = None if jobs is None else jobs.job_at(sequence)
-    parts = (gateway.embeddings, gateway.worker, gateway.cloud)
-    cancelled = any(part.cancel(sequence) for part in parts if part is not None)
+    cancelled = gateway.worker.cancel(sequence)
     if cancelled and jobs is not None and job_id is not None:
         await jobs.cancel_by_id(job_id, caller=None)
     return cancelled
@@ -56,8 +53,7 @@ async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str
     Raises:
         StorageUnavailable: items are cancelled, the job not yet; ask again.
     """
-    parts = (gateway.embeddings, gateway.worker, gateway.cloud)
-    said = [part.cancel_request(request_id, caller=caller) for part in parts if part is not None]
+    said = [gateway.worker.cancel_request(request_id, caller=caller)]
     if gateway.jobs is not None and request_id.startswith((JOB_PREFIX, BATCH_JOB_PREFIX)):
         said.append(await gateway.jobs.cancel_by_id(request_id, caller=caller))
     known = [cancelled for cancelled in said if cancelled is not None]
@@ -70,12 +66,7 @@ async def cancel_caller(gateway: Gateway, caller: str) -> Cancellation:
     Raises:
         StorageUnavailable: jobs are left; ask again.
     """
-    embeddings, cloud, jobs = gateway.embeddings, gateway.cloud, gateway.jobs
-    requests = [] if embeddings is None else embeddings.cancel_caller(caller)
-    # What carries a job, or the inputs of several callers, ends with those.
-    spare = {*(() if embeddings is None else embeddings.items()), *(() if jobs is None else jobs.items())}
-    requests += gateway.worker.cancel_caller(caller, spare=spare)
-    requests += [] if cloud is None else cloud.cancel_caller(caller)
+    jobs, requests = gateway.jobs, gateway.worker.cancel_caller(caller)
     # First, so that they bring no new jobs.
     batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)
     return Cancellation(requests=tuple(requests), jobs=0 if jobs is None else await jobs.cancel_caller(caller), batches=batches)

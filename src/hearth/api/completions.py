@@ -101,11 +101,10 @@ def _decoded(headers: Headers) -> dict[str, str]:
 
 def _model_of(gateway: Gateway, ticket: Ticket, asked: CompletionBody) -> str | None:
     """What ran; where Claude answers, the name that was asked for, as in every other dialect."""
-    desk = gateway.cloud if ticket.served_by else gateway.worker
-    item = None if desk is None else desk.get_item(ticket.sequence)
-    model = None if item is None else item.get("model")
     if ticket.served_by and asked.model is not None:
         return asked.model
+    item = gateway.worker.get_item(ticket.sequence)
+    model = None if item is None else item.get("model")
     return model if isinstance(model, str) else None
 
 

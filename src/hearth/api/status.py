@@ -78,9 +78,6 @@ class StatusPages:
 
     def _found(self, sequence: int, caller: Identity) -> dict[str, object]:
         item = self._gateway.worker.get_item(sequence)
-        for desk in (self._gateway.cloud, self._gateway.embeddings):
-            if item is None and desk is not None:
-                item = desk.get_item(sequence)
         if item is None or not (caller.admin or item.get("caller") == caller.caller):
             raise NotFound("there is no such item")
         return item

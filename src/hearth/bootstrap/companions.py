@@ -39,7 +39,7 @@ from hearth.ports import GpuReader, ModelControl
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.store import Store
-from hearth.types import Outcome, Sequence
+from hearth.types import Sequence
 
 if TYPE_CHECKING:
     from hearth.observability.otlp import OtlpTraces
@@ -103,9 +103,7 @@ def join_latency(gateway: Gateway) -> None:
 
 def _is_alive(gateway: Gateway, sequence: Sequence) -> bool:
     """Whether a request waits or runs, wherever that is."""
-    parts = (part for part in (gateway.worker, gateway.embeddings, gateway.cloud) if part is not None)
-    found = (part.get_item(sequence) for part in parts)
-    return any(item is not None and item["state"] not in list(Outcome) for item in found)
+    return gateway.worker.registry.live(sequence) is not None
 
 
 def join_embeddings(gateway: Gateway) -> None:
@@ -127,7 +125,7 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
         purse=purse,
         clock=gateway.clock,
         events=gateway.events,
-        sequences=gateway.worker.sequences,
+        registry=gateway.worker.registry,
         doors=gateway.worker.doors,
         state=gateway.worker.scheduler.state,
         resolve=gateway.resolve,

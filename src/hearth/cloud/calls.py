@@ -27,12 +27,12 @@ from hearth.errors import (
     CloudUnavailable,
     HearthError,
 )
-from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
 from hearth.execution.reply import ReplyHead
 from hearth.execution.request import ActiveRequest
 from hearth.money import Price, usd
-from hearth.ports import CloudBackend, CloudExchange, EventSink
-from hearth.types import CloudCall, Headers, Outcome, Sequence, Usage
+from hearth.ports import CloudBackend, CloudExchange
+from hearth.queue.recorder import ItemRecorder
+from hearth.types import CloudCall, Headers, Sequence, Usage
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
@@ -54,56 +54,6 @@ def retry_delay_s(error: HearthError, attempt: int, *, max_retries: int, sequenc
         return error.retry_after_s if error.retry_after_s <= LONGEST_ADVICE_S else None
     delay_s = min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** (attempt - 1))
     return delay_s * (0.75 + 0.5 * (sequence * _GOLDEN % 1.0))
-
-
-class Telling:
-    """Writes the history of Claude's items to the event sink."""
-
-    def __init__(self, events: EventSink) -> None:
-        self._events = events
-
-    def queued(self, work: ActiveRequest) -> None:
-        """The item was accepted; nothing is ahead of it."""
-        self._events.emit(ItemQueued(at=work.item.arrived_at, position=0, **work.identity))
-
-    def dispatched(self, work: ActiveRequest, at: float) -> None:
-        """An attempt starts."""
-        self._events.emit(ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
-
-    def first_byte(self, work: ActiveRequest, at: float) -> None:
-        """Claude has begun to answer."""
-        since = at if work.dispatched_at is None else work.dispatched_at
-        self._events.emit(ItemStreaming(at=at, attempt=work.attempt, first_byte_s=at - since, **work.identity))
-
-    def resent(self, work: ActiveRequest, at: float) -> None:
-        """The attempt was refused unseen; there will be another."""
-        reason = "" if work.error is None else work.error.reason
-        self._events.emit(ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
-
-    def ended(self, work: ActiveRequest, at: float, cost_usd: float | None) -> None:
-        """The one terminal event of the item; its outcome is set."""
-        began_at, first_at = work.dispatched_at, work.first_byte_at
-        failed = "" if work.error is None else work.error.reason
-        self._events.emit(
-            ItemEnded(
-                at=at,
-                outcome=work.outcome or Outcome.FAILED,
-                reason="" if work.outcome is Outcome.COMPLETED else failed or str(work.outcome),
-                attempts=work.attempt,
-                interrupt_count=0,
-                queue_s=(at if began_at is None else began_at) - work.item.arrived_at,
-                swap_s=0.0,
-                first_byte_s=None if began_at is None or first_at is None else first_at - began_at,
-                backend_s=None if began_at is None else at - began_at,
-                total_s=at - work.item.arrived_at,
-                prompt_tokens=work.usage.prompt_tokens,
-                output_tokens=work.usage.output_tokens,
-                status=work.status,
-                cost_usd=cost_usd,
-                chain_id=work.item.chain_id,
-                **work.identity,
-            )
-        )
 
 
 _UNCLEAR: tuple[type[HearthError], ...] = (BackendGone, BackendTimeout)
@@ -162,10 +112,10 @@ class Call:
 class Conversations:
     """Holds conversations; keeps nothing of them."""
 
-    def __init__(self, *, backend: CloudBackend, clock: Clock, telling: Telling, settings: Callable[[], CloudSettings]) -> None:
+    def __init__(self, *, backend: CloudBackend, clock: Clock, recorder: ItemRecorder, settings: Callable[[], CloudSettings]) -> None:
         self._backend = backend
         self._clock = clock
-        self._telling = telling
+        self._recorder = recorder
         self._settings = settings
 
     async def hold(self, call: Call) -> None:
@@ -177,7 +127,7 @@ class Conversations:
         work = call.work
         while True:
             work.begin_attempt(work.attempt + 1, call.to_send.model, self._clock.monotonic())
-            self._telling.dispatched(work, self._clock.monotonic())
+            self._recorder.dispatched(work, self._clock.monotonic())
             try:
                 return await self._attempt(call)
             except HearthError as error:
@@ -185,7 +135,7 @@ class Conversations:
                 if delay_s is None:
                     raise
                 work.error = error
-            self._telling.resent(work, self._clock.monotonic())
+            self._recorder.resent(work, self._clock.monotonic())
             await asyncio.sleep(delay_s)
 
     def _delay_s(self, call: Call, error: HearthError) -> float | None:
@@ -250,7 +200,7 @@ class Conversations:
     def _note_first(self, call: Call) -> None:
         if call.work.first_byte_at is None and call.meter.started:
             call.work.first_byte_at = self._clock.monotonic()
-            self._telling.first_byte(call.work, call.work.first_byte_at)
+            self._recorder.first_byte(call.work, call.work.first_byte_at)
 
     def _finish(self, call: Call, answer: Answer) -> None:
         work, tokens = call.work, call.meter.tokens

@@ -13,7 +13,7 @@ from dataclasses import replace
 from hearth.admission.auth import Identity
 from hearth.clock import Clock
 from hearth.cloud.budget import Purse, Reservation
-from hearth.cloud.calls import Call, Conversations, Telling
+from hearth.cloud.calls import Call, Conversations
 from hearth.cloud.routing import Why, asks_for_claude, claude_model, price_in
 from hearth.cloud.usage import Meter, encoded, prompt_bound_tokens
 from hearth.config.gateway_config import GatewayConfig
@@ -27,10 +27,11 @@ from hearth.money import Price, usd
 from hearth.ports import CloudBackend, EventSink, PriceList
 from hearth.queue import status
 from hearth.queue.forecaster import Forecaster
-from hearth.queue.item import AdmissionState, Sequences, Submission, Ticket, item_of
+from hearth.queue.item import AdmissionState, Submission, Ticket, item_of
+from hearth.queue.recorder import ItemRecorder
 from hearth.queue.registry import Registry
 from hearth.scheduling.state import State
-from hearth.types import MIB, BackendCall, CloudCall, Outcome, RequestId, Sequence, Usage, WorkKind
+from hearth.types import MIB, BackendCall, CloudCall, Outcome, Sequence, Usage, WorkKind
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read again."""
@@ -92,7 +93,7 @@ class Cloud:
         purse: Purse,
         clock: Clock,
         events: EventSink,
-        sequences: Sequences,
+        registry: Registry,
         doors: AdmissionState,
         state: State,
         resolve: Callable[[str], Awaitable[str]],
@@ -102,16 +103,15 @@ class Cloud:
         self._prices = prices
         self._clock = clock
         self._events = events
-        self._sequences = sequences
+        self._registry = registry
         self._doors = doors
         self._state = state
         self._forecaster = Forecaster(state)
         self._resolve = resolve
         self._changed = changed
         self._purse = purse
-        self._telling = Telling(events)
-        self._conversations = Conversations(backend=backend, clock=clock, telling=self._telling, settings=self._settings)
-        self._register = Registry()
+        self._recorder = ItemRecorder(events)
+        self._conversations = Conversations(backend=backend, clock=clock, recorder=self._recorder, settings=self._settings)
         self._calls: dict[Sequence, Call] = {}
         self._health = CloudHealth(events)
         self._stopping = False
@@ -219,17 +219,17 @@ class Cloud:
         return price
 
     def _work(self, new: Submission, model: str) -> ActiveRequest:
-        item = item_of(new, self._sequences.take(), self._clock.monotonic(), 0.0)
+        item = item_of(new, self._registry.next_sequence(), self._clock.monotonic(), 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         reply: Reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
-        return ActiveRequest(item=item, call=new.call, reply=reply, model=model)
+        return ActiveRequest(item=item, call=new.call, reply=reply, owner=self, model=model)
 
     def _begin(self, call: Call) -> Ticket:
         work = call.work
         sequence = work.item.sequence
-        self._register.add(work)
+        self._registry.add(work)
         self._calls[sequence] = call
-        self._telling.queued(work)
+        self._recorder.queued(work, 0, work.item.arrived_at)
         call.task = asyncio.get_running_loop().create_task(self._conversations.hold(call), name=f"claude {sequence}")
         call.task.add_done_callback(lambda task: self._over(call, task))
         self._changed()
@@ -257,8 +257,8 @@ class Cloud:
         if error is not None:
             work.reply.fail(error)
         work.end(_outcome_of(error))
-        self._register.end(work)
-        self._telling.ended(work, now, usd(cost) if cost else None)
+        self._registry.end(work)
+        self._recorder.ended(work, now, usd(cost) if cost else None)
         asked, cloud = call.to_send, self._settings()
         if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):  # another account says nothing of this one
             self._health.note(error, now, began_at=now if work.dispatched_at is None else work.dispatched_at)
@@ -284,24 +284,14 @@ class Cloud:
 
     # What others ask for.
 
-    def cancel(self, sequence: Sequence) -> bool:
-        """Cancel one item. False where it had ended otherwise or never was."""
-        return self._leave(sequence, CallerGone()) or self._register.outcome_of(sequence) is Outcome.CANCELLED
+    def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
+        """As `Owner` says."""
+        running = [work for work in works if self._calls[work.item.sequence].ending is None]
+        return [work for work in running if self._leave(work.item.sequence, CallerGone())]
 
-    def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
-        """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
-        found = self._register.find(request_id, caller)
-        return sum(map(self.cancel, found)) > 0 if found else None
-
-    def cancel_caller(self, caller: str) -> list[RequestId]:
-        """Cancel all that a caller has here. Returns the ids of what is cancelled now, none the next time."""
-        leaving = [call for call in self._calls.values() if call.work.item.caller == caller and call.ending is None]
-        return [call.work.item.request_id for call in leaving if call.leave(CallerGone())]
-
-    def get_item(self, sequence: int) -> dict[str, object] | None:
-        """One item, running or lately ended; None where there is none."""
-        call = self._calls.get(Sequence(sequence))
-        return self._register.ended_item(Sequence(sequence)) if call is None else self._shown(call)
+    def shown(self, work: ActiveRequest) -> dict[str, object]:
+        """As `Owner` says."""
+        return self._shown(self._calls[work.item.sequence])
 
     def status(self) -> dict[str, object]:
         """What runs at Claude and what it has cost today."""

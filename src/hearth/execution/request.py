@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypedDict
+from typing import NamedTuple, Protocol, TypeAlias, TypedDict
 
 from hearth.dialects.continuing import NO_TIME, Continuation, Spent
 from hearth.dialects.replay import Sent
@@ -18,6 +18,18 @@ from hearth.types import NO_USAGE, BackendCall, Lane, Outcome, QueueItem, Reques
 
 Call: TypeAlias = BackendCall | Callable[[str], BackendCall]
 """A backend call, or what makes it on the model that was chosen."""
+
+
+class Owner(Protocol):
+    """Who carries accepted requests out: the queue, the embedding batcher, Claude."""
+
+    def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
+        """Cancel these for their callers, in one decision. Returns those that were not given up before."""
+        ...
+
+    def shown(self, work: ActiveRequest) -> dict[str, object]:
+        """The request as status shows it."""
+        ...
 
 
 class Identity(TypedDict):
@@ -47,6 +59,8 @@ class ActiveRequest:
 
     Attributes:
         call: the backend call, or what makes it for the model that was chosen.
+        owner: who carries it out.
+        carries: it answers for something that is cancelled by itself: a job, or the inputs of several callers.
         told: hears the events of the item in place of the house.
         digest: as in `NewItem`.
         attempt: the current or last attempt, 0 before the first.
@@ -70,6 +84,8 @@ class ActiveRequest:
     item: QueueItem
     call: Call
     reply: Reply
+    owner: Owner
+    carries: bool = False
     told: Callable[[Event], None] | None = None
     digest: bytes = b""
     attempt: int = 0

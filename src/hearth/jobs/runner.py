@@ -281,10 +281,6 @@ class Feeder:
         """These jobs, the longest there first."""
         return [run.job for run in self._runs.values()]
 
-    def items(self) -> frozenset[Sequence]:
-        """The sequence numbers of those in the GPU's queue, or on the GPU."""
-        return frozenset(run.ticket.sequence for run in self._runs.values() if run.ticket is not None)
-
     def item_of(self, job_id: str) -> int | None:
         """The sequence number in the GPU's queue of a job that is on its way."""
         run = self._runs.get(job_id)

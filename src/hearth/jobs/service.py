@@ -150,10 +150,6 @@ class Jobs(HandlingSink):
         """How many jobs of the store are ahead of one that waits there; None for any other."""
         return self._feeder.board.position(job_id)
 
-    def items(self) -> frozenset[Sequence]:
-        """The sequence numbers in the GPU's queue of all jobs that are on their way."""
-        return self._feeder.items()
-
     def job_at(self, sequence: Sequence) -> str | None:
         """The id of the job that is on its way with this number in the GPU's queue."""
         return self._feeder.job_at(sequence)

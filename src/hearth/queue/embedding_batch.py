@@ -72,6 +72,7 @@ class Batch:
             inputs=len(self.members),
             told=told,
             accepted=self.apart,
+            carries=True,
         )
 
     def hear(self, event: Event) -> None:

@@ -5,15 +5,16 @@ What happens to the call happens to each of them. Tells; never decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hearth.dialects.embedding import SingleInput
 from hearth.errors import HearthError
-from hearth.events import Event, ItemDispatched, ItemEnded, ItemInterrupted, ItemPromoted, ItemProtected, ItemQueued, ItemResent
+from hearth.events import Event, ItemDispatched, ItemEnded, ItemInterrupted, ItemPromoted, ItemProtected, ItemResent
 from hearth.execution.reply import ReplyHead
 from hearth.execution.request import ActiveRequest
+from hearth.ports import EventSink
 from hearth.queue.item import Submission
+from hearth.queue.recorder import ItemRecorder
 from hearth.queue.registry import Registry
 from hearth.types import Outcome
 
@@ -37,14 +38,15 @@ class Member:
 class Roll:
     """The members that are alive, and what is said of them."""
 
-    def __init__(self, emit: Callable[[Event], None]) -> None:
-        self._emit = emit
-        self.register = Registry()
+    def __init__(self, events: EventSink, registry: Registry) -> None:
+        self._emit = events.emit
+        self._recorder = ItemRecorder(events)
+        self._registry = registry
 
     def enter(self, member: Member, position: int) -> None:
         """It was accepted, with `position` items ahead of the call that it will be in."""
-        self.register.add(member.work)
-        self._emit(ItemQueued(at=member.work.item.arrived_at, position=position, **member.work.identity))
+        self._registry.add(member.work)
+        self._recorder.queued(member.work, position, member.work.item.arrived_at)
 
     def tell(self, member: Member, event: Event) -> None:
         """Something has happened to the call that it is in."""
@@ -87,7 +89,7 @@ class Roll:
             return
         if error is not None:
             work.reply.fail(error)
-        self.register.end(work)
+        self._registry.end(work)
         held_s = called_at - work.item.arrived_at
         attempts, interrupts = member.attempts_before + ended.attempts, member.interrupts_before + ended.interrupt_count
         own = replace(ended, queue_s=ended.queue_s + held_s, total_s=ended.total_s + held_s, **work.identity)
@@ -98,24 +100,7 @@ class Roll:
         work = member.work
         if not work.end(outcome):
             return
+        work.error = error
         work.reply.fail(error)
-        self.register.end(work)
-        began_at, arrived_at = work.dispatched_at, work.item.arrived_at
-        self._emit(
-            ItemEnded(
-                at=at,
-                outcome=outcome,
-                reason=error.reason,
-                attempts=work.attempt,
-                interrupt_count=work.interrupts,
-                queue_s=(at if began_at is None else began_at) - arrived_at,
-                swap_s=0.0,
-                first_byte_s=None,
-                backend_s=None if began_at is None else at - began_at,
-                total_s=at - arrived_at,
-                prompt_tokens=None,
-                output_tokens=None,
-                status=None,
-                **work.identity,
-            )
-        )
+        self._registry.end(work)
+        self._recorder.ended(work, at)

@@ -70,7 +70,7 @@ class EmbeddingBatcher:
         self._events = events
         self._state = worker.scheduler.state
         self._forecaster = Forecaster(self._state)
-        self._roll = Roll(events.emit)
+        self._roll = Roll(events, worker.registry)
         self._groups: dict[Key, _Group] = {}
         self._seats: dict[Sequence, tuple[Member, Batch]] = {}
         self._new_id = RequestIds("embed").take
@@ -138,10 +138,10 @@ class EmbeddingBatcher:
         )
 
     def _member(self, new: Submission, one: SingleInput, now: float) -> Member:
-        item = item_of(new, self._worker.sequences.take(), now, 0.0)
+        item = item_of(new, self._worker.registry.next_sequence(), now, 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
         reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence))
-        return Member(work=ActiveRequest(item=item, call=new.call, reply=reply), new=new, one=one)
+        return Member(work=ActiveRequest(item=item, call=new.call, reply=reply, owner=self), new=new, one=one)
 
     def _sit(self, member: Member, batch: Batch) -> None:
         batch.members.append(member)
@@ -283,34 +283,17 @@ class EmbeddingBatcher:
 
     # What others ask for.
 
-    def cancel(self, sequence: Sequence) -> bool:
-        """Cancel one caller's request. False where it had ended otherwise or never was."""
-        return self._leave(sequence) or self._roll.register.outcome_of(sequence) is Outcome.CANCELLED
+    def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
+        """As `Owner` says."""
+        return [work for work in works if self._leave(work.item.sequence)]
 
-    def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
-        """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
-        found = self._roll.register.find(request_id, caller)
-        return sum(map(self.cancel, found)) > 0 if found else None
-
-    def cancel_caller(self, caller: str) -> list[RequestId]:
-        """Cancel all that a caller has here. Returns the ids of what is cancelled now."""
-        leaving = [member.work.item for member, _ in self._seats.values() if member.work.item.caller == caller]
-        return [item.request_id for item in leaving if self._leave(item.sequence)]
-
-    def items(self) -> frozenset[Sequence]:
-        """The calls with several callers' inputs that are in the queue or at the model server."""
-        return frozenset(batch.sequence for _, batch in self._seats.values() if batch.sequence is not None)
-
-    def get_item(self, sequence: int) -> dict[str, object] | None:
-        """One caller's request within a call for several; None where there is none, as for a call that went alone."""
-        seat = self._seats.get(Sequence(sequence))
-        if seat is None:
-            return self._roll.register.ended_item(Sequence(sequence))
-        member, batch = seat
+    def shown(self, work: ActiveRequest) -> dict[str, object]:
+        """As `Owner` says; a call that went alone is the worker's to show."""
+        _, batch = self._seats[work.item.sequence]
         carrier = None if batch.sequence is None else self._worker.get_item(batch.sequence)
         state = "held" if carrier is None else carrier["state"]
         now = self._clock.monotonic()
-        return status.item(self._state, member.work, now, self._clock.wall() - now) | {"state": state, "carried_by": batch.sequence}
+        return status.item(self._state, work, now, self._clock.wall() - now) | {"state": state, "carried_by": batch.sequence}
 
     def status(self) -> dict[str, object]:
         """How many inputs are held back, and how many calls of accumulated kinds are in the queue or at the model server."""

@@ -31,6 +31,7 @@ class Submission:
         durable: it is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes.
         chain_id, prompt_preview: as in `QueueItem`.
         digest: stands for address and body as they were sent; empty for what keeps no place.
+        carries: as in `ActiveRequest`.
         accepted: its callers were promised it before, as a part of another item: only a stop refuses it.
     """
 
@@ -50,6 +51,7 @@ class Submission:
     inputs: int = 1
     told: Callable[[Event], None] | None = None
     durable: bool = False
+    carries: bool = False
     accepted: bool = False
     chain_id: str | None = None
     prompt_preview: str = ""
@@ -74,18 +76,6 @@ class Ticket:
     reply: Reply
     served_by: str = ""
     is_rough: bool = False
-
-
-class Sequences:
-    """The numbers of accepted items, whoever runs them: each once, in the order of acceptance."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def take(self) -> Sequence:
-        """The next number."""
-        self._last += 1
-        return Sequence(self._last)
 
 
 class AdmissionState:

@@ -1,16 +1,15 @@
-"""The works that are alive, by number and by request id, and a short memory of those that have ended.
+"""Every accepted request, wherever it runs, until a while after its end: found, shown and cancelled here.
 
-Plain bookkeeping for the queue worker; what has ended keeps its identity and outcome only, never a body.
+What carries a request out (the queue, the embedding batcher, Claude) is its owner; the registry asks it. What has ended keeps its identity
+and outcome only, never a body.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from hearth.execution.request import ActiveRequest, FinishedRequest
+from hearth.execution.request import ActiveRequest, FinishedRequest, Owner
 from hearth.queue import status
-from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Place
 from hearth.types import Outcome, QueueItem, RequestId, Sequence
 
 REMEMBERED = 1000
@@ -18,55 +17,27 @@ REMEMBERED = 1000
 
 
 class Registry:
-    """Every accepted work, until a while after its end."""
+    """Requests by number and by the id that their caller knows."""
 
     def __init__(self) -> None:
         self._works: dict[Sequence, ActiveRequest] = {}
         self._by_request: dict[RequestId, list[tuple[str, Sequence]]] = {}
         self._ended: OrderedDict[Sequence, FinishedRequest] = OrderedDict()
+        self._last = 0
+
+    def next_sequence(self) -> Sequence:
+        """The number of the next accepted item: each once, in the order of acceptance."""
+        self._last += 1
+        return Sequence(self._last)
 
     def add(self, work: ActiveRequest) -> None:
-        """A work was accepted."""
+        """A request was accepted."""
         item = work.item
         self._works[item.sequence] = work
         self._by_request.setdefault(item.request_id, []).append((item.caller, item.sequence))
 
-    def live(self, sequence: Sequence) -> ActiveRequest | None:
-        """The work if it has not ended."""
-        return self._works.get(sequence)
-
-    def item(self, sequence: Sequence) -> QueueItem | None:
-        """The item, alive or remembered: one that was cancelled while it ran is still on the GPU for a moment."""
-        work, ended = self._works.get(sequence), self._ended.get(sequence)
-        if work is not None:
-            return work.item
-        return None if ended is None else ended.item
-
-    def waiting(self, state: State) -> list[ActiveRequest]:
-        """Those that no attempt is under way for."""
-        entries = state.entries
-        return [work for key, work in self._works.items() if key not in entries or entries[key].place is Place.WAITING]
-
-    def unanswered(self) -> list[ActiveRequest]:
-        """Those that have not ended and whose answer is not complete, in the order in which they were accepted."""
-        return [work for work in self._works.values() if not work.reply.complete]
-
-    def find(self, request_id: RequestId, caller: str | None) -> list[Sequence]:
-        """Items under this request id, alive or remembered; with a caller, only its own."""
-        return [sequence for owner, sequence in self._by_request.get(request_id, ()) if caller in {None, owner}]
-
-    def outcome_of(self, sequence: Sequence) -> Outcome | None:
-        """How a remembered item ended."""
-        ended = self._ended.get(sequence)
-        return None if ended is None else ended.outcome
-
-    def ended_item(self, sequence: Sequence) -> dict[str, object] | None:
-        """A remembered item as status shows it."""
-        ended = self._ended.get(sequence)
-        return None if ended is None else status.ended(ended)
-
     def end(self, work: ActiveRequest) -> None:
-        """The work's outcome is set: remember it, forget the oldest."""
+        """The request's outcome is set: remember it, forget the oldest."""
         sequence = work.item.sequence
         del self._works[sequence]
         self._ended[sequence] = work.ended()
@@ -80,3 +51,54 @@ class Registry:
             self._by_request[request_id] = left
         else:
             del self._by_request[request_id]
+
+    def live(self, sequence: Sequence) -> ActiveRequest | None:
+        """The request if it has not ended."""
+        return self._works.get(sequence)
+
+    def item(self, sequence: Sequence) -> QueueItem | None:
+        """The item, alive or remembered: one that was cancelled while it ran is still on the GPU for a moment."""
+        found = self._works.get(sequence) or self._ended.get(sequence)
+        return None if found is None else found.item
+
+    def unanswered(self, owner: Owner) -> list[ActiveRequest]:
+        """Those of this owner whose answer is not complete, in the order in which they were accepted."""
+        return [work for work in self._works.values() if work.owner is owner and not work.reply.complete]
+
+    def cancel(self, sequence: Sequence) -> bool:
+        """Give an item up in whatever state it is: at once where it waits, best effort where it runs.
+
+        Returns:
+            True where it is cancelled now or was before, False where it had ended otherwise or never was.
+        """
+        work, ended = self._works.get(sequence), self._ended.get(sequence)
+        if work is None:
+            return ended is not None and ended.outcome is Outcome.CANCELLED
+        if work.reply.complete:
+            return False
+        work.owner.give_up([work])
+        return True
+
+    def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
+        """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
+        found = [sequence for owner, sequence in self._by_request.get(request_id, ()) if caller in {None, owner}]
+        return sum(map(self.cancel, found)) > 0 if found else None
+
+    def cancel_caller(self, caller: str) -> list[RequestId]:
+        """Give up all that a caller has, in one decision of each owner. Returns the ids of what is cancelled now, none the next time.
+
+        An item that carries something else (a job, the inputs of several callers) ends with that.
+        """
+        works = [work for work in self._works.values() if work.item.caller == caller and not work.carries and not work.reply.complete]
+        cancelled: list[RequestId] = []
+        for owner in dict.fromkeys(work.owner for work in works):
+            given_up = owner.give_up([work for work in works if work.owner is owner])
+            cancelled += [work.item.request_id for work in given_up]
+        return cancelled
+
+    def get_item(self, sequence: int) -> dict[str, object] | None:
+        """One item, waiting, running or lately ended; None where there is none."""
+        work, ended = self._works.get(Sequence(sequence)), self._ended.get(Sequence(sequence))
+        if work is not None:
+            return work.owner.shown(work)
+        return None if ended is None else status.ended(ended)

@@ -7,7 +7,7 @@ before the next. Nobody else touches the scheduler, so there is no lock. Futures
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 from hearth.clock import Clock, ClockSteps
@@ -25,7 +25,7 @@ from hearth.queue import status
 from hearth.queue.effects import Effects
 from hearth.queue.embedded import Futures, PromptCall, complete
 from hearth.queue.forecaster import Forecaster
-from hearth.queue.item import AdmissionState, KeptPlaces, PlaceKey, Sequences, Submission, Ticket, UndecidedCounts, item_of
+from hearth.queue.item import AdmissionState, KeptPlaces, PlaceKey, Submission, Ticket, UndecidedCounts, item_of
 from hearth.queue.mailbox import Mailbox
 from hearth.queue.recorder import EventRecorder
 from hearth.queue.registry import Registry
@@ -34,8 +34,9 @@ from hearth.scheduling.actions import Action
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
+from hearth.scheduling.waiting import Place
 from hearth.tasks import ChangeCounter
-from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, QueueItem, RequestId, Sequence, canonical_model, preview_of
+from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, QueueItem, Sequence, canonical_model, preview_of
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
@@ -76,7 +77,9 @@ class LLMQueueWorker:
         self._events = events
         self.tracker = tracker or GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)
-        self._registry = Registry()
+        self.registry = registry = Registry()
+        self.cancel, self.cancel_request, self.cancel_caller = registry.cancel, registry.cancel_request, registry.cancel_caller
+        self.get_item = registry.get_item
         self._recorder = EventRecorder(events=events, tracker=self.tracker)
         self._name_of = name_of
         self.cloud: Callable[[Submission], Awaitable[Ticket | None]] | None = None
@@ -100,7 +103,6 @@ class LLMQueueWorker:
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
         self._mode_read_at = float("-inf")
-        self.sequences = Sequences()
         self.doors = AdmissionState()
         self._changes = ChangeCounter()
         self.decisions = self._changes.count
@@ -110,7 +112,7 @@ class LLMQueueWorker:
         swapper = Swapper(control=control, settings=self._settings, post=self.post, fault=self._fault, name_of=self._known_name)
         return Effects(
             state=self.scheduler.state,
-            register=self._registry,
+            register=self.registry,
             executor=self._executor,
             swapper=swapper,
             recorder=self._recorder,
@@ -136,18 +138,19 @@ class LLMQueueWorker:
         if new.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is resident, and gpu.home_model is not set or not installed")
         now = self._clock.monotonic()
-        item = item_of(new, self.sequences.take(), now, self._config.settings.queue.max_wait_s)
+        item = item_of(new, self.registry.next_sequence(), now, self._config.settings.queue.max_wait_s)
         place = self._places.take(_place_key(item, new.digest), now) if new.digest else None
         item = item if place is None else replace(item, arrived_at=place)
         reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
-        work = ActiveRequest(item=item, call=new.call, reply=reply, told=new.told, digest=new.digest)
+        work = ActiveRequest(item=item, call=new.call, reply=reply, owner=self, told=new.told, digest=new.digest)
+        work.carries = new.durable or new.carries
         band = item.band
         arriving = self._arriving.up_to(band)
         behind = [] if place is None else state.waiting.behind(item)
         position = state.waiting.ahead_of(band) - len(behind) + arriving
         wait_s = self._forecaster.wait_s(item, arriving, now, behind)
         is_rough = self._forecaster.is_rough(item, wait_s)
-        self._registry.add(work)
+        self.registry.add(work)
         self._arriving.add(band)
         self._recorder.queued(work, position, now)
         self.post(inputs.Arrived(item=item))
@@ -240,41 +243,18 @@ class LLMQueueWorker:
                 return self._futures.watch(self._answer_of(ticket, asked, lambda: model), ticket.reply.abandon)
         return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
 
-    def cancel(self, sequence: Sequence) -> bool:
-        """Give an item up in whatever state it is: at once where it waits, best effort where it runs.
-
-        Returns:
-            True where it is cancelled now or was before, False where it had ended otherwise or never was.
-        """
-        work = self._registry.live(sequence)
-        if work is None:
-            return self._registry.outcome_of(sequence) is Outcome.CANCELLED
-        if work.reply.complete:
-            return False
-        self._effects.end(work, Outcome.CANCELLED, self._clock.monotonic(), CallerGone())
-        self.post(inputs.Cancelled(sequence=sequence))
-        return True
-
     def leave(self, sequence: Sequence) -> None:
         """The connection of an item's caller has ended: cancel the item. Where it has only waited so far, its place is kept for a while."""
-        work, now, queue = self._registry.live(sequence), self._clock.monotonic(), self._config.settings.queue
+        work, now, queue = self.registry.live(sequence), self._clock.monotonic(), self._config.settings.queue
         if work is not None and work.digest and not work.attempt:
             most = queue.max_internal_depth + queue.max_external_depth
             self._places.keep(_place_key(work.item, work.digest), work.item.arrived_at, now, most=most)
         self.cancel(sequence)
 
-    def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
-        """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
-        found = self._registry.find(request_id, caller)
-        if not found:
-            return None
-        return sum(map(self.cancel, found)) > 0
-
-    def cancel_caller(self, caller: str, *, spare: Container[Sequence] = ()) -> list[RequestId]:
-        """Give up all that a caller has here but `spare`, in one decision. Returns the ids of what is cancelled now, none the next time."""
-        leaving = [work for work in self._registry.unanswered() if work.item.caller == caller and work.item.sequence not in spare]
-        self._give_up(leaving, CallerGone)
-        return [work.item.request_id for work in leaving]
+    def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
+        """As `Owner` says."""
+        self._end_all(works, CallerGone)
+        return works
 
     def preempt_external(self) -> int:
         """Ask every running external item that can be stopped unnoticed to yield now. Returns how many that is."""
@@ -301,14 +281,11 @@ class LLMQueueWorker:
         """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.queue.status`."""
         now = self._clock.monotonic()
         wall_s = self._clock.wall() - now
-        shown = status.status(self.scheduler.state, self._registry.item, self.tracker, self._forecaster.starts(now), now, wall_s)
+        shown = status.status(self.scheduler.state, self.registry.item, self.tracker, self._forecaster.starts(now), now, wall_s)
         return shown | self._extra_status()
 
-    def get_item(self, sequence: int) -> dict[str, object] | None:
-        """One item, waiting, running or lately ended; None where there is none."""
-        work = self._registry.live(Sequence(sequence))
-        if work is None:
-            return self._registry.ended_item(Sequence(sequence))
+    def shown(self, work: ActiveRequest) -> dict[str, object]:
+        """As `Owner` says."""
         now = self._clock.monotonic()
         return status.item(self.scheduler.state, work, now, self._clock.wall() - now)
 
@@ -344,20 +321,26 @@ class LLMQueueWorker:
         """
         self.doors.close(self._config.settings.server.shutdown_grace_s)
         self.post(inputs.DrainRequested())
-        self._give_up(self._registry.waiting(self.scheduler.state), ShuttingDown)
+        self._end_all(self._waiting(), ShuttingDown)
         await self._executor.drained(grace_s, hurry)
-        self._give_up(self._registry.unanswered(), ShuttingDown)
+        self._end_all(self.registry.unanswered(self), ShuttingDown)
         await self._executor.aclose()
         await self._effects.aclose()
         self._arm(None)
         self._changes.end()
 
-    def _give_up(self, works: list[ActiveRequest], error: type[HearthError]) -> None:
+    def _waiting(self) -> list[ActiveRequest]:
+        """Those that no attempt is under way for."""
+        entries = self.scheduler.state.entries
+        works = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
+        return [work for entry, work in works if entry is None or entry.place is Place.WAITING]
+
+    def _end_all(self, works: list[ActiveRequest], error: type[HearthError]) -> None:
         """End them, each with an error of its own, before any decision is taken upon that."""
         now = self._clock.monotonic()
         for work in works:
             self._effects.end(work, Outcome.CANCELLED, now, error())
-        self.post(inputs.CancelledTogether(sequences=tuple(work.item.sequence for work in works)))
+        self.post(inputs.Cancelled(sequences=tuple(work.item.sequence for work in works)))
 
     def _read_calendar(self, now: float) -> None:
         self._mode_read_at = now
@@ -411,7 +394,7 @@ class LLMQueueWorker:
         new = asked.item(model, lane, priority, caller)
         shows = self._config.settings.server.prompt_previews
         ticket = self.submit(replace(new, prompt_preview=preview_of(asked.beginning)) if shows else new)
-        work = self._registry.live(ticket.sequence)  # None where it could be refused at once
+        work = self.registry.live(ticket.sequence)  # None where it could be refused at once
         model_of = lambda: None if work is None else work.model  # noqa: E731
         return self._futures.watch(self._answer_of(ticket, asked, model_of), lambda: self.cancel(ticket.sequence))
 

@@ -196,10 +196,6 @@ def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
 
 
 def _cancelled(state: State, fact: inputs.Cancelled, _now: float) -> list[Action]:
-    return _drop(state, fact.sequence)
-
-
-def _cancelled_together(state: State, fact: inputs.CancelledTogether, _now: float) -> list[Action]:
     return [action for sequence in fact.sequences for action in _drop(state, sequence)]
 
 
@@ -346,7 +342,6 @@ FOLDS: Mapping[type[Input], Callable[[State, Any, float], list[Action] | None]] 
         inputs.Failed: _failed,
         inputs.Stopped: _stopped,
         inputs.Cancelled: _cancelled,
-        inputs.CancelledTogether: _cancelled_together,
         inputs.Loaded: _loaded,
         inputs.LoadFailed: _load_failed,
         inputs.Unloaded: _unloaded,

@@ -90,14 +90,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """The caller left or cancelled the item, in whatever state it was."""
-
-    sequence: Sequence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelledTogether:
-    """Several items were cancelled at once: one decision for them all, so that none is made room for in between."""
+    """Callers left or cancelled these items, in whatever state each was: one decision for all, so that none is made room for in between."""
 
     sequences: tuple[Sequence, ...]
 
@@ -259,7 +252,6 @@ Input = (
     | Failed
     | Stopped
     | Cancelled
-    | CancelledTogether
     | Loaded
     | LoadFailed
     | Unloaded

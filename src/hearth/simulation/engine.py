@@ -287,7 +287,7 @@ class Engine:
         """The caller goes, unless the job has ended."""
         if record.ended is None:
             self._end(record, failed=True)
-            self._tell(Cancelled(sequence=record.sequence))
+            self._tell(Cancelled(sequences=(record.sequence,)))
 
     def _end(self, record: Record, *, failed: bool) -> None:
         record.ended, record.failed = self._now, failed
