@@ -15,7 +15,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ async def test_nothing_a_caller_writes_makes_it_another_caller(start_home: Start
 async def test_the_advice_of_when_to_come_back_is_computed(start_home: StartHome):
     """donna: a constant `Retry-After: 60`."""
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=5, requests_per_hour=1))
-    home = await start_home(replace(house_settings(), rate_limits=limits))
+    home = await start_home(house_settings().replace(rate_limits=limits))
     await post(home, "/api/chat", body_for("/api/chat"))
     status, _, retry_after_s = await post(home, "/api/chat", body_for("/api/chat"))
 
@@ -183,7 +183,7 @@ async def test_a_reload_keeps_running_streams_waiting_requests_and_loaded_models
         await anext(stream)
         waiting = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}))
         await home.until(lambda status: status["external_queue"]["pending"] == 1)
-        changed = replace(home.gateway.config.settings, queue=QueueSettings(max_external_depth=7))
+        changed = home.gateway.config.settings.replace(queue=QueueSettings(max_external_depth=7))
         for _ in range(2):
             assert home.gateway.reload(GatewayConfig(settings=changed))
         assert [(await anext(stream)).done for _ in range(5)] == [False] * 5
@@ -198,7 +198,7 @@ async def test_a_limit_survives_a_reload(start_home: StartHome):
     settings = house_settings(per_minute=1)
     home = await start_home(settings)
     await post(home, "/api/chat", body_for("/api/chat"))
-    home.gateway.reload(GatewayConfig(settings=replace(settings, queue=QueueSettings(max_external_depth=7))))
+    home.gateway.reload(GatewayConfig(settings=settings.replace(queue=QueueSettings(max_external_depth=7))))
 
     assert (await post(home, "/api/chat", body_for("/api/chat")))[0] == 429
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -108,7 +107,7 @@ async def test_the_official_clients_do_not_notice(home):
 
 
 async def test_switched_off_every_call_is_one():
-    settings = replace(house_settings(), embeddings=EmbeddingSettings(accumulate=False))
+    settings = house_settings().replace(embeddings=EmbeddingSettings(accumulate=False))
     async with open_home(settings) as home:
         await ask_all(f"{home.url}/api/embed")
         assert calls(home) == CALLERS

@@ -109,7 +109,7 @@ def swap(from_models: tuple[str, ...] = ("a",)) -> SwapCompleted:
 
 @in_virtual_time
 async def test_a_caller_that_is_refused_again_and_again_is_told_at_the_threshold_and_counted_after_it():
-    async with desk(replace(ONE, rate_limit_alert_threshold=5)) as it:
+    async with desk(ONE.replace(rate_limit_alert_threshold=5)) as it:
         for _ in range(4):
             it.emit(rejected("rate_limited"))
         assert await it.said() == []
@@ -140,7 +140,7 @@ async def test_a_full_queue_is_told_per_caller():
 
 @in_virtual_time
 async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_half_as_long_again():
-    async with desk(replace(ONE, queue_depth_warning=10)) as it:
+    async with desk(ONE.replace(queue_depth_warning=10)) as it:
         for number in range(10):
             it.emit(item(ItemQueued, number))
         assert await it.said() == []
@@ -219,7 +219,10 @@ async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
 
 def test_the_breaches_of_the_tracker_are_alerts():
     def breaches(now: float) -> Sequence[Breach]:
-        return GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=-1)).alarming(now)
+        tracker = GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=0))
+        tracker.record_swap_started(None, "a", 0.0)
+        tracker.record_swap_completed(0.5)
+        return tracker.alarming(now)
 
     assert [AlertType(each.kind) for each in breaches(1.0)] == [AlertType.GPU_SWAP_FREQUENCY]
 
@@ -272,7 +275,7 @@ async def test_a_target_that_stalls_holds_up_no_other():
 
 @in_virtual_time
 async def test_a_muted_type_is_not_sent_but_is_still_known():
-    async with desk(replace(ONE, mute=(AlertType.BACKEND_DOWN,))) as it:
+    async with desk(ONE.replace(mute=(AlertType.BACKEND_DOWN,))) as it:
         it.emit(BackendWentDown(at=0.0, reason="x"))
         it.emit(rejected("queue_full"))
         (text,) = await it.said()
@@ -282,7 +285,7 @@ async def test_a_muted_type_is_not_sent_but_is_still_known():
 
 @in_virtual_time
 async def test_the_end_of_what_was_muted_when_it_began_is_not_told():
-    async with desk(replace(ONE, mute=(AlertType.BACKEND_DOWN,))) as it:
+    async with desk(ONE.replace(mute=(AlertType.BACKEND_DOWN,))) as it:
         it.emit(BackendWentDown(at=0.0, reason="x"))
         assert await it.said() == []
         it.alerter.update(ONE)
@@ -295,12 +298,12 @@ async def test_the_end_of_what_was_muted_meanwhile_is_not_told():
     async with desk(ONE) as it:
         it.emit(BackendWentDown(at=0.0, reason="x"))
         assert len(await it.said()) == 1
-        it.alerter.update(replace(ONE, mute=(AlertType.BACKEND_DOWN,)))
+        it.alerter.update(ONE.replace(mute=(AlertType.BACKEND_DOWN,)))
         it.emit(BackendCameUp(at=0.0, version="0.33.0", down_s=3.0))
         assert await it.said() == []
 
 
-@pytest.mark.parametrize("deaf", [AlertSettings(), replace(ONE, mute=(AlertType.BACKEND_DOWN,))], ids=["no target", "muted"])
+@pytest.mark.parametrize("deaf", [AlertSettings(), ONE.replace(mute=(AlertType.BACKEND_DOWN,))], ids=["no target", "muted"])
 @in_virtual_time
 async def test_what_goes_on_is_told_as_soon_as_somebody_hears_of_it(deaf):
     async with desk(deaf) as it:
@@ -364,7 +367,7 @@ async def test_settings_that_change_hold_at_once_and_what_was_sent_stays_known()
         it.alerter.update(ONE)
         it.emit(rejected("queue_full", "webui"))
         assert len(await it.said()) == 1
-        it.alerter.update(replace(ONE, debounce_minutes=0, queue_depth_warning=0))
+        it.alerter.update(ONE.replace(debounce_minutes=0, queue_depth_warning=0))
         it.emit(rejected("queue_full", "webui"))
         it.emit(item(ItemQueued, 1))
         assert len(await it.said()) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -63,7 +63,7 @@ async def post(home: Home, path: str, key: str = "") -> tuple[int, Any]:
 
 async def test_a_caller_beyond_its_limit_is_told_everywhere_and_no_address_shows_anywhere(webhooks):
     received, alerts = webhooks
-    async with open_home(replace(house_settings(per_minute=1), alerts=alerts)) as home:
+    async with open_home(house_settings(per_minute=1).replace(alerts=alerts)) as home:
         statuses = []
         for _ in range(6):
             body = {"model": LLAMA, "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
@@ -85,7 +85,7 @@ async def test_a_caller_beyond_its_limit_is_told_everywhere_and_no_address_shows
 
 async def test_a_model_server_that_dies_is_told_and_so_is_its_return(webhooks):
     received, alerts = webhooks
-    async with open_home(replace(house_settings(), alerts=replace(alerts, webhook_url="", ntfy_url="", mute=("loop_lag",)))) as home:
+    async with open_home(house_settings().replace(alerts=alerts.replace(webhook_url="", ntfy_url="", mute=("loop_lag",)))) as home:
         await home.emulator.stop()
         home.gateway._watch.poke()
         await until(home, received, lambda: home.events.of(BackendWentDown))
@@ -101,8 +101,8 @@ async def test_a_model_server_that_dies_is_told_and_so_is_its_return(webhooks):
 async def test_requests_go_on_while_every_target_stalls_under_ten_thousand_alerts(webhooks):
     received, alerts = webhooks
     received.default = Reply(stall=True)
-    quiet = replace(alerts, queue_depth_warning=1000, loop_lag_warning_s=60)
-    async with open_home(replace(house_settings(), alerts=quiet)) as home:
+    quiet = alerts.replace(queue_depth_warning=1000, loop_lag_warning_s=60)
+    async with open_home(house_settings().replace(alerts=quiet)) as home:
         alerter = home.gateway.alerter
         assert alerter is not None
         for number in range(10_000):
@@ -121,7 +121,7 @@ async def test_requests_go_on_while_every_target_stalls_under_ten_thousand_alert
 async def test_the_owner_can_try_the_alerts_and_nobody_else(webhooks):
     received, alerts = webhooks
     received.at_path[f"/{SECRET}"] = Reply(404)
-    async with open_home(replace(house_settings(keys=KEYS), alerts=alerts)) as home:
+    async with open_home(house_settings(keys=KEYS).replace(alerts=alerts)) as home:
         assert (await post(home, "/llm/admin/alert/test"))[0] == 401
         assert (await post(home, "/llm/admin/alert/test", FRIEND_KEY))[0] == 403
         status, said = await post(home, "/llm/admin/alert/test", ADMIN_KEY)
@@ -129,7 +129,7 @@ async def test_the_owner_can_try_the_alerts_and_nobody_else(webhooks):
             200,
             {"discord": "http_204", "webhook": "http_404", "ntfy": "http_204"},
         )
-        changed = replace(home.gateway.config.settings, alerts=AlertSettings())
+        changed = home.gateway.config.settings.replace(alerts=AlertSettings())
         home.gateway.reload(GatewayConfig(settings=changed))
         status, said = await post(home, "/llm/admin/alert/test", ADMIN_KEY)
         assert (status, "alerts.discord_webhook_url" in said["error"]) == (404, True)
@@ -139,7 +139,7 @@ async def test_the_owner_can_try_the_alerts_and_nobody_else(webhooks):
 async def test_an_address_that_is_added_by_a_reload_gets_the_next_alert(webhooks):
     received, alerts = webhooks
     async with open_home(house_settings()) as home:
-        fresh = replace(home.gateway.config.settings, alerts=replace(alerts, discord_webhook_url="", ntfy_url=""))
+        fresh = home.gateway.config.settings.replace(alerts=alerts.replace(discord_webhook_url="", ntfy_url=""))
         home.gateway.reload(GatewayConfig(settings=fresh))
         assert home.gateway.alerter is not None
         assert home.gateway.alerter.alert_queue_full("webui")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
@@ -291,7 +291,7 @@ class FakeGateway:
 
     def use_keys(self, *keys: KeySettings) -> None:
         """Put a configuration with other keys in force."""
-        settings = replace(self.config.settings, auth=AuthSettings(keys=keys))
+        settings = self.config.settings.replace(auth=AuthSettings(keys=keys))
         self.config = GatewayConfig(settings=settings, source=None)
         for take in self.reload_listeners:
             take(self.config)

@@ -167,7 +167,7 @@ async def test_a_key_that_is_removed_or_loses_a_right_loses_its_open_streams(key
                 await caller.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
                 assert (await caller.head())[0] == 200
         listeners = keyed_app.routes.status._stream.listeners
-        keyed.use_keys(*(replace(key, admin=False) if key.admin else key for key in KEYS))
+        keyed.use_keys(*(key.replace(admin=False) if key.admin else key for key in KEYS))
         await until(lambda: len(listeners) == 1)
         keyed.use_keys(KEYS[-1])
         await until(lambda: not listeners)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -111,7 +111,7 @@ def house_settings(
 
 def impatient_settings() -> Settings:
     """One model at a time, and a sign of life for whoever waits for more than a moment."""
-    return replace(house_settings(gpu=NARROW), keepalive=KeepaliveSettings(after_s=0.05, every_s=0.05))
+    return house_settings(gpu=NARROW).replace(keepalive=KeepaliveSettings(after_s=0.05, every_s=0.05))
 
 
 class Events:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 
 import aiohttp
@@ -77,8 +76,8 @@ async def test_status_items_tell_when_they_came_and_show_prompts_only_where_the_
     gateway, _ = program
     settings = gateway.config.settings
     for previews, shown in ((False, ""), (True, "a secret of two lines")):
-        server = replace(settings.server, prompt_previews=previews)
-        gateway.reload(GatewayConfig(settings=replace(settings, server=server)))
+        server = settings.server.replace(prompt_previews=previews)
+        gateway.reload(GatewayConfig(settings=settings.replace(server=server)))
         running = await gateway.worker.enqueue_internal(prompt="a secret\n of two lines", model=SLOW, max_tokens=LONG_TOKENS)
         await something_runs(gateway)
         (item,) = gateway.worker.get_status()["running"]

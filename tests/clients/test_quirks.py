@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -133,7 +132,7 @@ async def test_a_background_task_runs_on_the_model_it_names_where_that_is_in_mem
 
 
 async def test_the_home_model_stands_in_before_anybody_has_talked_to_it(start_home: StartHome):
-    home = await start_home(house_settings(gpu=replace(NARROW, home_model=LLAMA, restore_home_delay_s=0)))
+    home = await start_home(house_settings(gpu=NARROW.replace(home_model=LLAMA, restore_home_delay_s=0)))
     await home.until(lambda status: status["gpu"]["loaded_model"] == LLAMA)
 
     status, answer, _ = await post(home, "open_webui_title")
@@ -165,7 +164,7 @@ async def test_no_key_gets_an_answer_from_a_model_that_it_may_not_use(start_home
 
 
 async def test_the_owner_may_have_background_tasks_answered_as_asked(start_home: StartHome):
-    settings = replace(house_settings(gpu=NARROW), clients=ClientSettings(background_tasks=BackgroundTasks.AS_ASKED))
+    settings = house_settings(gpu=NARROW).replace(clients=ClientSettings(background_tasks=BackgroundTasks.AS_ASKED))
     home = await start_home(settings)
     await talk(home, LLAMA)
 

@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +127,13 @@ def cloud_settings(
 ) -> Settings:
     settings = base or house_settings(keys=keys)
     given: dict[str, Any] = {"model": HAIKU, "prices": PRICES, "timeout_s": 5.0, "max_retries": 2, "default_max_tokens": 100}
-    return replace(
-        settings,
-        auth=replace(settings.auth, keys=keys),
-        backend=replace(settings.backend, check_interval_s=0.2),
+    return settings.replace(
+        auth=settings.auth.replace(keys=keys),
+        backend=settings.backend.replace(check_interval_s=0.2),
         budget=BudgetSettings(daily_external_usd=daily_usd, alert_pct=alert_pct),
         cloud=CloudSettings(api_key=KEY, base_url=url, **given | cloud),
         storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0),
-        server=replace(settings.server, shutdown_grace_s=grace_s),
+        server=settings.server.replace(shutdown_grace_s=grace_s),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,12 +24,11 @@ def told(story: Callable[[World], Awaitable[None]], **cloud: Any) -> World:
     """A house in which Claude is to answer whatever would wait, after the story; every rule of `judge` has to hold at its end."""
     drawn = houses()[0].settings[0]
     given: dict[str, Any] = {"when_wait_over_s": 0.0} | cloud
-    settings = replace(
-        drawn,
-        cloud=replace(drawn.cloud, **given),
-        gpu=replace(drawn.gpu, home_model="", vram_gb=None, parallel=1),
-        budget=replace(drawn.budget, daily_external_usd=5.0),
-        queue=replace(drawn.queue, max_external_depth=100, max_wait_s=0.0),
+    settings = drawn.replace(
+        cloud=drawn.cloud.replace(**given),
+        gpu=drawn.gpu.replace(home_model="", vram_gb=None, parallel=1),
+        budget=drawn.budget.replace(daily_external_usd=5.0),
+        queue=drawn.queue.replace(max_external_depth=100, max_wait_s=0.0),
     )
     world = World(1, Drawn(capacity_mib=None, settings=(settings,)), more=frozenset())
 

@@ -130,8 +130,8 @@ async def test_a_refused_key_that_the_owner_has_replaced_meanwhile_says_nothing_
     await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
     fresh = FakeClaude()
     settings = home.gateway.config.settings
-    cloud = replace(settings.cloud, base_url=await fresh.start())
-    assert home.gateway.reload(GatewayConfig(settings=replace(settings, cloud=cloud)))
+    cloud = settings.cloud.replace(base_url=await fresh.start())
+    assert home.gateway.reload(GatewayConfig(settings=settings.replace(cloud=cloud)))
     assert (await asking)[0] == 503
     assert (home.spent()["state"], home.events.of(CloudWentDown)) == ("ready", [])
     assert (await post(home, BODY))[0] == 200
@@ -489,7 +489,7 @@ async def test_whoever_leaves_while_the_disk_takes_its_time_is_not_answered_by_c
 def move(home: CloudHome, hour: int) -> None:
     """The owner saves a time zone in which it is about that hour."""
     settings, zone = home.gateway.config.settings, f"Etc/GMT{datetime.now(UTC).hour - hour:+d}"
-    assert home.gateway.reload(GatewayConfig(settings=replace(settings, scheduling=replace(settings.scheduling, time_zone=zone))))
+    assert home.gateway.reload(GatewayConfig(settings=settings.replace(scheduling=settings.scheduling.replace(time_zone=zone))))
 
 
 async def test_another_time_zone_while_a_call_runs_changes_neither_its_bill_nor_what_is_shown(home: CloudHome):

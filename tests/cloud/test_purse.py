@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -95,12 +94,12 @@ class Money:
     def move_to(self, zone: str) -> None:
         """The owner saves another time zone."""
         settings = self.config.settings
-        self.config = GatewayConfig(settings=replace(settings, scheduling=replace(settings.scheduling, time_zone=zone)))
+        self.config = GatewayConfig(settings=settings.replace(scheduling=settings.scheduling.replace(time_zone=zone)))
 
     def warn_at(self, alert_pct: float) -> None:
         """The owner saves another threshold."""
         settings = self.config.settings
-        self.config = GatewayConfig(settings=replace(settings, budget=replace(settings.budget, alert_pct=alert_pct)))
+        self.config = GatewayConfig(settings=settings.replace(budget=settings.budget.replace(alert_pct=alert_pct)))
 
     async def spend(self, nano: int, *, lasting_s: float = 0.0, lane: Lane = Lane.EXTERNAL) -> None:
         day = await self.purse.open_today()
@@ -266,7 +265,7 @@ async def test_every_refusal_is_told_with_its_numbers():
 async def test_a_refusal_by_a_callers_own_budget_is_told_with_the_numbers_of_that(lane):
     money = Money()
     own = AuthSettings(keys=(KeySettings(name="a", sha256="0" * 64, lane=lane, daily_usd=0.25),))
-    money.config = GatewayConfig(settings=replace(money.config.settings, auth=own))
+    money.config = GatewayConfig(settings=money.config.settings.replace(auth=own))
     await money.spend(DIME, lane=lane)
     day = await money.purse.open_today()
     money.purse.reserve(day, caller="b", lane=Lane.EXTERNAL, model="m", amount=nano_usd(0.4))
@@ -397,7 +396,7 @@ async def test_what_is_shown_of_today_is_known_before_the_first_call_and_after_a
 async def test_what_was_spent_today_is_shown_also_without_a_key():
     money = Money()
     await money.spend(DIME)
-    money.config = GatewayConfig(settings=replace(money.config.settings, cloud=CloudSettings()))
+    money.config = GatewayConfig(settings=money.config.settings.replace(cloud=CloudSettings()))
     money.purse = money.another()
     running = asyncio.ensure_future(money.purse.run())
     await asyncio.sleep(1)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from hearth.config.rules import RANGES
+from hearth.config.fields import Section
 from hearth.config.settings import AuthSettings, Settings, Window
-from hearth.config.shapes import field_types, item_type, without_none
+from tests.config.kinds import entry_of, kind_of, limits_of, section_in
 
 _WORDS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=12).filter(lambda text: "${" not in text)
 _NAMES = _WORDS | st.builds("{} {}".format, _WORDS, _WORDS)
@@ -50,47 +49,42 @@ def settings_trees() -> st.SearchStrategy[Settings]:
     return _instances(Settings)
 
 
-def _instances(cls: type) -> st.SearchStrategy[Any]:
+def _instances(cls: type[Section]) -> st.SearchStrategy[Any]:
     if cls is AuthSettings:
         return st.just(AuthSettings())
-    types = field_types(cls)
-    return st.builds(cls, **{each.name: _values(cls, each.name, types[each.name]) for each in fields(cls)})
+    return st.builds(cls, **{name: _values(cls, name) for name in cls.model_fields})
 
 
-def _values(cls: type, name: str, annotation: Any) -> st.SearchStrategy[Any]:
-    inner = without_none(annotation)
-    if inner is not annotation and name.startswith("requests_per"):
-        return _values(cls, name, inner)
-    if inner is not annotation:
-        return st.none() | _values(cls, name, inner)
-    if get_origin(annotation) is tuple:
-        return st.lists(_items(name, item_type(annotation)), max_size=3).map(tuple)
-    if get_origin(annotation) is Mapping:
-        names = _TEXTS.get(name, _NAMES)
-        values = _numbers(cls, name, float) if item_type(annotation) is float else _items(name, item_type(annotation))
-        return st.dictionaries(names, values, max_size=3).map(MappingProxyType)
-    if annotation in {int, float}:
-        return _numbers(cls, name, annotation)
-    return _items(name, annotation)
+def _values(cls: type[Section], name: str) -> st.SearchStrategy[Any]:
+    kind, entry = kind_of(cls, name), entry_of(cls, name)
+    if get_origin(kind) is tuple:
+        found: st.SearchStrategy[Any] = st.lists(_items(name, entry), max_size=3).map(tuple)
+    elif entry is not None:
+        values = _numbers(cls, name, float) if entry is float else _items(name, entry)
+        found = st.dictionaries(_TEXTS.get(name, _NAMES), values, max_size=3).map(MappingProxyType)
+    elif kind in {int, float}:
+        found = _numbers(cls, name, kind)
+    else:
+        found = _items(name, kind)
+    is_optional = type(None) in get_args(cls.model_fields[name].annotation) and not name.startswith("requests_per")
+    return st.none() | found if is_optional else found
 
 
-def _numbers(cls: type, name: str, annotation: type) -> st.SearchStrategy[Any]:
-    limits = RANGES[cls, name]
-    low = limits.at_least if limits.above is None else limits.above
-    assert low is not None
-    assert limits.at_most is not None
-    if annotation is int:
-        return st.integers(int(low), int(limits.at_most))
-    return st.floats(low, limits.at_most, exclude_min=limits.above is not None)
+def _numbers(cls: type[Section], name: str, kind: object) -> st.SearchStrategy[Any]:
+    limits = limits_of(cls, name)
+    if kind is int:
+        return st.integers(int(limits.low), int(limits.high))
+    return st.floats(limits.low, limits.high, exclude_min=limits.above)
 
 
-def _items(name: str, annotation: Any) -> st.SearchStrategy[Any]:
-    if annotation is Window:
+def _items(name: str, kind: Any) -> st.SearchStrategy[Any]:
+    if kind is Window:
         return st.builds(Window, start_minute=_MINUTES, end_minute=_MINUTES | st.just(1440))
-    if is_dataclass(annotation) and isinstance(annotation, type):
-        return _instances(annotation)
-    if annotation is str:
+    inner = section_in(kind)
+    if inner is not None:
+        return _instances(inner)
+    if kind is str:
         return _TEXTS.get(name, _NAMES)
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return st.sampled_from(annotation)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return st.sampled_from(kind)
     return st.booleans()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hearth.config.fields import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS, Section
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import MAX_DOCUMENT_BYTES, load_gateway_config, parse_config
-from hearth.config.rules import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS, RANGES
 from hearth.config.settings import (
     Announcement,
     BackendMode,
@@ -17,11 +17,10 @@ from hearth.config.settings import (
     Settings,
     Window,
 )
-from hearth.config.shapes import field_types, item_type, without_none
 from hearth.errors import ConfigError
 from hearth.types import Priority
+from tests.config.kinds import NUMBERS, entry_of, kind_of, limits_of
 from tests.config.reading import only_problem_of, problems_of, settings_of
-from tests.config.test_shipped_files import settings_classes
 
 
 def test_an_empty_mapping_means_all_defaults() -> None:
@@ -142,9 +141,9 @@ def test_an_unknown_zone_is_refused_with_what_may_be_missing_on_this_machine() -
     assert "package tzdata" in only_problem_of("scheduling: {time_zone: Mars/Olympus}")
 
 
-def place(cls: type, name: str) -> str:
+def place(cls: type[Section], name: str) -> str:
     """A document that gives `%s` to one numeric field."""
-    sections = {each_type: each for each, each_type in field_types(Settings).items() if isinstance(each_type, type)}
+    sections = {kind_of(Settings, each): each for each in Settings.model_fields}
     both = ("input_usd", "output_usd")
     around = {
         "CallerLimits": "rate_limits: {callers: {a: {%s}}}",
@@ -158,32 +157,19 @@ def place(cls: type, name: str) -> str:
         "KeySettings": f"auth: {{keys: [{{name: a, sha256: '{'ab' * 32}', %s}}]}}",
         "CloudPriceSettings": "cloud: {prices: {a: {" + "".join(f"{each}: 1, " for each in both if each != name) + "%s}}}",
     }
-    value = "{a: %s}" if item_type(field_types(cls)[name]) is float else "%s"
+    value = "{a: %s}" if entry_of(cls, name) is float else "%s"
     return around.get(cls.__name__, f"{sections.get(cls)}: {{%s}}") % f"{name}: {value}"
 
 
-@pytest.mark.parametrize(("cls", "name"), RANGES)
-def test_every_range_holds_at_both_ends(cls: type, name: str) -> None:
-    limits, text = RANGES[cls, name], place(cls, name)
-    low = limits.at_least if limits.above is None else limits.above
-    assert low is not None
-    assert limits.at_most is not None
-    whole = without_none(field_types(cls)[name]) is int
-    below, beyond = low - (1 if limits.above is None else 0), limits.at_most + 1
-    for inside in (low if limits.above is None else 0.001, limits.at_most):
+@pytest.mark.parametrize(("cls", "name"), NUMBERS)
+def test_every_number_has_a_range_that_holds_at_both_ends(cls: type[Section], name: str) -> None:
+    limits, text = limits_of(cls, name), place(cls, name)
+    whole = kind_of(cls, name) is int
+    below, beyond = limits.low - (not limits.above), limits.high + 1
+    for inside in (0.001 if limits.above else limits.low, limits.high):
         settings_of(text % (int(inside) if whole else inside))
     for outside in (below, beyond):
         assert name in only_problem_of(text % (int(outside) if whole else outside))
-
-
-def test_every_number_of_the_settings_has_a_range() -> None:
-    numbers = {
-        (cls, name)
-        for cls in settings_classes()
-        for name, each in field_types(cls).items()
-        if {without_none(each), item_type(each)} & {int, float}
-    }
-    assert numbers == set(RANGES)
 
 
 @pytest.mark.parametrize(("text", "longest"), [("gpu: {home_model: %s}", MAX_NAME_CHARS), ("storage: {path: /%s}", MAX_TEXT_CHARS - 1)])

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +188,7 @@ async def test_an_order_over_http_tries_the_file_and_says_what_is_wrong_with_it(
 async def test_the_address_of_the_command_line_may_be_named_whatever_the_file_says_of_it():
     async with running_gateway(GatewayConfig(), host="127.0.0.2", port=0, backend_mode=BackendMode.EMULATOR) as (gateway, url):
         host = url.removeprefix("http://")
-        settings = replace(Settings(), server=ServerSettings(host="other.lan"))
+        settings = Settings().replace(server=ServerSettings(host="other.lan"))
         async with aiohttp.ClientSession(trust_env=False) as session:
             for config in (GatewayConfig(), GatewayConfig(settings=settings)):
                 gateway.reload(config)

@@ -11,14 +11,14 @@ import enum
 import gc
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
+from hearth.config.fields import Section
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.reload import ReloadHistory
 from hearth.config.settings import (
@@ -27,36 +27,35 @@ from hearth.config.settings import (
     KeySettings,
     ModelSettings,
     Settings,
-    Window,
 )
-from hearth.config.shapes import field_docs, field_types, item_type, mode_of, without_none
+from tests.config.kinds import entry_of, kind_of, section_in
 
 Path = tuple[str, ...]
 UNTOUCHED = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, type, enum.Enum)
 """What is reached but belongs to no gateway."""
 
 
-def hot(cls: type = Settings, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The places of all hot settings outside lists and mappings, with their types."""
-    docs = field_docs(cls)
-    for name, annotation in field_types(cls).items():
-        inner = without_none(annotation)
-        if isinstance(inner, type) and is_dataclass(inner) and inner is not Window:
+def hot(cls: type[Section] = Settings, path: Path = ()) -> Iterator[tuple[Path, tuple[Any, Any]]]:
+    """The places of all hot settings outside lists and mappings, with what they hold, and what the entries of that are."""
+    for name in cls.model_fields:
+        kind = kind_of(cls, name)
+        inner = section_in(kind)
+        if inner is not None:
             yield from hot(inner, (*path, name))
-        elif mode_of(docs.get(name, "")) == "hot":
-            yield (*path, name), inner
+        elif cls.reload_of(name).hot:
+            yield (*path, name), (kind, entry_of(cls, name))
 
 
 HOT = dict(hot())
-VALUES = [path for path, kind in HOT.items() if kind in {int, float, str} and path[-1] != "time_zone"]
+VALUES = [path for path, (kind, _) in HOT.items() if kind in {int, float, str} and path[-1] != "time_zone"]
 """All numbers and free texts; a time zone has to be one that exists."""
-CONTAINERS = [path for path, kind in HOT.items() if item_type(kind) is not None]
+CONTAINERS = [path for path, (_, entry) in HOT.items() if entry is not None]
 
 
 def changed(tree: Any, path: Path, value: object) -> Any:
     """The tree with another value at a place."""
     inner = value if len(path) == 1 else changed(getattr(tree, path[0]), path[1:], value)
-    return replace(tree, **{path[0]: inner})
+    return tree.model_copy(update={path[0]: inner})  # markers are in no range
 
 
 def at(tree: Any, path: Path) -> Any:
@@ -75,7 +74,7 @@ def marked(*, late: bool) -> Settings:
     """Settings with a marker at every place."""
     tree = Settings()
     for index, path in enumerate(VALUES):
-        tree = changed(tree, path, marker(index, HOT[path], late=late))
+        tree = changed(tree, path, marker(index, HOT[path][0], late=late))
     settled: Settings = changed(changed(tree, ("backend", "mode"), BackendMode.OLLAMA), ("storage", "enabled"), False)
     return settled
 
@@ -121,31 +120,32 @@ async def test_no_part_of_the_house_keeps_what_a_hot_key_said_before():
     assert {name for name, (_, new) in names.items() if new not in held} == set()
 
 
-def filled(annotation: Any, name: str) -> object:
+def filled(kind: Any, item: Any, name: str) -> object:
     """A list or mapping with one entry that is called `name`."""
-    item = item_type(annotation)
     if item is Announcement:
         return (Announcement(task_type=name, cron="0 4 * * *"),)
     if item is KeySettings:
         return (KeySettings(name=name, sha256="0" * 64),)
-    is_mapping = getattr(annotation, "__origin__", None) is Mapping
+    is_mapping = get_origin(kind) is Mapping
     if item is str:
         return {name: "other"} if is_mapping else (name,)
-    entry = entry_of(item)
+    entry = some(item)
     return {name: entry} if is_mapping else (entry,)
 
 
-def entry_of(item: Any) -> object:
+def some(item: Any) -> object:
     """Some value of a type."""
-    if is_dataclass(item) and isinstance(item, type):
-        return item(**{each.name: 3.0 for each in fields(item) if each.default is MISSING and each.default_factory is MISSING})
+    inner = section_in(item)
+    if inner is not None:
+        needed = {name: 3.0 for name, field in inner.model_fields.items() if field.is_required()}
+        return inner(**needed)
     return next(iter(item)) if isinstance(item, enum.EnumMeta) else item(3)
 
 
 @pytest.mark.parametrize("path", CONTAINERS, ids=".".join)
 async def test_no_part_of_the_house_keeps_an_entry_that_is_gone(path: Path):
     base = marked(late=False)
-    before = changed(base, path, filled(HOT[path], "marker-of-before:1b"))
+    before = changed(base, path, filled(*HOT[path], "marker-of-before:1b"))
     held = await held_after_a_reload(before, base)
     old = at(before, path)
     assert not any(value == "marker-of-before:1b" for value in held if isinstance(value, str))
@@ -170,4 +170,4 @@ async def test_the_search_finds_what_is_kept():
 def test_every_section_is_covered_that_has_a_hot_key_which_can_be_marked():
     """`clients` has choices only; the others need a restart."""
     covered = {path[0] for path in (*VALUES, *CONTAINERS)}
-    assert {each.name for each in fields(Settings)} - covered == {"clients", "storage", "telemetry"}
+    assert set(Settings.model_fields) - covered == {"clients", "storage", "telemetry"}

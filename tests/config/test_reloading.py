@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -225,9 +224,9 @@ async def test_a_file_of_the_largest_size_does_not_hold_the_loop_up(file):
 async def test_keys_that_wait_for_a_restart_are_named_until_they_are_back(file):
     async with keeping(file, clock=LoopClock()) as kept:
         for port, number, pending in ((9000, 1, ["server.port"]), (9000, 2, ["server.port"]), (8411, 2, [])):
-            settings = replace(Settings(), server=ServerSettings(port=port))
-            queue = replace(settings.queue, max_external_depth=number)
-            kept.in_force.take(Attempt(config=GatewayConfig(settings=replace(settings, queue=queue), source=file)))
+            settings = Settings().replace(server=ServerSettings(port=port))
+            queue = settings.queue.replace(max_external_depth=number)
+            kept.in_force.take(Attempt(config=GatewayConfig(settings=settings.replace(queue=queue), source=file)))
             assert kept.in_force.summary()["restart_pending"] == pending
             assert kept.of(ConfigReloaded)[-1].needs_restart == tuple(pending)
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hearth.config.document import read_document
+from hearth.config.errors import KeyPath
+from hearth.config.fields import Section
 from hearth.config.loading import load_gateway_config, parse_config
-from hearth.config.plain import plain
-from hearth.config.problems import KeyPath
 from hearth.config.schema import schema, schema_text
-from hearth.config.settings import Settings, Window
-from hearth.config.shapes import field_docs, field_types, item_type, mode_of, without_none
+from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 from hearth.types import Priority
+from tests.config.kinds import entry_of, kind_of, section_in, settings_classes
 
 FOLDER = Path(__file__).parents[2] / "config"
 SHIPPED = (FOLDER / "llm_gateway.yaml").read_text("utf-8")
@@ -31,7 +31,7 @@ FIRST_LINE = "# yaml-language-server: $schema=llm_gateway.schema.json"
 class Documented:
     """A settings field, with the place of an instance of it in the complete file."""
 
-    cls: type
+    cls: type[Section]
     name: str
     path: KeyPath
 
@@ -47,43 +47,23 @@ class Documented:
         return " ".join(comment)
 
 
-def documented(cls: type = Settings, path: KeyPath = ()) -> Iterator[Documented]:
+def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Documented]:
     """Every field of every class, found under the first entry where the file has several."""
     complete: Any = read_document(COMPLETE, source="f").value
     for step in path:
         complete = complete[step]
-    for name, annotation in field_types(cls).items():
+    for name in cls.model_fields:
         yield Documented(cls, name, (*path, name))
-        inner, items = without_none(annotation), item_type(annotation)
-        if is_dataclass(inner) and isinstance(inner, type) and inner is not Window:
+        inner, entry = section_in(kind_of(cls, name)), section_in(entry_of(cls, name))
+        if inner is not None:
             yield from documented(inner, (*path, name))
-        elif is_dataclass(items) and isinstance(items, type) and complete[name]:
+        elif entry is not None and complete[name]:
             first = 0 if isinstance(complete[name], list) else next(iter(complete[name]))
-            yield from documented(items, (*path, name, first))
-
-
-def settings_classes(cls: type = Settings) -> Iterator[type]:
-    """Every class of which the whole tree may hold an instance."""
-    yield cls
-    for annotation in field_types(cls).values():
-        for inner in (without_none(annotation), item_type(annotation)):
-            if is_dataclass(inner) and isinstance(inner, type) and inner is not Window:
-                yield from settings_classes(inner)
-
-
-def default_of(each: Documented) -> object:
-    """What holds where the file is silent: inside a list or mapping the class's own default, elsewhere that of the whole tree."""
-    value: Any = Settings()
-    for step in each.path:
-        if not is_dataclass(value):
-            field = next(one for one in fields(each.cls) if one.name == each.name)
-            return field.default
-        value = getattr(value, str(step))
-    return value
+            yield from documented(entry, (*path, name, first))
 
 
 FIELDS = list(documented())
-VALUES = [each for each in FIELDS if each.name in field_docs(each.cls)]
+VALUES = [each for each in FIELDS if each.cls.description_of(each.name)]
 
 
 def test_the_shipped_file_loads_and_differs_from_the_defaults_only_in_its_task_types() -> None:
@@ -156,23 +136,18 @@ def test_every_setting_stands_in_the_file_under_a_comment(each: Documented) -> N
 
 @pytest.mark.parametrize("each", VALUES, ids=lambda each: f"{each.cls.__name__}.{each.name}")
 def test_every_comment_states_the_default_and_whether_it_is_hot(each: Documented) -> None:
-    assert mode_of(each.comment) == mode_of(field_docs(each.cls)[each.name]) is not None
-    default = default_of(each)
-    if default is MISSING or (is_dataclass(default) and not isinstance(default, Window)):
+    assert re.search(rf"\b{each.cls.reload_of(each.name).note.split(',')[0]}(, [^.]*)?$", each.comment)
+    field = each.cls.model_fields[each.name]
+    if field.is_required() or section_in(kind_of(each.cls, each.name)):
         return
     stated = re.search(r"Default ([^ ]+?)[.:] ", each.comment)
     assert stated is not None
-    assert stated.group(1) == "unset" if default is None else read_document(stated.group(1), source="f").value == plain(default)
+    default = each.cls.model_construct().model_dump(mode="json")[each.name]
+    assert stated.group(1) == "unset" if default is None else read_document(stated.group(1), source="f").value == default
 
 
-@pytest.mark.parametrize("each", FIELDS, ids=lambda each: f"{each.cls.__name__}.{each.name}")
-def test_every_setting_says_whether_it_is_hot_or_is_a_section(each: Documented) -> None:
-    annotation = without_none(field_types(each.cls)[each.name])
-    doc = field_docs(each.cls).get(each.name)
-    if doc is None:
-        assert is_dataclass(annotation)
-    else:
-        assert mode_of(doc) in {"hot", "restart"}
+def test_every_setting_but_a_section_is_described() -> None:
+    assert all(section_in(kind_of(each.cls, each.name)) for each in FIELDS if not each.cls.description_of(each.name))
 
 
 def test_the_first_line_leads_editors_to_the_schema() -> None:

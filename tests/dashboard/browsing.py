@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -136,8 +136,7 @@ async def whole_house(
 ) -> AsyncIterator[House]:
     """As `hearth serve` wires it: a store, jobs, orders; over an emulated Ollama."""
     ollama = new_emulator()
-    settings = replace(
-        house_settings(),
+    settings = house_settings().replace(
         storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0),
         jobs=JobSettings(max_in_queue=1),
         auth=AuthSettings(keys=keys),

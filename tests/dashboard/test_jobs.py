@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -66,7 +65,7 @@ async def test_a_job_that_moves_nothing_in_the_queue_is_shown_at_once_all_the_sa
 
 @in_virtual_time
 async def test_jobs_that_wait_for_the_night_cost_nothing_while_they_wait():
-    settings = replace(with_jobs(), scheduling=FROM_MIDNIGHT_TO_ONE)
+    settings = with_jobs().replace(scheduling=FROM_MIDNIGHT_TO_ONE)
     async with JobHouse("a", settings=settings) as house:
         page = listening(house)
         await house.accept(job("night", off_peak=True))

@@ -8,34 +8,34 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import is_dataclass
-from typing import Any
+from typing import get_origin
 
 from starlette.routing import Route
 
 from docs_build.http_page import Address, groups
 from docs_build.settings_page import sections
-from hearth.config.settings import Settings, Window
-from hearth.config.shapes import field_types, item_type, without_none
+from hearth.config.fields import Section
+from hearth.config.settings import Settings
 from hearth.dialects.routes import TRANSCRIPTIONS_PATH
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
+from tests.config.kinds import entry_of, kind_of, section_in
 from tests.docs.pages import PAGES
 
 WRITTEN = "\n".join(page.read_text("utf-8") for page in PAGES)
 SETTINGS = [setting for section in sections() for setting in section.settings]
 
 
-def settings_of(cls: Any = Settings, path: str = "") -> Iterator[str]:
+def settings_of(cls: type[Section] = Settings, path: str = "") -> Iterator[str]:
     """The way to every field that holds a value, from the classes."""
-    for name, annotation in field_types(cls).items():
-        place = f"{path}.{name}".lstrip(".")
-        inner, items = without_none(annotation), item_type(annotation)
-        if is_dataclass(inner) and inner is not Window:
+    for name in cls.model_fields:
+        place, kind = f"{path}.{name}".lstrip("."), kind_of(cls, name)
+        inner, entry = section_in(kind), section_in(entry_of(cls, name))
+        if inner is not None:
             yield from settings_of(inner, place)
             continue
         yield place
-        if is_dataclass(items):
-            yield from settings_of(items, f"{place}[]" if "tuple" in str(annotation) else f"{place}.NAME")
+        if entry is not None:
+            yield from settings_of(entry, f"{place}[]" if get_origin(kind) is tuple else f"{place}.NAME")
 
 
 def test_every_setting_is_in_the_reference() -> None:

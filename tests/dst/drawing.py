@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 
@@ -81,16 +81,15 @@ def _with_more(settings: Settings, rng: Random) -> Settings:
         max_attempts=rng.choice((2, 4)),
         timeout_s=2.0,
     )
-    return replace(
-        settings,
-        jobs=replace(settings.jobs, webhooks=webhooks),
+    return settings.replace(
+        jobs=settings.jobs.replace(webhooks=webhooks),
         embeddings=EmbeddingSettings(max_inputs=rng.choice((2, 8)), max_wait_ms=rng.choice((50.0, 50.0, 1000.0))),
     )
 
 
 def _with_zone(settings: Settings, rng: Random) -> Settings:
     """Drawn from elsewhere too. It is noon in none of them for hours: `NEVER` stays what it says."""
-    return replace(settings, scheduling=replace(settings.scheduling, time_zone=rng.choice(ZONES)))
+    return settings.replace(scheduling=settings.scheduling.replace(time_zone=rng.choice(ZONES)))
 
 
 def _settings(rng: Random, *, shared: bool) -> Settings:

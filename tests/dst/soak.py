@@ -104,12 +104,11 @@ def _house(number: int) -> Drawn:
 
 
 def _in_berlin(settings: Settings) -> Settings:
-    scheduling = replace(
-        settings.scheduling,
+    scheduling = settings.scheduling.replace(
         active_hours=Window(start_minute=MORNING * 60, end_minute=NIGHT * 60),
         time_zone="Europe/Berlin",
     )
-    return replace(settings, scheduling=scheduling, backend=replace(settings.backend, check_interval_s=CHECK_S))
+    return settings.replace(scheduling=scheduling, backend=settings.backend.replace(check_interval_s=CHECK_S))
 
 
 def month(number: int, first_day: datetime) -> Month:

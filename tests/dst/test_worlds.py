@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -52,11 +51,10 @@ def test_no_world_that_once_broke_a_rule_breaks_it_again() -> None:
 def test_who_would_take_any_model_is_told_when_the_memory_is_lost_and_there_is_no_home() -> None:
     """Found as two worlds of an earlier way of drawing them: the item waited for ever."""
     drawn = houses()[0].settings[0]
-    settings = replace(
-        drawn,
-        gpu=replace(drawn.gpu, home_model="", vram_gb=None),
-        backend=replace(drawn.backend, wait_when_down_s=60.0),
-        queue=replace(drawn.queue, max_wait_s=0.0),
+    settings = drawn.replace(
+        gpu=drawn.gpu.replace(home_model="", vram_gb=None),
+        backend=drawn.backend.replace(wait_when_down_s=60.0),
+        queue=drawn.queue.replace(max_wait_s=0.0),
     )
     world = World(1, Drawn(capacity_mib=None, settings=(settings,)))
 

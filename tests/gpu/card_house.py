@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from hearth.config.settings import ModelSettings, Settings
@@ -110,4 +109,4 @@ def model(name: str, gib: float) -> FakeModel:
 
 def sized(**gib: float) -> Settings:
     """Settings that know the sizes of models and nothing of the card."""
-    return replace(settings_with(), models={name: ModelSettings(vram_gb=size) for name, size in gib.items()})
+    return settings_with().replace(models={name: ModelSettings(vram_gb=size) for name, size in gib.items()})

@@ -60,7 +60,7 @@ async def test_memory_that_a_game_holds_makes_a_model_go_that_could_have_stayed(
 
 @in_virtual_time
 async def test_memory_that_others_hold_counts_against_the_owners_number_too():
-    settings = replace(sized(a=10, b=10), gpu=replace(settings_with().gpu, vram_gb=24.0))
+    settings = sized(a=10, b=10).replace(gpu=settings_with().gpu.replace(vram_gb=24.0))
     async with CardHouse(*TEN, resident=("a",), settings=settings, card={"foreign_mib": 8 * GIB}) as house:
         await body_of(house.submit("b"))
         assert house.orders() == ["unload a:latest", "load b:latest"]
@@ -209,8 +209,8 @@ async def test_a_card_that_hovers_at_the_limit_is_hot_once():
 async def test_the_limit_and_the_beat_are_hot():
     async with CardHouse("a") as house:
         await sleep_until(1.0)
-        gpu = replace(settings_with().gpu, sample_interval_s=1.0, alerts=GpuAlertSettings(temperature_c=45.0))
-        house.gateway.reload(GatewayConfig(settings=replace(settings_with(), gpu=gpu)))
+        gpu = settings_with().gpu.replace(sample_interval_s=1.0, alerts=GpuAlertSettings(temperature_c=45.0))
+        house.gateway.reload(GatewayConfig(settings=settings_with().replace(gpu=gpu)))
         await sleep_until(7.5)
         assert [event.limit_c for event in house.events.of(GpuOverheated)] == [45.0]
         assert house.card.reads == [0.0, 5.0, 6.0, 7.0]

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from hearth.bootstrap import build_gateway
@@ -64,7 +63,7 @@ async def test_a_reload_has_the_card_read_at_once_however_long_the_interval_is(d
     async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url="http://127.0.0.1:9", sinks=(heard,)) as gateway:
         await heard.until(lambda: heard.of(GpuOverheated))
         driver.temperature_c = 40
-        gateway.reload(GatewayConfig(settings=Settings(gpu=replace(seldom, sample_interval_s=1800.0))))
+        gateway.reload(GatewayConfig(settings=Settings(gpu=seldom.replace(sample_interval_s=1800.0))))
         await heard.until(lambda: heard.of(GpuCooledDown))
     give_back_the_driver()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +22,8 @@ T = TypeVar("T")
 @asynccontextmanager
 async def one_life(folder: Path, *, keys: bool = False, store: bool = True, **changed: Any) -> AsyncIterator[tuple[Gateway, Moves]]:
     """A gateway for the time of the block, and what tells that something happened in it; settings `changed`."""
-    settings: Settings = replace(house_settings(), storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0), **changed)
-    config = GatewayConfig(settings=replace(settings, auth=replace(settings.auth, keys=KEYS)) if keys else settings)
+    settings: Settings = house_settings().replace(storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0), **changed)
+    config = GatewayConfig(settings=settings.replace(auth=settings.auth.replace(keys=KEYS)) if keys else settings)
     emulator, moves = new_emulator(), Moves()
     url = await emulator.start("127.0.0.1", 0)
     async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=url, store=store, sinks=(moves,)) as gateway:

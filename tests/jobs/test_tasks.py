@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -35,7 +34,7 @@ async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_h
 
 @in_virtual_time
 async def test_band_and_route_of_a_task_are_those_of_its_type_and_its_body_unless_it_names_others():
-    settings = replace(LLM, priority_map={"letter": Priority.NORMAL})
+    settings = LLM.replace(priority_map={"letter": Priority.NORMAL})
     chat = {"model": "a:latest", "messages": [{"role": "user", "content": "x"}]}
     async with JobHouse("a", resident=("a",), settings=settings) as house:
         tasks = [

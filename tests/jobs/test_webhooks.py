@@ -10,7 +10,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from hearth.backends.webhook_poster import FORBIDDEN_ADDRESS, HttpWebhookPoster
-from hearth.config.rules import signing_secret
+from hearth.config.fields import signing_secret
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden
 from hearth.events import WebhookDelivered, WebhookFailed
@@ -392,7 +392,7 @@ async def test_a_receiver_that_wants_no_more_is_not_asked_again():
 @in_virtual_time
 async def test_a_backlog_for_a_host_that_does_not_answer_keeps_no_other_waiting():
     poster = ScriptedPoster("timeout", slow_s={f"dead_{n}": 10.0 for n in range(50)})
-    teller = Teller(Disk(), poster, replace(SETTINGS, allowed_hosts=("dead.lan", "hook.lan")))
+    teller = Teller(Disk(), poster, SETTINGS.replace(allowed_hosts=("dead.lan", "hook.lan")))
     for n in range(50):
         await teller.end_a_job(f"dead_{n}", url=f"http://dead.lan/{n}")
     async with teller.running():

@@ -268,7 +268,7 @@ async def test_the_share_of_swaps_in_the_cards_busy_time_is_a_ratio():
 
 @in_virtual_time
 async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
-    settings = replace(settings_with(scheduling={"preempt_restart_bound_s": 0.0}), models={"a": ModelSettings(parallel=2)})
+    settings = settings_with(scheduling={"preempt_restart_bound_s": 0.0}).replace(models={"a": ModelSettings(parallel=2)})
     async with House(FakeModel(name="a", parallel=2), "b", resident=("a",), settings=settings) as house:
         house.submit("a", service_s=50.0)
         await asyncio.sleep(4)

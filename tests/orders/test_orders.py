@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from hearth.config.settings import ModelSettings
@@ -212,7 +210,7 @@ async def test_a_model_that_is_not_installed_cannot_be_ordered():
 async def test_what_could_never_be_is_refused_with_the_reason():
     sizes = {A: ModelSettings(vram_gb=10.0), B: ModelSettings(vram_gb=20.0), "huge:latest": ModelSettings(vram_gb=99.0)}
     settings = settings_with(gpu={"vram_gb": 24.0})
-    async with House("a", "b", "huge", resident=("a",), settings=replace(settings, models=sizes)) as house:
+    async with House("a", "b", "huge", resident=("a",), settings=settings.replace(models=sizes)) as house:
         orders = house.gateway.orders
         for order in (orders.pin, orders.load):
             with pytest.raises(OrderRefused, match="needs more memory"):

@@ -22,7 +22,7 @@ def rules() -> SchedulerSettings:
     return SchedulerSettings(
         scheduling=SchedulingSettings(max_swap_wait_s=15.0, residency_factor=1.5, preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0),
         queue=QueueSettings(max_interrupt_count=2),
-        gpu=GpuSettings(restore_home_delay_s=1e9),
+        gpu=GpuSettings(restore_home_delay_s=3e7),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hearth.config.settings import PolicyName, SchedulingSettings, TimeSliceSettings
 from tests.support.shell import Shell, house_settings
 
@@ -31,7 +29,7 @@ def test_equals_get_the_least_slice_each():
 
 
 def test_no_slice_ends_before_the_model_has_earned_its_place():
-    assert slice_of(house_of(20, 20, replace(SLICED, residency_factor=5.0))) == 50.0
+    assert slice_of(house_of(20, 20, SLICED.replace(residency_factor=5.0))) == 50.0
 
 
 def test_a_model_with_most_of_the_work_gets_most_of_the_round():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from hearth.config.settings import PolicyName, SchedulingSettings
 from hearth.scheduling import inputs, snapshot
 from hearth.types import Lane
@@ -134,3 +137,8 @@ def test_a_model_is_not_evicted_under_running_work_however_long_that_takes():
     house.arrive("b")
     house.at(100_000.0)
     assert not house.unloading
+
+
+def test_what_decides_runs_without_the_package_that_settings_are_made_with():
+    program = "import sys, hearth.scheduling.core, hearth.admission.limits; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,7 +59,7 @@ def method_of(path: str) -> str:
 
 
 def fort_settings(folder: Path) -> Settings:
-    return replace(house_settings(keys=KEYS), storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
+    return house_settings(keys=KEYS).replace(storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
 
 
 @asynccontextmanager

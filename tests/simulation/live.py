@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from dataclasses import replace
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import MIB_PER_GB, SchedulerSettings, Settings, Window
@@ -106,7 +105,7 @@ def _models(workload: Workload) -> list[FakeModel]:
 
 def _whole_settings(settings: SchedulerSettings, *, active: bool) -> Settings:
     return Settings(
-        scheduling=replace(settings.scheduling, active_hours=ALWAYS if active else NEVER, time_zone="UTC"),
+        scheduling=settings.scheduling.replace(active_hours=ALWAYS if active else NEVER, time_zone="UTC"),
         queue=settings.queue,
         gpu=settings.gpu,
         models=settings.models,

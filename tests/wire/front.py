@@ -70,7 +70,7 @@ def front_settings(**sections: dict[str, Any]) -> Settings:
         server=ServerSettings(shutdown_grace_s=0),
         auth=AuthSettings(keys=(KeySettings(name="owner", sha256=digest_of(ADMIN_KEY.decode()), admin=True),)),
     )
-    return replace(base, **{name: replace(getattr(base, name), **keys) for name, keys in sections.items()})
+    return base.replace(**{name: getattr(base, name).replace(**keys) for name, keys in sections.items()})
 
 
 @asynccontextmanager

@@ -129,7 +129,7 @@ def _unstamped(response: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("name", PINNED)
 async def test_a_prompt_beyond_the_context_that_the_owner_pinned_is_refused_as_recorded(name: str):
-    pinned = replace(front_settings(), models={"ma": ModelSettings(num_ctx=512), "mt": ModelSettings(num_ctx=512)})
+    pinned = front_settings().replace(models={"ma": ModelSettings(num_ctx=512), "mt": ModelSettings(num_ctx=512)})
     async with open_front(pinned) as front:
         answer = await front.replay(name)
         assert same(answer, recorded(name)), answer

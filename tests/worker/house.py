@@ -42,8 +42,8 @@ def settings_with(**sections: dict[str, Any]) -> Settings:
         scheduling=SchedulingSettings(active_hours=ALL_DAY, time_zone="UTC"),
         gpu=GpuSettings(home_model=""),
     )
-    changed = {name: replace(getattr(base, name), **keys) for name, keys in sections.items()}
-    return replace(base, **changed)
+    changed = {name: getattr(base, name).model_copy(update=keys) for name, keys in sections.items()}
+    return base.replace(**changed)
 
 
 class Recorder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -45,7 +44,7 @@ async def test_the_live_queue_begins_the_next_round_with_the_first_byte_of_the_l
 
 @in_virtual_time
 async def test_what_can_never_fit_is_refused_with_the_numbers():
-    settings = replace(settings_with(gpu={"vram_gb": 16.0}), models={"a": ModelSettings(vram_gb=30.0)})
+    settings = settings_with(gpu={"vram_gb": 16.0}).replace(models={"a": ModelSettings(vram_gb=30.0)})
     async with House("a", settings=settings) as house:
         with pytest.raises(NeverFits, match=r"needs 30\.0 GiB of GPU memory, the GPU has 16\.0 GiB"):
             await body_of(house.submit("a"))

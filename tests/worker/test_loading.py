@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -39,7 +38,7 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
     slow = FakeModel(name="b", unload_s=3.0)
     large = FakeModel(name="c", vram_mib=16_384.0)
     needs = {name: ModelSettings(vram_gb=need) for name, need in (("a", 8.0), ("b", 8.0), ("c", 16.0))}
-    settings = replace(settings_with(gpu={"vram_gb": 20.0}), models=needs)
+    settings = settings_with(gpu={"vram_gb": 20.0}).replace(models=needs)
     house = House("a", slow, large, resident=("a", "b"), settings=settings, capacity_mib=20_480.0)
     async with house:
         await body_of(house.submit("c"))
@@ -163,7 +162,7 @@ async def test_a_model_that_was_deleted_while_it_was_in_memory_keeps_no_other_fr
 @in_virtual_time
 async def test_a_model_is_loaded_with_the_context_that_the_owner_pinned():
     models = {"a": ModelSettings(num_ctx=8192)}
-    async with House("a", settings=replace(settings_with(), models=models)) as house:
+    async with House("a", settings=settings_with().replace(models=models)) as house:
         await body_of(house.submit("a"))
         assert [record.options for record in house.ollama.control] == [LoadOptions(num_ctx=8192)]
 

@@ -24,7 +24,7 @@ HOME_S = 2.0
 
 
 def replaced(settings: Settings, models: dict[str, ModelSettings]) -> Settings:
-    return replace(settings, models=models)
+    return settings.replace(models=models)
 
 
 class Twins(FakeOllama):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,7 +88,7 @@ async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass
 @in_virtual_time
 async def test_a_generation_counts_changes_only_and_names_what_needs_a_restart():
     async with House("a") as house:
-        changed = replace(settings_with(queue={"max_external_depth": 3}), server=replace(Settings().server, port=9999))
+        changed = settings_with(queue={"max_external_depth": 3}).replace(server=Settings().server.replace(port=9999))
         for _ in range(2):
             put_in_force(house, changed)
         first, second = house.events.of(ConfigReloaded)

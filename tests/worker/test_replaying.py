@@ -190,7 +190,7 @@ async def test_no_replay_is_tried_on_a_model_that_is_loaded_in_another_way():
         listening = asyncio.ensure_future(heard(streaming(house)))
         await sleep_until(4.5)
         urgent = house.submit("a", lane=Lane.INTERNAL)
-        settings = replace(house.gateway.config.settings, models={"a": ModelSettings(num_ctx=2048)})
+        settings = house.gateway.config.settings.replace(models={"a": ModelSettings(num_ctx=2048)})
         house.gateway.reload(GatewayConfig(settings=settings))
         await body_of(urgent)
         said, error = await listening

@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +102,15 @@ def live(ollama_url: str) -> Live:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return replace(house_settings(), storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0))
+    return house_settings().replace(storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0))
 
 
 def with_keys(settings: Settings) -> Settings:
-    return replace(settings, auth=replace(settings.auth, keys=KEYS))
+    return settings.replace(auth=settings.auth.replace(keys=KEYS))
 
 
 def limited(settings: Settings, per_hour: int) -> Settings:
-    return replace(settings, rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100, requests_per_hour=per_hour)))
+    return settings.replace(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100, requests_per_hour=per_hour)))
 
 
 async def test_a_limit_that_is_reached_stays_reached_across_a_restart(live, settings):
@@ -186,7 +186,7 @@ async def test_the_log_is_filtered_by_model_outcome_age_and_number(live, setting
 
 
 async def test_a_store_that_is_switched_off_writes_no_file_and_keeps_no_log(live, settings, tmp_path):
-    async with live(replace(settings, storage=replace(settings.storage, enabled=False))) as life:
+    async with live(settings.replace(storage=settings.storage.replace(enabled=False))) as life:
         await life.chat()
         got = await ask(life.app, "GET", "/llm/log")
     assert (got.status, got.json) == (404, {"error": "no log is kept here: storage.enabled is off"})

@@ -14,8 +14,11 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import RateLimitSettings
+if TYPE_CHECKING:
+    from hearth.config.settings import RateLimitSettings
+
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -105,10 +105,8 @@ _USUAL_PORT = 8411
 def demo_config(pace: float) -> GatewayConfig:
     """Active hours all day, a home model that comes back soon, no limits in the way; `pace` stretches every delay."""
     usual = Settings()
-    settings = replace(
-        usual,
-        scheduling=replace(
-            usual.scheduling,
+    settings = usual.replace(
+        scheduling=usual.scheduling.replace(
             active_hours=Window(start_minute=0, end_minute=0),
             max_swap_wait_s=12.0 * pace,
             preempt_min_remaining_s=0.2 * pace,
@@ -116,7 +114,7 @@ def demo_config(pace: float) -> GatewayConfig:
         ),
         priority_map={"parse_task": Priority.CRITICAL},
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100_000, requests_per_hour=1_000_000)),
-        gpu=replace(usual.gpu, home_model=HOME_MODEL, restore_home_delay_s=3.0 * pace, swap_cost_prior_s=1.0 * pace),
+        gpu=usual.gpu.replace(home_model=HOME_MODEL, restore_home_delay_s=3.0 * pace, swap_cost_prior_s=1.0 * pace),
     )
     return GatewayConfig(settings=settings)
 

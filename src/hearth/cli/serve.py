@@ -19,9 +19,9 @@ from hearth.cli.gateway_client import printable
 from hearth.cli.lazy import CommandFailed
 from hearth.cli.views import console_for, emulator_box, program
 from hearth.clock import new_api_key
+from hearth.config.fields import http_url
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.rules import http_url
 from hearth.config.settings import BackendMode, Settings
 from hearth.events import EmulatorStarted, Event, GatewayStarted
 from hearth.ports import EventSink

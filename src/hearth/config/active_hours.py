@@ -15,11 +15,15 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim
 
-from hearth.config.settings import Announcement, Window
+from hearth.config.choices import Window
+
+if TYPE_CHECKING:
+    from hearth.config.settings import Announcement
 
 LOCAL = "local"
 DAY_MINUTES = 24 * 60

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hearth.config.problems import KeyPath, Problem
+from hearth.config.errors import KeyPath, Problem
 from hearth.config.settings import Settings
 from hearth.types import SEVERAL_CALLERS, Lane
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn, Protocol
 
 import yaml
 
-from hearth.config.problems import KeyPath, Problem, config_error, may_hold_a_secret, shown
+from hearth.config.errors import KeyPath, Problem, config_error, may_hold_a_secret, shown
 
 MAX_DEPTH = 16
 _MAX_NUMBER_CHARS = 30

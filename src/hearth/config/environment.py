@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from hearth.config.problems import KeyPath, Problem
-from hearth.config.rules import MIN_SECRET_CHARS
+from hearth.config.errors import KeyPath, Problem
+from hearth.config.fields import MIN_SECRET_CHARS
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _REPLACED_IN: Final = frozenset(

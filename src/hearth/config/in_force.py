@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from hearth.clock import Clock
-from hearth.config.comparing import fingerprints
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.reload import Attempt, Look, ReloadHistory, ReloadPlan, Step, attempt, look_at, read_attempt
-from hearth.config.rendering import as_values
+from hearth.config.rendering import as_values, fingerprints
 from hearth.errors import HearthError, ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
 from hearth.ports import EventSink

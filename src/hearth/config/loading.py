@@ -16,12 +16,10 @@ from pathlib import Path
 import pydantic
 
 from hearth.config.checks import cross_problems, renamed
-from hearth.config.complaints import complaints
 from hearth.config.document import read_document
 from hearth.config.environment import from_environment
+from hearth.config.errors import Problem, complaints, config_error
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.models import SETTINGS_EDGE
-from hearth.config.problems import Problem, config_error
 from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 
@@ -99,7 +97,7 @@ def _settings(value: object, problems: list[Problem]) -> Settings | None:
         problems.append(Problem(path=(), text="must be a mapping of sections such as `queue:`; write `{}` if all defaults are meant"))
         return None
     try:
-        return SETTINGS_EDGE.validate_python(value)
+        return Settings.model_validate(value)
     except pydantic.ValidationError as error:
         found = complaints(error.errors(include_url=False))
     problems += _elsewhere(found, problems)

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hearth.config.models import SETTINGS_EDGE
+from pydantic import TypeAdapter
+
+from hearth.config.fields import SECTION, Section, within
+from hearth.config.settings import Settings
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
     """The schema as plain values."""
-    return {"$schema": _DIALECT, "title": "Hearth, llm_gateway.yaml", **_without_titles(SETTINGS_EDGE.json_schema())}
+    found: dict[str, Any] = TypeAdapter(Annotated[Settings, SECTION]).json_schema()
+    _complete(found["$defs"], Settings)
+    return {"$schema": _DIALECT, "title": "Hearth, llm_gateway.yaml", **_without_titles(found)}
+
+
+def _complete(definitions: dict[str, Any], section: type[Section]) -> None:
+    """Give defaults as they would stand in the file, and have each description end with what a reload does with a change."""
+    shown = definitions[section.__name__]["properties"]
+    for name, default in section.model_construct().model_dump(mode="json").items():
+        shown[name]["default"] = default
+    for name, field in section.model_fields.items():
+        if field.description:
+            shown[name]["description"] = section.description_of(name)
+        inner = within(section, name)
+        for below in (inner, within(inner, "")):
+            if isinstance(below, type) and issubclass(below, Section):
+                _complete(definitions, below)
 
 
 def schema_text() -> str:

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import AgingSettings
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Lane, Sequence
+
+if TYPE_CHECKING:
+    from hearth.config.settings import AgingSettings
 
 _INTERNAL = Lane.INTERNAL
 """Looked up once: in Python 3.11 that takes as long as calling a function."""

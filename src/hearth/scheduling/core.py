@@ -17,8 +17,8 @@ leave an item behind.
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.actions import Action, Expire, Fail, Promote, Refusal, WakeAt
 from hearth.scheduling.facts import FOLDS
 from hearth.scheduling.home import restore
@@ -28,6 +28,9 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preload import preload
 from hearth.scheduling.state import State
 from hearth.types import Band, Lane
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
 
 
 class Scheduler:

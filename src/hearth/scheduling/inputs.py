@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import SchedulerSettings
 from hearth.types import QueueItem, Sequence, Usage, value
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
 
 
 class Fault(StrEnum):

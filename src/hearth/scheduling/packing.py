@@ -13,12 +13,16 @@ one band, and waits only for rounds of its own band or a more urgent one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import PackingMode, PackingSettings
+from hearth.config.choices import PackingMode
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band
+
+if TYPE_CHECKING:
+    from hearth.config.settings import PackingSettings
 
 _PACK = PackingMode.PACK
 """Looked up once: in Python 3.11 that takes as long as calling a function."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from hearth.config.settings import StartedStreams, UnreplayableStreams
+from hearth.config.choices import StartedStreams, UnreplayableStreams
 from hearth.scheduling.actions import Action, Cut, Hold, Preempt
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import combinations, islice
 from math import exp, inf
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import MIB_PER_GB, SchedulerSettings
+from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.waiting import Entry
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
 
 MAX_SETS = 256
 """So many sets of the fewest models that can make room are looked at for the one that is missed least; a home has fewer."""

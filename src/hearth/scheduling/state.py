@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.aging import Aging
 from hearth.scheduling.arrivals import Arrivals
@@ -13,6 +13,9 @@ from hearth.scheduling.orders import Orders
 from hearth.scheduling.residency import Phase, Residency
 from hearth.scheduling.waiting import BANDS, Entry, Place, WaitingRoom
 from hearth.types import Band, Lane, Sequence
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
 
 
 @dataclass(slots=True, eq=False)

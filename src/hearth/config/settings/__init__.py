@@ -1,51 +1,65 @@
-"""The settings tree: what the owner's file says, as frozen values with the defaults in the one place where they are written.
+"""The settings tree: what the owner's file says, as frozen pydantic models with the defaults in the one place where they are written.
 
-A module per group of sections; everybody imports from here. Pure data (the scheduler imports it): no I/O, no clock, no pydantic.
-`loading` turns YAML into it, `schema` turns it into the JSON Schema, `gateway_config` puts it into the `GatewayConfig` that the rest of
-Hearth holds.
-
-The docstring under a field is its documentation: effect, unit, why this default. `hot` marks what a reload applies at once; the rest
-needs a restart.
+Everybody imports from here; what must stay free of pydantic has `choices`. `loading` turns YAML into it, `schema` turns it into
+the JSON Schema, `gateway_config` puts it into the `GatewayConfig` that the rest of Hearth holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated
 
-from hearth.config.settings.alerts import AlertSettings, AlertType
-from hearth.config.settings.callers import AuthSettings, BudgetSettings, CallerLimits, KeySettings, RateLimitSettings
-from hearth.config.settings.gpu import GpuAlertSettings, GpuSettings, ModelSettings
-from hearth.config.settings.jobs import BatchSettings, BatchWindow, EmbeddingSettings, JobSettings, OnRestart, WebhookSettings
-from hearth.config.settings.outside import CloudPriceSettings, CloudSettings, StorageSettings, TelemetrySettings
+from pydantic import BeforeValidator
+
+from hearth.config.choices import (
+    MIB_PER_GB,
+    AlertType,
+    BackendMode,
+    BackgroundTasks,
+    BatchWindow,
+    LogFormat,
+    LogLevel,
+    OnDivergence,
+    OnRestart,
+    PackingMode,
+    PolicyName,
+    StartedStreams,
+    UnreplayableStreams,
+    Window,
+)
+from hearth.config.fields import MAPPING, SECTION, ModelName, Name, PriorityName, Section
+from hearth.config.settings.outside import AlertSettings, CloudPriceSettings, CloudSettings, StorageSettings, TelemetrySettings
 from hearth.config.settings.scheduling import (
     AgingSettings,
     Announcement,
     CostAwareSettings,
-    OnDivergence,
-    PackingMode,
+    GpuAlertSettings,
+    GpuSettings,
+    ModelSettings,
     PackingSettings,
-    PolicyName,
     QueueSettings,
     SchedulingSettings,
-    StartedStreams,
     TimeSliceSettings,
-    UnreplayableStreams,
-    Window,
 )
-from hearth.config.settings.servers import (
-    BackendMode,
+from hearth.config.settings.serving import (
+    AuthSettings,
     BackendSettings,
-    BackgroundTasks,
+    BatchSettings,
+    BudgetSettings,
+    CallerLimits,
     ClientSettings,
+    EmbeddingSettings,
+    JobSettings,
     KeepaliveSettings,
-    LogFormat,
-    LogLevel,
+    KeySettings,
     OllamaSettings,
+    RateLimitSettings,
     ServerSettings,
+    WebhookSettings,
 )
-from hearth.types import LoadOptions, Priority, canonical_model
+from hearth.types import LoadOptions, canonical_model
 
 __all__ = [
     "AgingSettings",
@@ -96,35 +110,39 @@ __all__ = [
     "load_options",
 ]
 
-MIB_PER_GB = 1024.0
+
+def _spelled_out(value: object) -> object:
+    """`backend: auto` is its mode."""
+    return {"mode": value} if isinstance(value, str) else {} if value is None else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Section):
     """The whole file."""
 
-    scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
-    queue: QueueSettings = field(default_factory=QueueSettings)
-    priority_map: Mapping[str, Priority] = field(default_factory=lambda: MappingProxyType({}))
-    """Internal task types by priority; a type that is not listed is `normal`. hot"""
-    rate_limits: RateLimitSettings = field(default_factory=RateLimitSettings)
-    budget: BudgetSettings = field(default_factory=BudgetSettings)
-    gpu: GpuSettings = field(default_factory=GpuSettings)
-    models: Mapping[str, ModelSettings] = field(default_factory=lambda: MappingProxyType({}))
-    """Models by name as callers write it. hot"""
-    backend: BackendSettings = field(default_factory=BackendSettings)
-    ollama: OllamaSettings = field(default_factory=OllamaSettings)
-    keepalive: KeepaliveSettings = field(default_factory=KeepaliveSettings)
-    clients: ClientSettings = field(default_factory=ClientSettings)
-    embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
-    cloud: CloudSettings = field(default_factory=CloudSettings)
-    server: ServerSettings = field(default_factory=ServerSettings)
-    auth: AuthSettings = field(default_factory=AuthSettings)
-    storage: StorageSettings = field(default_factory=StorageSettings)
-    jobs: JobSettings = field(default_factory=JobSettings)
-    batches: BatchSettings = field(default_factory=BatchSettings)
-    alerts: AlertSettings = field(default_factory=AlertSettings)
-    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    scheduling: Annotated[SchedulingSettings, SECTION] = SchedulingSettings()
+    queue: Annotated[QueueSettings, SECTION] = QueueSettings()
+    priority_map: Annotated[Mapping[Name, PriorityName], MAPPING] = {}
+    """Internal task types by priority; a type that is not listed is `normal`."""
+    rate_limits: Annotated[RateLimitSettings, SECTION] = RateLimitSettings()
+    budget: Annotated[BudgetSettings, SECTION] = BudgetSettings()
+    gpu: Annotated[GpuSettings, SECTION] = GpuSettings()
+    models: Annotated[Mapping[ModelName, Annotated[ModelSettings, SECTION]], MAPPING] = {}
+    """Models by name as callers write it."""
+    backend: Annotated[BackendSettings, BeforeValidator(_spelled_out, json_schema_input_type=BackendSettings | BackendMode | None)] = (
+        BackendSettings()
+    )
+    ollama: Annotated[OllamaSettings, SECTION] = OllamaSettings()
+    keepalive: Annotated[KeepaliveSettings, SECTION] = KeepaliveSettings()
+    clients: Annotated[ClientSettings, SECTION] = ClientSettings()
+    embeddings: Annotated[EmbeddingSettings, SECTION] = EmbeddingSettings()
+    cloud: Annotated[CloudSettings, SECTION] = CloudSettings()
+    server: Annotated[ServerSettings, SECTION] = ServerSettings()
+    auth: Annotated[AuthSettings, SECTION] = AuthSettings()
+    storage: Annotated[StorageSettings, SECTION] = StorageSettings()
+    jobs: Annotated[JobSettings, SECTION] = JobSettings()
+    batches: Annotated[BatchSettings, SECTION] = BatchSettings()
+    alerts: Annotated[AlertSettings, SECTION] = AlertSettings()
+    telemetry: Annotated[TelemetrySettings, SECTION] = TelemetrySettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +171,7 @@ class SchedulerSettings:
         return cls(
             scheduling=settings.scheduling,
             queue=settings.queue,
-            gpu=replace(settings.gpu, home_model=home and name_of(home)),
+            gpu=settings.gpu.model_copy(update={"home_model": home and name_of(home)}),
             models=MappingProxyType({name_of(name): model for name, model in others_first}),
             wait_when_down_s=settings.backend.wait_when_down_s,
         )

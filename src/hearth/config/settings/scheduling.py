@@ -1,166 +1,189 @@
-"""When and how the queue decides, and how much may wait."""
+"""When and how the queue decides, how much may wait, and what the GPU holds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping
+from typing import Annotated
 
+from pydantic import Field
+
+from hearth.config.choices import OnDivergence, PackingMode, PolicyName, StartedStreams, UnreplayableStreams, Window
+from hearth.config.fields import (
+    LIST,
+    MAPPING,
+    RESTART,
+    SECTION,
+    YEAR_S,
+    Count,
+    Cron,
+    Depth,
+    Duration,
+    Flag,
+    Gibibytes,
+    GpuDevice,
+    Integer,
+    ModelNameOrNothing,
+    Name,
+    Number,
+    Percentage,
+    PriorityName,
+    Reload,
+    Section,
+    Slots,
+    Timeout,
+    TimeZone,
+    WindowText,
+)
 from hearth.types import Priority
 
 
-class PolicyName(StrEnum):
-    """Which model a band serves next when it has a choice."""
-
-    FIFO = "fifo"
-    AFFINITY = "affinity"
-    COST_AWARE = "cost_aware"
-    TIME_SLICE = "time_slice"
-    ADAPTIVE = "adaptive"
-
-
-class StartedStreams(StrEnum):
-    """What becomes of an external stream whose caller has seen bytes when internal work needs the GPU."""
-
-    RESUME = "resume"
-    REPLAY = "replay"
-    FINISH = "finish"
-
-
-class OnDivergence(StrEnum):
-    """What becomes of a stream whose replay says something else than its caller has."""
-
-    CONTINUE = "continue"
-    ERROR = "error"
-
-
-class UnreplayableStreams(StrEnum):
-    """The same for a stream that cannot be replayed."""
-
-    FINISH = "finish"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A daily window in minutes after local midnight: start inclusive, end exclusive, crossing midnight where end <= start.
-
-    `start_minute == end_minute` is the whole day.
-    """
-
-    start_minute: int
-    end_minute: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
+class Announcement(Section):
     """A recurring internal task, so that the GPU is free when it comes."""
 
-    task_type: str
-    """The internal task type that comes. hot"""
-    cron: str
-    """When it comes: minute, hour, day of month, month, day of week, in `scheduling.time_zone`. hot"""
+    task_type: Name
+    """The internal task type that comes."""
+    cron: Cron
+    """When it comes: minute, hour, day of month, month, day of week, in `scheduling.time_zone`."""
 
 
-class PackingMode(StrEnum):
-    """Which of the waiting prompts are let into a model's free slots together."""
-
-    FIFO = "fifo"
-    PACK = "pack"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostAwareSettings:
+class CostAwareSettings(Section):
     """The policy `cost_aware`: when waiting work is worth a swap."""
 
-    coalesce_window_s: float = 2.0
-    """Seconds that the first item for another model waits for company. hot"""
-    amortization_factor: float = 0.5
-    """Items per second of swap cost that make a swap worthwhile at once. hot"""
-    max_wait_s: float = 15.0
-    """Seconds after which a waiting item asks for its swap whatever it costs. hot"""
-    min_active_s: float = 5.0
-    """Seconds that a model is in memory at least before it is swapped away. hot"""
+    coalesce_window_s: Duration = 2.0
+    """Seconds that the first item for another model waits for company."""
+    amortization_factor: Annotated[Number, Field(ge=0, le=1000)] = 0.5
+    """Items per second of swap cost that make a swap worthwhile at once."""
+    max_wait_s: Duration = 15.0
+    """Seconds after which a waiting item asks for its swap whatever it costs."""
+    min_active_s: Duration = 5.0
+    """Seconds that a model is in memory at least before it is swapped away."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSliceSettings:
+class TimeSliceSettings(Section):
     """The policy `time_slice`: how long the models serve in turn."""
 
-    min_slice_factor: float = 3.0
-    """A slice lasts at least this many times what the swap that ends it costs. hot"""
+    min_slice_factor: Annotated[Number, Field(ge=0, le=1000)] = 3.0
+    """A slice lasts at least this many times what the swap that ends it costs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgingSettings:
+class AgingSettings(Section):
     """What waiting does for the rank of internal work; external work keeps its order of arrival and never passes internal work."""
 
-    promote_after_s: float = 300.0
-    """Seconds of waiting after which an internal item rises one band, and again after as long; 0 is never. hot"""
-    ceiling: Priority = Priority.NORMAL
-    """The highest band that waiting alone can reach: critical, normal or background. hot"""
+    promote_after_s: Duration = 300.0
+    """Seconds of waiting after which an internal item rises one band, and again after as long; 0 is never."""
+    ceiling: PriorityName = Priority.NORMAL
+    """The highest band that waiting alone can reach: critical, normal or background."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackingSettings:
+class PackingSettings(Section):
     """How the free slots of a model with several (`gpu.parallel`) are filled: in rounds, each of which ends when its prompts are read."""
 
     mode: PackingMode = PackingMode.FIFO
-    """`fifo`: in order of arrival; `pack`: the smallest prompts first, while there is more than one free slot. hot"""
-    lookahead: int = 64
-    """Waiting items of a model among which `pack` chooses. hot"""
-    prefill_max_tokens: int | None = None
-    """Prompt tokens that one round takes, though always one item; unset is 2048 for `pack` and no limit for `fifo`. hot"""
-    force_fifo_every: int = 8
-    """Every so many rounds one goes in order of arrival, so that no long prompt is passed for ever; 0 is never. hot"""
+    """`fifo`: in order of arrival; `pack`: the smallest prompts first, while there is more than one free slot."""
+    lookahead: Annotated[Integer, Field(ge=1, le=10_000)] = 64
+    """Waiting items of a model among which `pack` chooses."""
+    prefill_max_tokens: Annotated[Integer, Field(ge=1, le=100_000_000)] | None = None
+    """Prompt tokens that one round takes, though always one item; unset is 2048 for `pack` and no limit for `fifo`."""
+    force_fifo_every: Count = 8
+    """Every so many rounds one goes in order of arrival, so that no long prompt is passed for ever; 0 is never."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingSettings:
+class SchedulingSettings(Section):
     """When and how the queue decides."""
 
-    active_hours: Window = Window(start_minute=6 * 60, end_minute=22 * 60)
-    """Hours in which internal work preempts external work; `"HH:MM-HH:MM"`, quoted, may cross midnight. hot"""
-    time_zone: str = "local"
-    """IANA zone of `active_hours` and `announcements` (`Europe/Berlin`); `local` is the machine's zone. hot"""
-    schedule_drain_minutes: float = 2.0
-    """Minutes before an announced internal task in which no external item that would overrun it starts. hot"""
+    active_hours: WindowText = Window(start_minute=6 * 60, end_minute=22 * 60)
+    """Hours in which internal work preempts external work; `"HH:MM-HH:MM"`, quoted, may cross midnight."""
+    time_zone: TimeZone = "local"
+    """IANA zone of `active_hours` and `announcements` (`Europe/Berlin`); `local` is the machine's zone."""
+    schedule_drain_minutes: Annotated[Number, Field(ge=0, le=1440)] = 2.0
+    """Minutes before an announced internal task in which no external item that would overrun it starts."""
     policy: PolicyName = PolicyName.ADAPTIVE
-    """Which model a band serves next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md). hot"""
-    max_swap_wait_s: float = 120.0
-    """Seconds after which a waiting item may force a swap away from a busy model (`affinity`; `adaptive`, later for a long queue). hot"""
-    residency_factor: float = 3.0
-    """A forced swap comes only after the resident model has served this many times the measured cost of a swap; not under `fifo`. hot"""
-    cost_aware: CostAwareSettings = CostAwareSettings()
-    time_slice: TimeSliceSettings = TimeSliceSettings()
-    preempt_min_remaining_s: float = 2.0
-    """A running external item that is estimated to end within this many seconds is not interrupted. hot"""
+    """Which model a band serves next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo` (docs/scheduling.md)."""
+    max_swap_wait_s: Duration = 120.0
+    """Seconds after which a waiting item may force a swap away from a busy model (`affinity`; `adaptive`, later for a long queue)."""
+    residency_factor: Annotated[Number, Field(ge=0, le=1000)] = 3.0
+    """A forced swap comes only after the resident model has served this many times the measured cost of a swap; not under `fifo`."""
+    cost_aware: Annotated[CostAwareSettings, SECTION] = CostAwareSettings()
+    time_slice: Annotated[TimeSliceSettings, SECTION] = TimeSliceSettings()
+    preempt_min_remaining_s: Duration = 2.0
+    """A running external item that is estimated to end within this many seconds is not interrupted."""
     started_streams: StartedStreams = StartedStreams.RESUME
-    """`resume`: interrupt a started external stream and go on with it later; `replay`: only by verified replay; `finish` first. hot"""
+    """`resume`: interrupt a started external stream and go on with it later; `replay`: only by verified replay; `finish` first."""
     on_divergence: OnDivergence = OnDivergence.CONTINUE
-    """Where a replay says something else than was sent: `continue` from what was sent, or end with a retryable `error`. hot"""
+    """Where a replay says something else than was sent: `continue` from what was sent, or end with a retryable `error`."""
     unreplayable_streams: UnreplayableStreams = UnreplayableStreams.FINISH
-    """A started stream that cannot be resumed: `finish` first, or end it with a retryable `error`. hot"""
-    preempt_finish_bound_s: float = 60.0
-    """Seconds an internal item waits for a stream that is left to finish; then the stream ends with a retryable error. hot"""
-    preempt_restart_bound_s: float = 10.0
-    """Seconds an internal item waits for an answer that would start over, where stopping it loses more than it gains; 0 is never. hot"""
-    replay_limit_mib: float = 1.0
-    """MiB of a stream that are kept to go on from or to compare with; a longer one cannot be resumed. hot"""
-    aging: AgingSettings = AgingSettings()
-    packing: PackingSettings = PackingSettings()
-    announcements: tuple[Announcement, ...] = ()
-    """Internal tasks with a known time: `task_type` and a five-field `cron` expression in `time_zone`. hot"""
+    """A started stream that cannot be resumed: `finish` first, or end it with a retryable `error`."""
+    preempt_finish_bound_s: Duration = 60.0
+    """Seconds an internal item waits for a stream that is left to finish; then the stream ends with a retryable error."""
+    preempt_restart_bound_s: Duration = 10.0
+    """Seconds an internal item waits for an answer that would start over, where stopping it loses more than it gains; 0 is never."""
+    replay_limit_mib: Annotated[Number, Field(ge=0, le=1024)] = 1.0
+    """MiB of a stream that are kept to go on from or to compare with; a longer one cannot be resumed."""
+    aging: Annotated[AgingSettings, SECTION] = AgingSettings()
+    packing: Annotated[PackingSettings, SECTION] = PackingSettings()
+    announcements: Annotated[tuple[Annotated[Announcement, SECTION], ...], LIST] = ()
+    """Internal tasks with a known time: `task_type` and a five-field `cron` expression in `time_zone`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
+class QueueSettings(Section):
     """How much may wait and how often it may be interrupted."""
 
-    max_external_depth: int = 20
-    """External items that may wait; one more is refused with 503. hot"""
-    max_internal_depth: int = 1000
-    """Internal items that may wait; one more is refused with 503. hot"""
-    max_interrupt_count: int = 3
-    """Interruptions of one item, loads in vain included, after which it is protected and finishes; 0 interrupts nobody. hot"""
-    max_wait_s: float = 0.0
-    """Seconds a request may wait before it is given up with 503; 0 is for ever. Jobs wait for as long as it takes. hot"""
+    max_external_depth: Depth = 20
+    """External items that may wait; one more is refused with 503."""
+    max_internal_depth: Depth = 1000
+    """Internal items that may wait; one more is refused with 503."""
+    max_interrupt_count: Count = 3
+    """Interruptions of one item, loads in vain included, after which it is protected and finishes; 0 interrupts nobody."""
+    max_wait_s: Duration = 0.0
+    """Seconds a request may wait before it is given up with 503; 0 is for ever. Jobs wait for as long as it takes."""
+
+
+class GpuAlertSettings(Section):
+    """When swapping is worth a word to the owner."""
+
+    swaps_per_hour_warning: Count = 4
+    """More swaps than this in an hour."""
+    swap_wait_ms_warning: Annotated[Number, Field(ge=0, le=YEAR_S * 1000)] = 60000.0
+    """A swap longer than this many milliseconds."""
+    swap_overhead_pct_warning: Percentage = 25.0
+    """More than this percentage of busy time spent on swaps."""
+    temperature_c: Annotated[Number, Field(ge=1, le=150)] = 85.0
+    """A card as hot as this, in degrees Celsius."""
+
+
+class GpuSettings(Section):
+    """The card and what lives on it."""
+
+    home_model: ModelNameOrNothing = ""
+    """The model that is resident when nobody needs another one; empty for none."""
+    swap_timeout_s: Timeout = 120.0
+    """Seconds for a load; longer is a failure."""
+    restore_home_delay_s: Duration = 120.0
+    """Most idle seconds before the home model is loaded again; less where less has proved better, 0 for at once."""
+    vram_gb: Gibibytes | None = None
+    """GPU memory in GiB, 0 for a machine without GPU (no limit); unset is what the card says, else unknown: one model at a time."""
+    parallel: Slots = 1
+    """Requests that one model serves at once, unless `models` says otherwise; at most OLLAMA_NUM_PARALLEL."""
+    nvml: Annotated[Flag, RESTART] = True
+    """Read the card's own numbers: NVIDIA's through NVML, AMD's from sysfs. false where Ollama runs on another machine."""
+    device: Annotated[GpuDevice, RESTART] = "0"
+    """Which card, by its number or an NVIDIA card's UUID."""
+    sample_interval_s: Annotated[Number, Field(ge=1, le=3600)] = 5.0
+    """Seconds between two readings of the card."""
+    task_vram_gb: Annotated[Mapping[Name, Gibibytes], MAPPING] = {}
+    """GPU memory in GiB that is reserved for a model when it is loaded for a task of this type, instead of the model's own."""
+    swap_cost_prior_s: Duration = 10.0
+    """Assumed seconds for a swap that has not been measured yet."""
+    alerts: Annotated[GpuAlertSettings, SECTION] = GpuAlertSettings()
+
+
+class ModelSettings(Section):
+    """What is known of one model."""
+
+    vram_gb: Gibibytes | None = None
+    """GPU memory it needs in GiB; unset is learned from `/api/ps`."""
+    parallel: Slots | None = None
+    """Requests it serves at once; unset is `gpu.parallel`."""
+    num_ctx: Annotated[Annotated[Integer, Field(ge=1, le=100_000_000)] | None, Reload("hot, from the next load")] = None
+    """Context length it is loaded with and every native request is sent with; unset is the model's own. The OpenAI and Anthropic routes
+    cannot carry one and use the model's own, so give their callers a tag made with `PARAMETER num_ctx`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hearth.config.settings import PolicyName
+from hearth.config.choices import PolicyName
 from hearth.scheduling.policies.adaptive import adaptive, forces
 from hearth.scheduling.policies.affinity import affinity
 from hearth.scheduling.policies.candidate import Candidate

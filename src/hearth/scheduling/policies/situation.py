@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
-from hearth.config.settings import SchedulingSettings
 from hearth.scheduling.arrivals import Habit
 from hearth.scheduling.policies.candidate import Candidate
 from hearth.scheduling.residency import Phase
 from hearth.scheduling.state import State
 from hearth.types import Band
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulingSettings
 
 _READY = Phase.READY
 

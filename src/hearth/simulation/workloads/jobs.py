@@ -106,8 +106,8 @@ class Workload:
         home = self.home or next((name for name in self.models if canonical_model(name) == owners), "")
         return replace(
             base,
-            scheduling=replace(base.scheduling, policy=policy),
-            gpu=replace(base.gpu, home_model=home, vram_gb=self.vram_gb),
+            scheduling=base.scheduling.replace(policy=policy),
+            gpu=base.gpu.replace(home_model=home, vram_gb=self.vram_gb),
             models=self.models,
         )
 
