@@ -1,6 +1,6 @@
 """`hearth serve` for a crowd: the same gateway and server, with room for more connections. `python -m benchmarks.wide CONFIG CONNECTIONS`.
 
-`hearth serve` refuses connections beyond `hearth.api.connections.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
+`hearth serve` refuses connections beyond `hearth.api.server.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
 waiting callers than that can only be measured without this limit.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hearth.admission.connection_limits import ConnectionLimits
+from hearth.admission.http_checks import ConnectionLimits
 from hearth.api.app import HearthApp
-from hearth.api.connections import Connections
+from hearth.api.server import Connections
 from hearth.api.server import HearthServer
 from hearth.bootstrap import Signals, build_gateway, run
 from hearth.config.loading import load_gateway_config

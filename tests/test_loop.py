@@ -12,7 +12,7 @@ from tests.support.patience import WITHIN_S
 
 PROGRAM = """
 import asyncio
-from hearth.bootstrap.process import run
+from hearth.bootstrap.serving import run
 
 async def main():
     loop = asyncio.get_running_loop()

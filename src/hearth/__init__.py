@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from hearth.version import __version__
+from hearth.types import __version__
 
 if TYPE_CHECKING:
     from hearth.admission.limits import RateLimiter

@@ -18,12 +18,12 @@ from hearth.alerts.alerter import GatewayAlerter
 from hearth.clock import Clock
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.in_force import ConfigInForce, MakeWatch, Reloader, Vet
-from hearth.config.reload import Attempt, read_attempt
+from hearth.config.reload import Attempt, ConfigInForce, MakeWatch, Reloader, Vet, read_attempt
 from hearth.config.settings import Settings
 from hearth.errors import BackendError, ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.tasks import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
@@ -34,13 +34,10 @@ from hearth.observability.tracing import TraceBuilder
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
-from hearth.queue.operator import OperatorCommands
-from hearth.queue.schedule import Schedule
+from hearth.queue.operator import OperatorCommands, Schedule
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.inputs import TimerFired
-from hearth.tasks import Supervisor
-from hearth.types import canonical_model
-from hearth.version import __version__
+from hearth.types import __version__, canonical_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from hearth.job_types import (
     StoreLimits,
     Webhook,
 )
-from hearth.money import Price
 from hearth.types import (
     BackendCall,
     CloudCall,
@@ -35,6 +34,7 @@ from hearth.types import (
     Lane,
     LoadOptions,
     LoggedSwap,
+    Price,
     ResidentModel,
 )
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from hearth.bootstrap.companions import join_embeddings
+from hearth.bootstrap.assembly import join_embeddings
 from hearth.config.gateway_config import GatewayConfig
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.item import Submission, Ticket

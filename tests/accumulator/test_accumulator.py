@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.api.cancelling import cancel_caller, cancel_item
+from hearth.api.status import cancel_caller, cancel_item
 from hearth.config.settings import AgingSettings
 from hearth.errors import BackendGone, BackendUnreachable, CallerGone, FirstByteTimeout, HearthError, QueueFull, ShuttingDown
 from hearth.events import (

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.admission.connection_limits import MAX_PEERS, MAX_REJECTING, SAID_EVERY_S, Bound, ConnectionLimits, OpenConnections, Place
-from hearth.admission.peers import THIS_MACHINE
+from hearth.admission.http_checks import (
+    MAX_PEERS,
+    MAX_REJECTING,
+    SAID_EVERY_S,
+    THIS_MACHINE,
+    Bound,
+    ConnectionLimits,
+    OpenConnections,
+    Place,
+)
 
 LIMITS = ConnectionLimits.sharing(80)
 """20 for one machine, 70 for this one and 70 for all others together."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.admission.auth import Identity
-from hearth.admission.gate import Admission, BodyRoom, admission_of, admit, check_model
+from hearth.admission.auth import Admission, BodyRoom, Identity, admission_of, admit, check_model
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter
 from hearth.config.gateway_config import GatewayConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.admission.peers import MAX_PEERS, PER_WINDOW, THIS_MACHINE, WINDOW_S, WrongKeys, is_loopback, peer_of
+from hearth.admission.http_checks import MAX_PEERS, PER_WINDOW, THIS_MACHINE, WINDOW_S, WrongKeys, is_loopback, peer_of
 
 PEER = "192.168.1.9"
 PEERS = {

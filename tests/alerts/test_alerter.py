@@ -12,7 +12,7 @@ import pytest
 
 from hearth.alerts.alert import Alert
 from hearth.alerts.alerter import CHECK_EVERY_S, Breach, GatewayAlerter
-from hearth.bootstrap.companions import join_alerts
+from hearth.bootstrap.assembly import join_alerts
 from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
 from hearth.errors import NotFound
 from hearth.events import (

@@ -25,7 +25,7 @@ from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import Event
-from hearth.execution.reply import Reply, ReplyHead
+from hearth.execution.request import Reply, ReplyHead
 from hearth.gateway import Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory

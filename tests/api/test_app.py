@@ -6,9 +6,9 @@ import itertools
 import json
 from typing import Any, cast
 
-from hearth.admission.peers import WINDOW_S
+from hearth.admission.http_checks import WINDOW_S
 from hearth.api.app import HearthApp
-from hearth.api.dashboard.pages import DashboardPages
+from hearth.api.dashboard.feed import DashboardPages
 from hearth.api.errors import FAULT_TEXT
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected

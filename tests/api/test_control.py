@@ -9,7 +9,7 @@ import pytest
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings
 from hearth.errors import BackendGone, RateLimited
 from hearth.events import RequestRejected
-from hearth.execution.reply import Reply, ReplyHead
+from hearth.execution.request import Reply, ReplyHead
 from hearth.queue.item import Submission
 from hearth.types import Lane, Priority, WorkKind
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, FakeGateway, ask

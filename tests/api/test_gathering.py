@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from hearth.api.gathering import SEND_FROM_BYTES, GatheringTransport
+from hearth.api.asgi import SEND_FROM_BYTES, GatheringTransport
 from hearth.api.server import HearthServer
 from tests.api.house import Caller
 

@@ -12,7 +12,7 @@ from hearth.clock import RequestIds, new_batch_request_id, new_job_id
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings, ServerSettings, StartedStreams
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
-from hearth.execution.reply import Reply, ReplyHead
+from hearth.execution.request import Reply, ReplyHead
 from hearth.queue.item import Submission
 from hearth.types import Dialect, Lane, Way, WorkKind
 from tests.api.house import ADMIN_KEY, LOW_KEY, NDJSON, FakeGateway, ask, begins_and_breaks

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hearth.execution.reply import Reply, ReplyHead
+from hearth.execution.request import Reply, ReplyHead
 from hearth.queue.item import Submission
 from tests.api.house import NDJSON, FakeGateway, http_scope
 from tests.api.test_deadlines import STREAM, WRITE_S, Connection, connection

@@ -13,11 +13,11 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.api.asgi import Receive, Responder, Scope, Send
 from hearth.api.protocol import DeadlineProtocol, Deadlines
-from hearth.api.relay import Relay
 from hearth.api.server import HearthServer
+from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, BackendGone
-from hearth.execution.reply import Reply, ReplyHead
+from hearth.execution.request import Reply, ReplyHead
 from hearth.queue.item import Submission
 from hearth.types import Headers
 from tests.api.house import NDJSON, Caller, FakeGateway, hello, never

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.execution.reply import Reply, ReplyHead
+from hearth.execution.request import Reply, ReplyHead
 from hearth.queue.item import Submission
 from tests.api.house import NDJSON, FakeGateway, ask, http_scope
 from tests.support.virtual_time import in_virtual_time

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.batches import window_s_of
+from hearth.api.jobs import window_s_of
 from hearth.api.server import HearthServer
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
 from hearth.gateway import Gateway

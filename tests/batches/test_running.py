@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from hearth.api.cancelling import Cancellation, cancel_caller
+from hearth.api.status import Cancellation, cancel_caller
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from hearth.clock import SystemClock
-from hearth.config.in_force import ConfigInForce
 from hearth.config.loading import load_gateway_config
-from hearth.config.reload import Attempt, read_attempt
+from hearth.config.reload import Attempt, ConfigInForce, read_attempt
 from hearth.observability.sinks import EventFanout
 from tests.cli.stub_gateway import StubGateway
 

@@ -10,7 +10,7 @@ import socket
 from hearth.cli.demo import DemoPlan, Tally, demo_config, run_demo
 from hearth.cli.demo_callers import CALLERS
 from hearth.cli.views import console_for
-from hearth.config.checks import exposure_problem
+from hearth.config.loading import exposure_problem
 from tests.support.patience import WITHIN_S
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.cli.demo_narrator import Narrator
+from hearth.cli.demo_callers import Narrator
 from hearth.cli.views import console_for
 from hearth.events import Event, ModeChanged
 from hearth.types import Lane, Outcome

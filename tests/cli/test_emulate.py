@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hearth.cli.emulate import EmulatorPlan, models_table, read_models, run_emulator
+from hearth.cli.serve import EmulatorPlan, models_table, read_models, run_emulator
 from hearth.cli.views import console_for
 from hearth.emulator.quirks import Quirk, QuirkName
 from hearth.emulator.service_model import default_profiles

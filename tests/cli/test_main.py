@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hearth.cli import main
 from hearth.cli.lazy import LazyCommand, RootGroup
 from hearth.errors import ConfigError, SwapFailed
-from hearth.version import __version__
+from hearth.types import __version__
 
 HEAVY = ("fastapi", "starlette", "uvicorn", "ollama", "aiohttp", "pydantic", "rich", "asyncio", "yaml")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.cli.status_page import read_status
+from hearth.cli.looking import read_status
 from hearth.cli.views import console_for, duration, status_view
 from tests.cli.stub_gateway import recorded
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from hearth.cli.stopping import until_stopped
+from hearth.cli.serve import until_stopped
 from tests.support.patience import WITHIN_S
 
 

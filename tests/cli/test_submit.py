@@ -22,8 +22,8 @@ from hearth.bootstrap import running_gateway
 from hearth.cli import main
 from hearth.cli.gateway_client import GatewayClient, read_address, without_controls
 from hearth.cli.lazy import GatewayUnreachable
+from hearth.cli.submit import WaitingLine, waiting_words
 from hearth.cli.views import console_for
-from hearth.cli.waiting_line import WaitingLine, waiting_words
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, Settings
 from hearth.events import ItemEnded

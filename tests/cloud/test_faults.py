@@ -19,8 +19,7 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import ShuttingDown
 from hearth.events import BudgetExhausted, BudgetThresholdReached, CloudCameUp, CloudWentDown, InternalFault, ItemEnded, ItemResent
-from hearth.money import nano_usd, usd
-from hearth.types import BackendCall, Outcome
+from hearth.types import BackendCall, Outcome, nano_usd, usd
 from tests.clients.home import HELLO, LLAMA, SLOW, house_settings
 from tests.cloud.house import BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, CloudHome, ledger_rows, open_cloud_home
 from tests.emulator.waiting import until

@@ -10,12 +10,20 @@ from genai_prices import Usage, calc_price
 
 from hearth.backends.claude_prices import ClaudePrices
 from hearth.cloud.calls import FIRST_DELAY_S, LONGEST_ADVICE_S, retry_delay_s
-from hearth.cloud.routing import asks_for_claude, caps_for, claude_model, price_in
-from hearth.cloud.usage import IMAGE_TOKENS, OVERHEAD_TOKENS, Meter, encoded, prompt_bound_tokens
+from hearth.cloud.routing import (
+    IMAGE_TOKENS,
+    OVERHEAD_TOKENS,
+    Meter,
+    asks_for_claude,
+    caps_for,
+    claude_model,
+    encoded,
+    price_in,
+    prompt_bound_tokens,
+)
 from hearth.config.settings import AuthSettings, BudgetSettings, CloudPriceSettings, CloudSettings, KeySettings, Settings
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendTimeout, BackendUnreachable, BadRequest, CloudUnavailable
-from hearth.money import BilledTokens, Price, Rates, nano_usd, usd
-from hearth.types import Sequence
+from hearth.types import BilledTokens, Price, Rates, Sequence, nano_usd, usd
 
 CHEAP = Rates.in_usd(input_usd=1, output_usd=5, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2)
 DEAR = Rates.in_usd(input_usd=2, output_usd=7.5, cache_read_usd=0.2, cache_write_usd=2.5, cache_write_hour_usd=4)

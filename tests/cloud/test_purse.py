@@ -16,8 +16,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertType, AuthSettings, BudgetSettings, CloudSettings, KeySettings, SchedulingSettings, Settings
 from hearth.errors import BudgetExceeded, StorageFault, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
-from hearth.money import nano_usd
-from hearth.types import Lane
+from hearth.types import Lane, nano_usd
 from tests.clients.home import Events
 from tests.storage.house import StoppedClock
 from tests.support.virtual_time import in_virtual_time

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.in_force import ConfigInForce, MakeWatch, Reloader
 from hearth.config.loading import load_gateway_config
+from hearth.config.reload import ConfigInForce, MakeWatch, Reloader
 from hearth.events import ConfigRejected, ConfigReloaded, Event
 from tests.support.patience import WITHIN_S
 from tests.worker.house import E, Recorder

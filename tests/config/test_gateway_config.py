@@ -7,9 +7,8 @@ from types import MappingProxyType
 
 import pytest
 
-from hearth.config.checks import effectless
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.loading import parse_config
+from hearth.config.loading import effectless, parse_config
 from hearth.config.settings import CallerLimits, RateLimitSettings, SchedulerSettings, Settings
 from hearth.types import Priority
 

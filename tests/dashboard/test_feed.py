@@ -264,9 +264,8 @@ async def test_one_listener_too_many_is_refused_and_a_place_is_free_again_when_o
 @in_virtual_time
 async def test_no_prompt_and_no_configured_secret_is_ever_told():
     secret = "http://canary.test/424242"
-    settings = settings_with(
-        alerts={"webhook_url": secret}, cloud={"api_key": secret}, auth={"keys": (KeySettings(name="n", sha256=secret),)}
-    )
+    keys = (KeySettings(name="n", sha256="424242" + "0" * 58),)
+    settings = settings_with(alerts={"webhook_url": secret}, cloud={"api_key": secret}, auth={"keys": keys})
     async with House("a", resident=("a",), settings=settings) as house:
         _, page = listening(house)
         for _ in range(2):

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
-from hearth.api.dashboard.jobs import FAILURES_SHOWN, ROWS_SHOWN
+from hearth.api.dashboard.feed import FAILURES_SHOWN, MIN_INTERVAL_S, ROWS_SHOWN, DashboardFeed
 from hearth.config.settings import SchedulingSettings, Window
-from hearth.jobs.requests import body_of
+from hearth.jobs.queue import body_of
 from tests.dashboard.listening import Listener, guest
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time

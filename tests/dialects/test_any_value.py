@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from hearth.dialects.anthropic import count_tokens
 from hearth.dialects.claude.asking import claude_request
 from hearth.dialects.embedding import single_input
-from hearth.dialects.envelope import read_envelope
 from hearth.dialects.replay_seed import seeded
+from hearth.dialects.request import count_tokens, read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import CallerError
 from hearth.types import LoadOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.dialects.durations import keep_alive_ns
 from hearth.dialects.gojson import GoJsonError, JsonValue
+from hearth.dialects.validation import keep_alive_ns
 
 FOR_EVER_NS = 2**63 - 1
 

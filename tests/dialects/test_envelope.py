@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.dialects.demands import is_model_name
-from hearth.dialects.envelope import Envelope, read_envelope
 from hearth.dialects.errors import render_error
+from hearth.dialects.request import Envelope, read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.validation import is_model_name
 from hearth.errors import BadRequest, CallerError, ModelNotFound
 from hearth.types import LoadOptions, RequestId, WorkKind
 from tests.dialects.captured import captured

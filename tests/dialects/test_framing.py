@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.errors import stream_error
-from hearth.dialects.framing import MOST_NANOSECONDS, MOST_TOKENS, Ending, StreamTail, read_whole
 from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS, Ending, StreamTail, read_whole
 from hearth.errors import BackendGone
 from hearth.types import RequestId, Usage
 from tests.dialects.captured import Captured, captured, captured_streams

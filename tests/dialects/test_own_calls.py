@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from hearth.dialects.anthropic import count_tokens
-from hearth.dialects.envelope import read_envelope
 from hearth.dialects.ollama import completion_call, empty_reply, read_completion
+from hearth.dialects.request import count_tokens, read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendProtocolError, BadRequest
 from hearth.types import LoadOptions, WorkKind

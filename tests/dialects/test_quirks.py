@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from hearth.dialects.envelope import Envelope, read_envelope
-from hearth.dialects.prompt_size import prompt_tokens
-from hearth.dialects.quirks import BackgroundTask, background_task, on_model, without_attribution
+from hearth.dialects.request import BackgroundTask, Envelope, background_task, on_model, prompt_tokens, read_envelope, without_attribution
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.types import LoadOptions
 

@@ -9,7 +9,7 @@ import pytest
 
 from hearth.dialects.errors import stream_error
 from hearth.dialects.replay import Replay
-from hearth.dialects.replay_frames import frame_end
+from hearth.dialects.replay_reading import frame_end
 from hearth.errors import BackendGone, StreamDiverged
 from hearth.types import RequestId
 from tests.dialects.replay_play import chunked, expected, go_on, sent_of

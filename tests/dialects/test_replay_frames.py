@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.replay import Replay
-from hearth.dialects.replay_frames import WholeFrames
+from hearth.dialects.replay_reading import WholeFrames
 from hearth.errors import StreamDiverged
 from tests.dialects.replay_play import expected, go_on, sent_of
 from tests.dialects.replay_readers import told

@@ -12,12 +12,12 @@ from hearth.admission.http_checks import RequestHeaders
 from hearth.api.inference import JSON_BODY, Wanted
 from hearth.api.request import Request
 from hearth.config.settings import Settings
-from hearth.dialects.envelope import read_envelope
 from hearth.dialects.replay_seed import seeded
+from hearth.dialects.request import read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
 from hearth.job_types import NewJob
-from hearth.jobs.requests import body_of
+from hearth.jobs.queue import body_of
 from hearth.queue.item import Ticket
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, Way, canonical_model

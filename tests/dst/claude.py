@@ -11,8 +11,7 @@ from enum import StrEnum
 
 from hearth.config.settings import CloudPriceSettings
 from hearth.errors import BackendBusy, BackendGone, BackendUnreachable
-from hearth.money import BilledTokens, Price, Rates
-from hearth.types import CloudCall
+from hearth.types import BilledTokens, CloudCall, Price, Rates
 
 HAIKU = "claude-fake-1"
 PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}

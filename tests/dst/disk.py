@@ -13,9 +13,8 @@ from typing import Self, cast
 from hearth.clock import Clock
 from hearth.storage.batches import BatchLineTable, BatchTable
 from hearth.storage.files import FileTable
-from hearth.storage.history import Estimates, InvocationLog
+from hearth.storage.history import Estimates, InvocationLog, Ledger
 from hearth.storage.jobs import JobTable
-from hearth.storage.ledger import Ledger
 from hearth.storage.reader import Reader
 from hearth.storage.writer import Failure, StorageHealth, Writer, commit_together
 from tests.dst.failing_disk import FailingReader, LoopWriter, Trouble

@@ -12,9 +12,8 @@ from zoneinfo import ZoneInfo
 from hearth.cloud.budget import RETRY_WRITE_S
 from hearth.cloud.routing import asks_for_claude
 from hearth.errors import ShuttingDown, StorageUnavailable
-from hearth.money import nano_usd, usd
 from hearth.scheduling.residency import Phase
-from hearth.types import Lane, Outcome, canonical_model
+from hearth.types import Lane, Outcome, canonical_model, nano_usd, usd
 from tests.dst.asks import Ask
 from tests.dst.calls import calls_by_asker, nothing_goes_on, shares_add_up
 from tests.dst.judge_overnight import batches_agree, hooks_agree, jobs_agree, learn_job_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hearth.api import cancelling
+from hearth.api.status import cancel_caller, cancel_request
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError, OrderRefused
 from hearth.types import RequestId
@@ -32,7 +32,7 @@ class Owner:
         if chance < 0.7:
             caller = ask.caller if chance < 0.5 else "a stranger"
             ask.given_up = ask.given_up or caller == ask.caller
-            await cancelling.cancel_request(gateway, request_id, caller=caller)
+            await cancel_request(gateway, request_id, caller=caller)
             return
         if world.more:
             await self.cancel_everything(ask.caller)
@@ -47,7 +47,7 @@ class Owner:
         self._given_up_by(caller)
         jobs, batches = world.overnight.give_up(caller)
         waiting = [item for item in life.watch.live.values() if item.queued.caller == caller and item.waits]
-        await world.overnight.insist(lambda: cancelling.cancel_caller(life.gateway, caller))
+        await world.overnight.insist(lambda: cancel_caller(life.gateway, caller))
         if not life.killed:
             going = {f"item {item.queued.sequence}" for item in waiting if item.ended is None and item.queued.request_id not in jobs}
             going |= jobs & {row[0] for row in world.disk.rows("SELECT id FROM jobs WHERE state IN ('queued', 'running')")}

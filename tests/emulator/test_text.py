@@ -7,9 +7,8 @@ import struct
 import pytest
 
 from hearth.dialects.gojson import JsonObject
-from hearth.emulator.embeddings import shortest, vector_of
-from hearth.emulator.errors import OllamaError
-from hearth.emulator.models import EmulatedModel
+from hearth.emulator.models import EmulatedModel, OllamaError
+from hearth.emulator.native import shortest, vector_of
 from hearth.emulator.prompts import Message, Room, count_tokens, fit_messages, pieces_of
 from hearth.emulator.service_model import default_profiles
 from hearth.emulator.session import chosen_tool

@@ -20,7 +20,7 @@ from hearth.config.settings import Settings
 from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import Event, JobEnded, JobQueued
 from hearth.job_types import Acceptance, JobRecord, NewJob
-from hearth.jobs.requests import body_of
+from hearth.jobs.queue import body_of
 from hearth.jobs.runner import House as Around
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hearth.api.cancelling import Cancellation, cancel_caller, cancel_item, cancel_request
+from hearth.api.status import Cancellation, cancel_caller, cancel_item, cancel_request
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
 from hearth.job_types import JobEnd, JobState, StartedJob

@@ -18,7 +18,7 @@ from hearth.api.app import HearthApp
 from hearth.config.settings import AuthSettings, CallerLimits, JobSettings, KeySettings, RateLimitSettings, WebhookSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BadRequest
-from hearth.jobs.requests import body_of
+from hearth.jobs.queue import body_of
 from hearth.types import Lane, Priority
 from tests.api.house import Got, ask
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, SLOW

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hearth.events import Event, ItemEvent, JobEvent, name_of
-from hearth.observability.log_lines import level_of
+from hearth.observability.log_writer import level_of
 from tests.observability.samples import all_kinds, sample
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")

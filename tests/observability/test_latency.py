@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hearth.bootstrap.companions import join_latency
+from hearth.bootstrap.assembly import join_latency
 from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import (
     Event,

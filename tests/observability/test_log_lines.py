@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import pytest
 
 from hearth.events import BatchEnded, Event, JobEnded, SwapCompleted, name_of
-from hearth.observability.log_lines import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
+from hearth.observability.log_writer import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, rejected, sample
 

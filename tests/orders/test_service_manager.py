@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.bootstrap.companions import join_service_manager
+from hearth.bootstrap.assembly import join_service_manager
 from hearth.bootstrap.service_manager import BEAT_S, LAST_STEPS_S, ServiceManager, notify_socket, watchdog_s
 from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault, ItemEnded
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until

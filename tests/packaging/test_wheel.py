@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from hearth.version import __version__
+from hearth.types import __version__
 from tests.support.patience import WITHIN_S
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,9 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
-from hearth.scheduling.policies.adaptive import MOST_TRIPS
-from hearth.scheduling.policies.comeback import HOLD_SHARE, LATE, LATE_S, UNKNOWN_HOLD_S, UNKNOWN_SHARE
+from hearth.scheduling.policies.adaptive import HOLD_SHARE, LATE, LATE_S, MOST_TRIPS, UNKNOWN_HOLD_S, UNKNOWN_SHARE
 from hearth.simulation.engine import simulate
-from hearth.simulation.workloads.long import rare_in_overload, two_agents
+from hearth.simulation.workloads.mixes import rare_in_overload, two_agents
 from hearth.types import Band, Priority
 from tests.support.shell import Shell, house_settings
 

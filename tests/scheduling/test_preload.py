@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hearth.config.settings import PolicyName, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.preload import SETTLE_S
+from hearth.scheduling.home import SETTLE_S
 from tests.support.shell import Shell, house_settings
 
 

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from hearth.admission.connection_limits import MAX_REJECTING, ConnectionLimits
-from hearth.api.connections import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, CountedProtocol, room
+from hearth.admission.http_checks import MAX_REJECTING, ConnectionLimits
 from hearth.api.protocol import Deadlines
-from hearth.api.server import HearthServer
-from hearth.bootstrap.process import raise_descriptor_limit
+from hearth.api.server import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, CountedProtocol, HearthServer, room
+from hearth.bootstrap.serving import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
 from hearth.events import ConnectionsCrowded, RequestRejected
 from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway

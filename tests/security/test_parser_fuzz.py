@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from hearth.api.app import HearthApp
-from hearth.api.multipart import FileForm
+from hearth.api.files import FileForm
 from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings

@@ -10,7 +10,7 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulingSettings, Settings, Window
 from hearth.simulation.engine import simulate
-from hearth.simulation.log_trace import UNKNOWN_SERVICE_S, LogTrace, workload_from_log
+from hearth.simulation.traces import UNKNOWN_SERVICE_S, LogTrace, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
 

@@ -15,7 +15,7 @@ from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSett
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import Summary, summary, waits_s
-from hearth.simulation.workloads import WORKLOADS, Workload, long, mixes
+from hearth.simulation.workloads import WORKLOADS, Workload, mixes
 from tests.simulation.bound import foreseen_wait_s
 from tests.support.examples import EXAMPLES
 
@@ -115,7 +115,7 @@ def household_latencies_s(policy: PolicyName, *, directly: bool, pause_s: float,
     """Mean seconds from arrival to end of the assistant's calls as long as the others are at it, and of all calls of the others."""
     assistant, others = list[float](), list[float]()
     for seed in range(51, 55):
-        workload = long.household(directly=directly, pause_s=pause_s, load_s=load_s, seed=seed)
+        workload = mixes.household(directly=directly, pause_s=pause_s, load_s=load_s, seed=seed)
         settings = workload.settings(SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=bound_s)), policy)
         ended = [
             (record, record.ended or 0.0) for record in simulate(workload, settings, Scheduler(settings), keep_decisions=False).records

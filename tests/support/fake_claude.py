@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from hearth.money import BilledTokens, Rates
+from hearth.types import BilledTokens, Rates
 
 KEY = "sk-ant-fake-0123456789"
 RATES = Rates.in_usd(input_usd=1.0, output_usd=5.0, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2.0)

@@ -8,7 +8,7 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Announcement
 from hearth.events import ItemDispatched, TaskAnnounced
-from hearth.queue.schedule import Schedule
+from hearth.queue.operator import Schedule
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with
 

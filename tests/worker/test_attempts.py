@@ -11,8 +11,7 @@ import pytest
 from hearth.clock import Clock
 from hearth.errors import BackendUnreachable
 from hearth.execution.executor import Executor
-from hearth.execution.reply import Reply
-from hearth.execution.request import ActiveRequest
+from hearth.execution.request import ActiveRequest, Reply
 from hearth.ports import Exchange
 from hearth.queue.item import item_of
 from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Stopped

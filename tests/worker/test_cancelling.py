@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from hearth.api.cancelling import cancel_caller
+from hearth.api.status import cancel_caller
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
 from hearth.queue.item import Ticket

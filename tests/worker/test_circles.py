@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.relay import Relay
-from hearth.execution.reply import Reply
-from hearth.execution.request import ActiveRequest
+from hearth.api.streaming import Relay
+from hearth.execution.request import ActiveRequest, Reply
 from hearth.types import MIB
 from tests.api.house import http_scope
 from tests.support.fake_exchange import CallFault

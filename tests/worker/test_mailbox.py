@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hearth.queue.mailbox import Mailbox
+from hearth.queue.worker import Mailbox
 from hearth.scheduling.inputs import Cancelled, Input
 from hearth.types import Sequence
 from tests.support.virtual_time import in_virtual_time

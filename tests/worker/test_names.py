@@ -13,7 +13,7 @@ from hearth.config.settings import ModelSettings, Settings
 from hearth.errors import ModelNotFound
 from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
 from hearth.job_types import StartedJob, WaitingJob
-from hearth.jobs.requests import item_of
+from hearth.jobs.queue import item_of
 from hearth.types import BackendCall, InstalledModel, Lane, LoadOptions, Priority
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from hearth.errors import StorageFault, StorageUnavailable
-from hearth.queue.estimate_store import SAVE_INTERVAL_S, Recollection
+from hearth.queue.forecaster import SAVE_INTERVAL_S, Recollection
 from hearth.scheduling.estimates import Estimates
 from tests.support.virtual_time import in_virtual_time, sleep_until
 

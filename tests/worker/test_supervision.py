@@ -13,11 +13,11 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError
 from hearth.events import InternalFault
+from hearth.execution.tasks import RESTART_AFTER_S, Supervisor
 from hearth.queue.item import Submission
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action
 from hearth.scheduling.estimates import Estimates
-from hearth.tasks import RESTART_AFTER_S, Supervisor
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hearth.errors import BudgetExceeded, TooExpensive
-from hearth.money import usd
-from hearth.types import Lane
+from hearth.types import Lane, usd
 
 REMEMBERED_DAYS = 4
 """A clock that is set back finds the days that it comes to again."""

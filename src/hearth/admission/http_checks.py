@@ -1,4 +1,15 @@
-"""What any request must look like before anybody asks who sent it: Host, framing, origin and media type.
+"""What is refused before a request is read: foreign pages and hosts, wrong keys, too many connections.
+
+Whom an address stands for, where it is counted, and how many wrong keys came from there.
+
+An IPv4 address is a machine. A machine has as many IPv6 addresses as it likes in its network, so a /64 counts as one. Everything on this
+machine is one peer, and so are all callers behind a proxy here.
+
+From each peer some wrong keys in any minute are answered, further ones are only refused. This makes trying keys slow and visible; what
+makes it hopeless is their length. A right key never comes here: several programs share an address, and whoever tries keys must not be able
+to lock the others out. Pure and bounded: instants are arguments, and beyond `MAX_PEERS` who was quiet for longest is forgotten.
+
+What any request must look like before anybody asks who sent it: Host, framing, origin and media type.
 
 The rules stop DNS rebinding (Host), request smuggling (framing), and pages in the owner's browser that post to a local service
 (origin, media).
@@ -18,17 +29,115 @@ Media, on methods that carry a body: `application/json` always. A missing type, 
 `curl -d` sends), only where neither Origin nor Sec-Fetch-Site shows a browser, since a page can send those without asking; Node's `fetch`
 sends Sec-Fetch-Mode alone. Everything else and every Content-Encoding but `identity` is 415; OpenAI's and
 Anthropic's routes take `zstd`, as Ollama does.
+
+How many connections each peer may hold, so that no machine in the house takes all of them.
+
+One other machine may have a quarter. This machine, with whatever proxy runs on it, and all other machines together may each have seven
+eighths: an eighth is always left for the other side. A refused connection is kept for the time of an answer, so many at once; beyond
+that it is closed without one. Pure: instants are arguments.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from types import MappingProxyType
+from typing import Self
 
 from hearth.errors import BadRequest, Forbidden, HostNotAllowed, UnsupportedMedia, UpgradeRefused
 from hearth.types import Headers, value
+
+THIS_MACHINE = "this machine"
+_LOOPBACK = frozenset({"127.0.0.1", "::1"})
+WINDOW_S = 60.0
+PER_WINDOW = 10
+"""More than a program with an old key sends while somebody looks for the mistake; next to nothing for a search."""
+MAX_PEERS = 1000
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is one of this machine's own; False for what is no address."""
+    if address in _LOOPBACK:
+        return True
+    parsed = _parsed(address)
+    return parsed is not None and parsed.is_loopback
+
+
+def peer_of(address: str | None) -> str:
+    """Whom to count for an address: `this machine` (also without an address: a Unix socket), `192.168.1.9`, or `fd00:1:2:3::/64`."""
+    if address is None or is_loopback(address):
+        return THIS_MACHINE
+    parsed = _parsed(address)
+    return str(IPv6Network((int(parsed), 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed or "unknown")
+
+
+def _parsed(address: str) -> IPv4Address | IPv6Address | None:
+    """An IPv4 address that is spelled as an IPv6 one is an IPv4 address."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return mapped or parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowed:
+    """A wrong key too many.
+
+    Attributes:
+        wait_s: until the next wrong key is answered again.
+        wrong: wrong keys of the peer since that was said last; 0 where it is not to be said now.
+    """
+
+    wait_s: float
+    wrong: int
+
+
+@dataclass(slots=True)
+class _Record:
+    """One peer. `answered_at`: when its last wrong keys got an answer; `unsaid`: wrong keys that nobody was told of."""
+
+    answered_at: deque[float] = field(default_factory=lambda: deque(maxlen=PER_WINDOW))
+    said_at: float = float("-inf")
+    unsaid: int = 0
+
+
+class WrongKeys:
+    """The recent wrong keys of every peer."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, _Record] = {}
+
+    def note(self, peer: str, now: float) -> Slowed | None:
+        """One more wrong key, at the monotonic instant `now` in seconds; None where it gets its answer."""
+        record = self._record(peer)
+        answered_at = record.answered_at
+        record.unsaid = 1 if not answered_at or answered_at[-1] <= now - WINDOW_S else record.unsaid + 1
+        if len(answered_at) < PER_WINDOW or answered_at[0] <= now - WINDOW_S:
+            answered_at.append(now)
+            return None
+        wrong = 0
+        if record.said_at <= now - WINDOW_S:
+            wrong, record.unsaid, record.said_at = record.unsaid, 0, now
+        return Slowed(wait_s=answered_at[0] + WINDOW_S - now, wrong=wrong)
+
+    def __len__(self) -> int:
+        """How many peers are remembered."""
+        return len(self._records)
+
+    def _record(self, peer: str) -> _Record:
+        """The record of a peer, made the youngest."""
+        record = self._records.pop(peer, None) or _Record()
+        self._records[peer] = record
+        if len(self._records) > MAX_PEERS:
+            del self._records[next(iter(self._records))]
+        return record
+
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "::", "[::]"})
@@ -238,3 +347,120 @@ def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, f
 def _from_browser(headers: RequestHeaders) -> bool:
     """Every browser sends one of them with whatever may change something (Fetch standard, sections 3.2 and Fetch Metadata 2.4)."""
     return b"origin" in headers.values or b"sec-fetch-site" in headers.values
+
+
+SAID_EVERY_S = 60.0
+MAX_REJECTING = 64
+"""Refused connections that may wait for their answer at once."""
+
+
+class Bound(StrEnum):
+    """Who may have no more."""
+
+    ONE_MACHINE = "one_machine"
+    THIS_MACHINE = "this_machine"
+    ALL_OTHERS = "all_others"
+    ALL = "all"
+
+
+class Place(Enum):
+    """Where a connection is."""
+
+    ADMITTED = auto()
+    REJECTING = auto()
+    """It gets an answer, which refuses it."""
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """How many connections: of all, of this machine, of all other machines together, of one of them."""
+
+    all: int
+    this_machine: int
+    all_others: int
+    one_machine: int
+
+    @classmethod
+    def sharing(cls, connections: int) -> Self:
+        """The shares of so many."""
+        side = connections - connections // 8
+        return cls(all=connections, this_machine=side, all_others=side, one_machine=max(1, connections // 4))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A connection that found no room. `unsaid`: refused ones of its peer since that was said last; 0 where it is not to be said now."""
+
+    bound: Bound
+    unsaid: int
+
+
+@dataclass(slots=True)
+class _PeerConnections:
+    """One peer that was refused."""
+
+    said_at: float = float("-inf")
+    unsaid: int = 0
+
+
+@dataclass(slots=True)
+class OpenConnections:
+    """The open connections by peer, and how many were refused since the start."""
+
+    limits: ConnectionLimits
+    open: int = 0
+    refused: int = 0
+    _being_refused: int = 0
+    _by_peer: dict[str, int] = field(default_factory=dict)
+    _records: dict[str, _PeerConnections] = field(default_factory=dict)
+
+    def enter(self, peer: str, now: float) -> tuple[Place, Refusal | None]:
+        """A connection came, at the monotonic instant `now` in seconds: where it is, and why where that is not inside."""
+        bound = self._bound(peer)
+        if bound is None:
+            self.open += 1
+            self._by_peer[peer] = self.of(peer) + 1
+            return Place.ADMITTED, None
+        self.refused += 1
+        refusal = Refusal(bound=bound, unsaid=self._unsaid(peer, now))
+        if self._being_refused >= MAX_REJECTING:
+            return Place.CLOSED, refusal
+        self._being_refused += 1
+        return Place.REJECTING, refusal
+
+    def leave(self, peer: str, place: Place) -> None:
+        """A connection has ended; once for each that came."""
+        if place is Place.ADMITTED:
+            self.open -= 1
+            self._by_peer[peer] -= 1
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
+        elif place is Place.REJECTING:
+            self._being_refused -= 1
+
+    def of(self, peer: str) -> int:
+        """The connections that a peer has."""
+        return self._by_peer.get(peer, 0)
+
+    def _bound(self, peer: str) -> Bound | None:
+        """What keeps one more connection of a peer out."""
+        local = self.of(THIS_MACHINE)
+        if self.open >= self.limits.all:
+            return Bound.ALL
+        if peer == THIS_MACHINE:
+            return Bound.THIS_MACHINE if local >= self.limits.this_machine else None
+        if self.of(peer) >= self.limits.one_machine:
+            return Bound.ONE_MACHINE
+        return Bound.ALL_OTHERS if self.open - local >= self.limits.all_others else None
+
+    def _unsaid(self, peer: str, now: float) -> int:
+        record = self._records.pop(peer, None) or _PeerConnections()
+        self._records[peer] = record
+        if len(self._records) > MAX_PEERS:
+            del self._records[next(iter(self._records))]
+        record.unsaid += 1
+        if now < record.said_at + SAID_EVERY_S:
+            return 0
+        unsaid, record.unsaid, record.said_at = record.unsaid, 0, now
+        return unsaid

@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from hearth.alerts.channels import Answer, Post
-from hearth.version import __version__
+from hearth.types import __version__
 
 Found = list[tuple[Any, ...]]
 """What `socket.getaddrinfo` returns."""

@@ -22,11 +22,11 @@ from hearth.admission.http_checks import (
     cors_headers,
 )
 from hearth.api.asgi import Receive, Responder, Scope, Send
-from hearth.api.batches import BATCHES_PATH
-from hearth.api.dashboard.pages import wants_page
+from hearth.api.dashboard.feed import wants_page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST
 from hearth.api.errors import FAULT_TEXT, PATH_SHOWN, ErrorResponder
 from hearth.api.files import FILES_PATH
+from hearth.api.jobs import BATCHES_PATH
 from hearth.api.request import Bodies, Request, request_of
 from hearth.api.routes import ADMIN_PREFIX, Access, Address, Routes, Rules, is_odd
 from hearth.clock import RequestIds

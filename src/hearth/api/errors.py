@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hearth.admission.auth import Identity
-from hearth.admission.peers import WrongKeys, peer_of
+from hearth.admission.http_checks import WrongKeys, peer_of
 from hearth.api.request import Request
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error

@@ -1,37 +1,222 @@
-"""The shared path of every request that runs a model: read, parse, admit, submit, stream."""
+"""The inference routes: a request of any dialect, read, checked, queued and answered.
+
+Routes that run no model: handed to the model server as they are, without queueing, and handed back.
+
+Models of Ollama's own cloud are taken out of its lists, since they are not served. `/v1/messages/count_tokens`, which Ollama does not
+have, is answered here.
+
+`POST /llm/completions`: one prompt in, one text out, for programs that speak no vendor's API.
+
+It goes through the same queue as everything else, as a native generate request that does not stream.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
-from typing import TypeAlias
+from http import HTTPStatus
+from typing import Annotated, TypeAlias
 
-from hearth.admission.auth import Identity
-from hearth.admission.gate import Admission, admission_of, admit, check_model, may_use
-from hearth.api.relay import Relay, Relayed, wire_time
+from fastapi import Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from hearth.admission.auth import Admission, Identity, admission_of, admit, check_model, may_use
+from hearth.api.asgi import unless_gone, wait_gone
+from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
+from hearth.api.errors import rendered
 from hearth.api.request import Body, Request
+from hearth.api.streaming import Relay, Relayed, told_of, wire_time
 from hearth.clock import new_seed
 from hearth.config.settings import BackgroundTasks, OnDivergence, Settings, StartedStreams, load_options
-from hearth.dialects.envelope import Envelope, read_envelope
+from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.ollama import empty_reply
-from hearth.dialects.quirks import on_model
 from hearth.dialects.replay_seed import seeded
+from hearth.dialects.request import Envelope, count_tokens, on_model, read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
-from hearth.errors import ModelNotFound
+from hearth.dialects.validation import is_model_name
+from hearth.errors import BackendProtocolError, BadRequest, HearthError, ModelNotFound, NotServed
 from hearth.gateway import Gateway
 from hearth.observability.tracing import Origin
+from hearth.ports import Exchange
+from hearth.queue.embedded import PromptCall, complete
 from hearth.queue.item import Submission, Ticket
-from hearth.types import BackendCall, Headers, Way, WorkKind, canonical_model, preview_of, value
+from hearth.types import MIB, BackendCall, Completion, Dialect, Headers, Way, WorkKind, canonical_model, preview_of, value
+
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+_FORWARDED = (b"content-type", b"accept", b"user-agent")
+_LISTS = {"/api/tags": ("models", "name"), "/v1/models": ("data", "id")}
+_LIST_BYTES = 16 * MIB
+
+
+class Passthrough:
+    """Forwards single requests to the backend."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def handle(self, request: Request, _: Identity, body: Body) -> None:
+        """Forward one request; the connection to the backend closes when the caller leaves.
+
+        Raises:
+            BodyTooLarge, NoRoomForBodies, CallerGone.
+            BackendError: nothing was sent yet, or the answer broke off (then the caller's connection has to break off too).
+        """
+        content = b"" if request.method in _WITHOUT_BODY else await body.read()
+        call = BackendCall(method=request.method, path=request.target, headers=_forwarded(request), body=content)
+        await unless_gone(request.receive, self._forward(call, request))
+
+    async def _forward(self, call: BackendCall, request: Request) -> None:
+        exchange = await self._gateway.backend.open(call)
+        try:
+            own = (b"x-request-id", request.request_id.encode("ascii"))
+            elsewhere = self._gateway.models_elsewhere
+            if elsewhere and request.method == "GET" and exchange.status == HTTPStatus.OK and request.path in _LISTS:
+                kept = tuple(header for header in exchange.headers if header[0].lower() != b"content-length")
+                await request.answer.whole(exchange.status, (*kept, own), _without(await _whole(exchange), request.path, elsewhere))
+                return
+            await request.answer.head(exchange.status, (*exchange.headers, own))
+            while chunks := await exchange.take():
+                for chunk in chunks:
+                    await request.answer.chunk(chunk)
+            await request.answer.end()
+        finally:
+            exchange.close()
+
+    async def count_tokens(self, request: Request, _: Identity, body: Body) -> None:
+        """Answer Anthropic's token count with the estimate the queue uses. Raises BadRequest, BodyTooLarge, NoRoomForBodies, CallerGone."""
+        await request.answer_json(await body.parsed(count_tokens, await body.read()))
+
+
+async def refuse_unserved(*_: object) -> None:
+    """Raises NotServed, before anything of the body is read."""
+    raise NotServed
+
+
+async def _whole(exchange: Exchange) -> bytes:
+    body = bytearray()
+    while chunks := await exchange.take():
+        body += b"".join(chunks)
+        if len(body) > _LIST_BYTES:
+            raise BackendProtocolError("The model server's list of models is too long.")
+    return bytes(body)
+
+
+def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:
+    """A list of models without these, else as it came."""
+    part, key = _LISTS[path]
+    try:
+        said = json.loads(body)
+        said[part] = [each for each in said[part] if canonical_model(each[key]).lower() not in elsewhere]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return body
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _forwarded(request: Request) -> Headers:
+    values = request.headers.values
+    return tuple((name, values[name]) for name in _FORWARDED if name in values)
+
+
+class CompletionBody(BaseModel):
+    """What `/llm/completions` takes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompt: Annotated[str, Field(min_length=1)]
+    model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    max_tokens: Annotated[int | None, Field(ge=1, le=MAX_INT)] = None
+    json_mode: bool = False
+    allow_cloud: bool = False
+    """Claude may answer, where the caller's key allows it."""
+    task_type: Annotated[str | None, Field(min_length=1)] = None
+
+
+class CompletionPages:
+    """Runs completions through the queue."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def complete(self, asked: CompletionBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> Response:
+        """One completion. What fails after it was accepted is the item's own end, not a refusal."""
+        if asked.model is not None and not is_model_name(asked.model):
+            raise BadRequest("invalid model name")
+        work = await body.run(partial(self._work, asked))
+        wanted = Wanted(
+            envelope=_envelope(work),
+            model=work.model,
+            call=work.call_on,
+            task_type=work.task_type,
+            allow_cloud=asked.allow_cloud,
+            prompt=asked.prompt,
+        )
+        ticket = await submit(self._gateway, request, caller, wanted)
+        asked = asked.model_copy(update={"prompt": ""})
+        del work, wanted  # the queue has the prompt, in the form that goes on
+        try:
+            completion = await self._finished(request, ticket, asked)
+        except HearthError as error:
+            reply = rendered(request, error)
+            return Response(reply.body, status_code=reply.status, headers=_decoded(reply.headers))
+        return JSONResponse(asdict(completion), headers=_decoded(told_of(ticket)))
+
+    def _work(self, asked: CompletionBody) -> PromptCall:
+        return PromptCall(
+            prompt=asked.prompt,
+            model=asked.model,
+            max_tokens=asked.max_tokens,
+            json_mode=asked.json_mode,
+            task_type=asked.task_type,
+            load_options=partial(load_options, self._gateway.config.settings),
+        )
+
+    async def _finished(self, request: Request, ticket: Ticket, asked: CompletionBody) -> Completion:
+        """Wait for the answer; when the caller leaves, abandoning the reply ends the wait."""
+        watching = asyncio.ensure_future(wait_gone(request.receive))
+        watching.add_done_callback(lambda _: ticket.reply.abandon())
+        try:
+            return await complete(ticket.reply, self._gateway.clock.monotonic, lambda: _model_of(self._gateway, ticket, asked))
+        finally:
+            watching.cancel()
+            self._gateway.worker.cancel(ticket.sequence)
+
+
+def _decoded(headers: Headers) -> dict[str, str]:
+    return {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
+
+
+def _model_of(gateway: Gateway, ticket: Ticket, asked: CompletionBody) -> str | None:
+    """What ran; where Claude answers, the name that was asked for, as in every other dialect."""
+    if ticket.served_by and asked.model is not None:
+        return asked.model
+    item = gateway.worker.get_item(ticket.sequence)
+    model = None if item is None else item.get("model")
+    return model if isinstance(model, str) else None
+
+
+def _envelope(asked: PromptCall) -> Envelope:
+    return Envelope(
+        dialect=Dialect.OLLAMA,
+        kind=WorkKind.GENERATE,
+        model=asked.model or "",
+        streaming=False,
+        prompt_tokens=asked.prompt_tokens,
+        max_tokens=asked.max_tokens,
+        body=b"",
+    )
+
 
 NameOf: TypeAlias = Callable[[str], str | None]
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and what stands for the request in `intake.Places`."""
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 """Every body that goes on has been read as JSON."""
-_FORWARDED = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
+_FORWARDED_HEADERS = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
 _PREVIEWED_BYTES = 256 * 1024
 _NATIVE_STREAM = (b"content-type", b"application/x-ndjson")
 _NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
@@ -192,7 +377,7 @@ async def submit(gateway: Gateway, request: Request, identity: Identity, wanted:
     """Take work into the queue.
 
     Raises:
-        BadRequest, Forbidden, RateLimited: see `admission.gate`.
+        BadRequest, Forbidden, RateLimited: see `admission.auth`.
         ModelNotFound: it is not installed, in the words of Ollama.
         QueueFull, Draining, ShuttingDown: with `retry_after_s`.
         HearthError: see `cloud.service`, where only Claude could answer.
@@ -263,4 +448,4 @@ def forwarded_headers(request: Request) -> Headers:
     The body has been read as JSON, so that is what it is forwarded as, whatever `curl -d` called it.
     """
     values = request.headers.values
-    return (*JSON_BODY, *((name, values[name]) for name in _FORWARDED if name in values))
+    return (*JSON_BODY, *((name, values[name]) for name in _FORWARDED_HEADERS if name in values))

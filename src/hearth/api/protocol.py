@@ -25,9 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from hearth.admission.http_checks import LOWER
-from hearth.api.asgi import App, DisconnectWatch
-from hearth.api.gathering import GatheringTransport
-from hearth.api.old_http import without_chunks
+from hearth.api.asgi import App, DisconnectWatch, GatheringTransport, without_chunks
 
 if TYPE_CHECKING:
     from array import array

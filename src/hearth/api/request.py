@@ -13,8 +13,7 @@ from functools import partial
 from io import BytesIO
 from typing import Self, TypeVar
 
-from hearth.admission.auth import Identity
-from hearth.admission.gate import BodyRoom, check_rate, count_refused, lane_of
+from hearth.admission.auth import BodyRoom, Identity, check_rate, count_refused, lane_of
 from hearth.admission.http_checks import RequestHeaders
 from hearth.api.asgi import DisconnectWatch, Receive, Responder, Scope, read_body
 from hearth.dialects.gojson import LARGE_BYTES, check_structure

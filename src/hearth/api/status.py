@@ -1,4 +1,14 @@
-"""Hearth's own pages about the queue: status, health, items, cancelling.
+"""Hearth's own pages about the queue: status, its changes, health, items, cancelling, and the log.
+
+Cancelling requests and durable jobs together. Whose work somebody may cancel is settled before.
+
+Programs that run a gateway in their own process call it too.
+
+`GET /llm/log`: the items that have ended, latest first, for their own callers and for admins; `GET /llm/swaps`: the swaps.
+
+A caller who is no admin sees its own items only. Swaps name models and nobody.
+
+Hearth's own pages about the queue: status, health, items, cancelling.
 
 What belongs to others looks like what does not exist, except to an admin. No prompt is ever shown.
 """
@@ -6,23 +16,173 @@ What belongs to others looks like what does not exist, except to an admin. No pr
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from types import MappingProxyType
 from typing import Annotated
 
 from fastapi import Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from hearth.admission.auth import Identity
-from hearth.api.cancelling import cancel_caller, cancel_item, cancel_request
 from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.dependencies import Caller, CurrentRequest
 from hearth.api.status_stream import Listener, StatusStream, listener_of
 from hearth.config.gateway_config import GatewayConfig
-from hearth.errors import Forbidden, NotFound
+from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
 from hearth.observability.metrics.counters import render
-from hearth.types import RequestId, Sequence
-from hearth.version import SERVICE
+from hearth.ports import InvocationHistory
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, SERVICE, InvocationFilter, Outcome, RequestId, Sequence, canonical_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancellation:
+    """What was cancelled now: requests by their ids, in no order, how many jobs, those of batches among them, and how many batches.
+
+    Nothing, the next time.
+    """
+
+    requests: tuple[RequestId, ...]
+    jobs: int
+    batches: int
+
+    @property
+    def count(self) -> int:
+        """Of all of them."""
+        return len(self.requests) + self.jobs + self.batches
+
+
+async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
+    """Cancel the one item with this number, in whatever state it is, and nothing else that carries its request id.
+
+    Returns:
+        True where it is cancelled now or was before, False where it had ended otherwise or never was.
+
+    Raises:
+        StorageUnavailable: it is cancelled, and the job that it ran for not yet; ask again.
+    """
+    jobs = gateway.jobs
+    job_id = None if jobs is None else jobs.job_at(sequence)
+    cancelled = gateway.worker.cancel(sequence)
+    if cancelled and jobs is not None and job_id is not None:
+        await jobs.cancel_by_id(job_id, caller=None)
+    return cancelled
+
+
+async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str | None) -> bool | None:
+    """Cancel all that goes by this id, in whatever state it is: items, and the job with this id. With a `caller`, only its own.
+
+    Returns:
+        True where any of it is cancelled now or was before, False where it had ended otherwise, None where there is no such request.
+
+    Raises:
+        StorageUnavailable: items are cancelled, the job not yet; ask again.
+    """
+    said = [gateway.worker.cancel_request(request_id, caller=caller)]
+    if gateway.jobs is not None and request_id.startswith((JOB_PREFIX, BATCH_JOB_PREFIX)):
+        said.append(await gateway.jobs.cancel_by_id(request_id, caller=caller))
+    known = [cancelled for cancelled in said if cancelled is not None]
+    return any(known) if known else None
+
+
+async def cancel_caller(gateway: Gateway, caller: str) -> Cancellation:
+    """Cancel all that a caller has waiting or running. Its requests are cancelled when this first waits, for the disk to end its jobs.
+
+    Raises:
+        StorageUnavailable: jobs are left; ask again.
+    """
+    jobs, requests = gateway.jobs, gateway.worker.cancel_caller(caller)
+    # First, so that they bring no new jobs.
+    batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)
+    return Cancellation(requests=tuple(requests), jobs=0 if jobs is None else await jobs.cancel_caller(caller), batches=batches)
+
+
+MAX_ROWS = 1000
+_DURATION = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
+_UNIT_S: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0})
+
+
+class LogQuery(BaseModel):
+    """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` in rows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    caller: str | None = None
+    model: str | None = None
+    outcome: Outcome | None = None
+    since: str | None = None
+    until: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+
+
+class SwapsQuery(BaseModel):
+    """What `/llm/swaps` takes, as in `LogQuery`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    since: str | None = None
+    until: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
+
+
+class LogPages:
+    """The handlers; each returns what its page shows."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
+        """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        history, (since, until) = self._history(), self._between(query)
+        if not caller.admin and query.caller not in (None, caller.caller):
+            return {"items": []}
+        wanted = InvocationFilter(
+            caller=query.caller if caller.admin else caller.caller,
+            model=None if query.model is None else canonical_model(query.model),
+            outcome=query.outcome,
+            since_wall_s=since,
+            until_wall_s=until,
+            limit=query.limit,
+        )
+        return {"items": [asdict(found) for found in await history.find(wanted)]}
+
+    async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
+        """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        history, (since, until) = self._history(), self._between(query)
+        found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)
+        return {"swaps": [asdict(swap) for swap in found]}
+
+    def _history(self) -> InvocationHistory:
+        if self._gateway.history is None:
+            raise NotFound("no log is kept here: storage.enabled is off")
+        return self._gateway.history
+
+    def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
+        now_wall_s = self._gateway.clock.wall()
+        since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
+        return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
+
+
+def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
+    """The instant that `text` means, in seconds since 1970: so long ago (`90s`, `15m`, `1h`, `2d`), or ISO 8601 with an offset.
+
+    Raises:
+        BadRequest: it is neither.
+    """
+    if (ago := _DURATION.fullmatch(text)) is not None:
+        return now_wall_s - float(ago[1]) * _UNIT_S[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise BadRequest(f"{field}: write how long ago, such as 90s, 15m, 1h or 2d, or a time such as 2030-01-01T07:00:00Z")
+    return moment.timestamp()
+
 
 _SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

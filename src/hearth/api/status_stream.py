@@ -15,8 +15,8 @@ from hearth.admission.auth import Identity, Keyring
 from hearth.api.request import Request
 from hearth.config.settings import AuthSettings
 from hearth.errors import CapacityError, HearthError
+from hearth.execution.tasks import next_of
 from hearth.queue.worker import LLMQueueWorker
-from hearth.tasks import next_of
 
 MIN_INTERVAL_S = 0.1
 HEARTBEAT_S = 15.0

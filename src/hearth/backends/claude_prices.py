@@ -9,7 +9,7 @@ import asyncio
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from hearth.money import Price, Rates
+from hearth.types import Price, Rates
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelPrice

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from hearth.alerts.poster import DaemonResolver, Lookup, system_lookup
-from hearth.version import __version__
+from hearth.types import __version__
 
 FORBIDDEN_ADDRESS = "forbidden_address"
 MAX_ANSWER_BYTES = 64 * 1024

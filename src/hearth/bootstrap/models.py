@@ -18,7 +18,7 @@ from hearth.emulator.service_model import default_profiles
 from hearth.errors import BackendError
 from hearth.events import EmulatorStarted
 from hearth.observability.sinks import EventFanout
-from hearth.version import SERVICE
+from hearth.types import SERVICE
 
 CONTROL_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 2.0

@@ -1,29 +1,91 @@
-"""A gateway with its HTTP server, until somebody stops it."""
+"""A gateway with its HTTP server, until somebody stops it, and what the process needs for that: descriptors, signals, an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from hearth.api.app import HearthApp
-from hearth.api.connections import Connections
-from hearth.api.server import HearthServer
-from hearth.bootstrap.assembly import build_gateway
-from hearth.bootstrap.companions import join_service_manager
+from hearth.api.server import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, HearthServer
+from hearth.bootstrap.assembly import build_gateway, join_service_manager
 from hearth.bootstrap.models import hearth_problem
-from hearth.bootstrap.process import Signals, raise_descriptor_limit
 from hearth.clock import Clock, SystemClock
-from hearth.config.checks import exposure_problem
 from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import exposure_problem
 from hearth.config.settings import BackendMode
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.observability.logs import LogSink, configure_logging
 from hearth.observability.sinks import EventFanout
 from hearth.ports import EventSink
+
+
+def raise_descriptor_limit() -> None:
+    """Take as many descriptors as all connections can need, each with one to the model server, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * CONNECTION_LIMIT + SPARE_DESCRIPTORS
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+class Signals:
+    """What the operating system asks for, as events. SIGHUP is ignored until somebody wants it."""
+
+    def __init__(self) -> None:
+        self.stop_requested = asyncio.Event()
+        self.hurry_requested = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self._loop.add_signal_handler(signal.SIGTERM, self._stop)
+        self._loop.add_signal_handler(signal.SIGINT, self._stop)
+        self._loop.add_signal_handler(signal.SIGHUP, lambda: None)
+
+    def on_reload(self, reload: Callable[[], object]) -> None:
+        """Call this on SIGHUP."""
+        self._loop.add_signal_handler(signal.SIGHUP, reload)
+
+    def _stop(self) -> None:
+        if self.stop_requested.is_set():
+            self.hurry_requested.set()
+        self.stop_requested.set()
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for number in self._handled:
+            self._loop.remove_signal_handler(number)
+
+
+if sys.platform == "win32":  # uvloop is not made for it
+    from asyncio import new_event_loop as new_fast_loop
+else:
+    from uvloop import new_event_loop as new_fast_loop
+
+T = TypeVar("T")
+SWITCH_S = 0.0005
+"""A thread that computes has the interpreter for so long. With Python's 5 ms, each of the loop's calls waits that long while one does."""
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a loop of its own, as `asyncio.run` does."""
+    sys.setswitchinterval(SWITCH_S)
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(main)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = new_fast_loop()
+    if not loop.get_debug():
+        return loop
+    loop.close()
+    return asyncio.new_event_loop()
+
 
 LAST_BYTES_GRACE_S = 1.0
 """For answers that have ended but are still on their way out, when everything else has stopped."""

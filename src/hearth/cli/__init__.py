@@ -8,17 +8,17 @@ from __future__ import annotations
 import click
 
 from hearth.cli.lazy import LazyCommand, RootGroup
-from hearth.version import __version__
+from hearth.types import __version__
 
 _COMMANDS = (
     LazyCommand("serve", target="hearth.cli.serve:serve", short_help="Run the gateway in front of Ollama."),
     LazyCommand("demo", target="hearth.cli.demo:demo", short_help="Show a busy home in a minute, without GPU or Ollama."),
-    LazyCommand("emulate", target="hearth.cli.emulate:emulate", short_help="Run an Ollama that needs no GPU."),
+    LazyCommand("emulate", target="hearth.cli.serve:emulate", short_help="Run an Ollama that needs no GPU."),
     LazyCommand("status", target="hearth.cli.looking:status", short_help="Show what runs, who waits, and the GPU."),
     LazyCommand("top", target="hearth.cli.looking:top", short_help="Watch the queue, the GPU and the callers, live."),
     LazyCommand("models", target="hearth.cli.looking:models", short_help="List the models: in memory, waited for, on the disk."),
     LazyCommand("submit", target="hearth.cli.submit:submit", short_help="Send a prompt through the queue and print the answer."),
-    LazyCommand("cancel", target="hearth.cli.cancel:cancel", short_help="Cancel requests that wait or run."),
+    LazyCommand("cancel", target="hearth.cli.admin:cancel", short_help="Cancel requests that wait or run."),
     LazyCommand("log", target="hearth.cli.looking:log", short_help="List finished requests, the latest first."),
     LazyCommand("config", target="hearth.cli.config:config", short_help="Check, show and compare the configuration."),
     LazyCommand("admin", target="hearth.cli.admin:admin", short_help="Make API keys, try the alerts, give orders to a running gateway."),

@@ -16,8 +16,7 @@ import click
 
 from hearth.cli.gateway_client import GatewayClient, gateway_options, part, printable, texts, without_controls
 from hearth.cli.lazy import CommandFailed, ExitCode, Unusable
-from hearth.config.checks import effectless
-from hearth.config.loading import load_gateway_config
+from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.rendering import Change, Plain, as_values, as_yaml, compare, fingerprints
 from hearth.config.schema import config_for_a_service, schema_text, shipped_config
 from hearth.config.settings import Settings, StorageSettings

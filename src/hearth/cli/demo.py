@@ -16,9 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.bootstrap import running_gateway
-from hearth.cli.demo_callers import HOME_MODEL, Callers
-from hearth.cli.demo_narrator import Narrator, who
-from hearth.cli.stopping import until_stopped
+from hearth.cli.demo_callers import HOME_MODEL, Callers, Narrator, who
+from hearth.cli.serve import until_stopped
 from hearth.cli.views import console_for, duration, program
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig

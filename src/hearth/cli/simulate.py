@@ -30,10 +30,8 @@ from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.simulation.engine import Run, brain_for
 from hearth.simulation.engine import simulate as run_workload
-from hearth.simulation.log_trace import workload_from_log
-from hearth.simulation.measures import EstimateError, Estimating, as_json, comparison, findings, summary
-from hearth.simulation.scoreboard import scoreboard
-from hearth.simulation.traces import read_trace, trace_text
+from hearth.simulation.measures import EstimateError, Estimating, as_json, comparison, findings, scoreboard, summary
+from hearth.simulation.traces import read_trace, trace_text, workload_from_log
 from hearth.simulation.workloads import LONG, WORKLOADS, Workload
 
 ALL = "all"

@@ -6,7 +6,7 @@ import platform
 
 import click
 
-from hearth.version import __version__
+from hearth.types import __version__
 
 
 @click.command

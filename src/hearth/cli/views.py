@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hearth.cli.gateway_client import number, part, parts, printable, text
-from hearth.cli.status_page import BackendState, CardState, GpuState, ItemRow, Lane, LaneLatency, StatusPage, read_status
+from hearth.cli.looking import BackendState, CardState, GpuState, ItemRow, Lane, LaneLatency, StatusPage, read_status
 
 _PIPE_WIDTH = 120
 

@@ -19,9 +19,8 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertType
 from hearth.errors import BudgetExceeded, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached, Event
-from hearth.money import nano_usd, usd
 from hearth.ports import Documents, EventSink, SpendLedger
-from hearth.types import Lane
+from hearth.types import Lane, nano_usd, usd
 
 RETRY_WRITE_S = 5.0
 _TOLD = "budget.told"

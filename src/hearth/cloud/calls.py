@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from hearth.clock import Clock
 from hearth.cloud.budget import Reservation
-from hearth.cloud.routing import Why
-from hearth.cloud.usage import Meter
+from hearth.cloud.routing import Meter, Why
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.answering import Answer
 from hearth.dialects.claude.asking import ClaudeRequest
@@ -27,12 +26,10 @@ from hearth.errors import (
     CloudUnavailable,
     HearthError,
 )
-from hearth.execution.reply import ReplyHead
-from hearth.execution.request import ActiveRequest
-from hearth.money import Price, usd
+from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.ports import CloudBackend, CloudExchange
-from hearth.queue.recorder import ItemRecorder
-from hearth.types import CloudCall, Headers, Sequence, Usage
+from hearth.queue.effects import ItemRecorder
+from hearth.types import CloudCall, Headers, Price, Sequence, Usage, usd
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0

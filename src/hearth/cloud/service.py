@@ -14,24 +14,21 @@ from hearth.admission.auth import Identity
 from hearth.clock import Clock
 from hearth.cloud.budget import Purse, Reservation
 from hearth.cloud.calls import Call, Conversations
-from hearth.cloud.routing import Why, asks_for_claude, claude_model, price_in
-from hearth.cloud.usage import Meter, encoded, prompt_bound_tokens
+from hearth.cloud.routing import Meter, Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown, InternalFault
-from hearth.execution.reply import Reply, WatchedReply
-from hearth.execution.request import ActiveRequest, call_on
-from hearth.money import Price, usd
+from hearth.execution.request import ActiveRequest, Reply, WatchedReply, call_on
 from hearth.ports import CloudBackend, EventSink, PriceList
 from hearth.queue import status
+from hearth.queue.effects import ItemRecorder
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.item import AdmissionState, Submission, Ticket, item_of
-from hearth.queue.recorder import ItemRecorder
 from hearth.queue.registry import Registry
 from hearth.scheduling.state import State
-from hearth.types import MIB, BackendCall, CloudCall, Outcome, Sequence, Usage, WorkKind
+from hearth.types import MIB, BackendCall, CloudCall, Outcome, Price, Sequence, Usage, WorkKind, usd
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read again."""

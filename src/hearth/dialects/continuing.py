@@ -12,13 +12,12 @@ import re
 from collections import deque
 
 from hearth.dialects.continuing_writers import TOOL_CALLS, Ended, Heard, writer_for
-from hearth.dialects.framing import MOST_NANOSECONDS, MOST_TOKENS
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import Native, native_form
 from hearth.dialects.replay import Replay, Sent
-from hearth.dialects.replay_frames import Frame, WholeFrames, object_in
-from hearth.dialects.replay_reading import ROLE, Reading, at
+from hearth.dialects.replay_reading import ROLE, Frame, Reading, WholeFrames, at, object_in
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
+from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall, Headers, Usage, value
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode, lookup
-from hearth.dialects.replay_frames import Frame
-from hearth.dialects.replay_reading import at
+from hearth.dialects.replay_reading import Frame, at
 from hearth.dialects.routes import Endpoint, Route
 from hearth.types import Dialect, value
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 
-from hearth.dialects.demands import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.validation import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
 from hearth.errors import HearthError, MethodNotAllowed, Unauthenticated
 from hearth.types import Dialect, Headers, RequestId
 

@@ -6,9 +6,9 @@ Must never send anything: the executor and the model control do. Source of the s
 
 from __future__ import annotations
 
-from hearth.dialects.framing import native_usage
 from hearth.dialects.gojson import GoJsonError, JsonObject, decode, encode
 from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.stream import native_usage
 from hearth.errors import BackendProtocolError
 from hearth.types import BackendCall, Completion
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hearth.dialects import gojson as go
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.emulator.errors import OllamaError
+from hearth.emulator.models import OllamaError
 from hearth.emulator.prompts import Message, temperature_option
 from hearth.emulator.session import Ask, Finished, Writer, check_capabilities, event, open_session, tell
 from hearth.emulator.text import Piece

@@ -15,8 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from hearth.clock import Clock
-from hearth.emulator.errors import BUSY_TEXT, OllamaError, RunnerDied
-from hearth.emulator.models import GIB, EmulatedModel, Installed
+from hearth.emulator.models import BUSY_TEXT, GIB, EmulatedModel, Installed, OllamaError, RunnerDied
 from hearth.emulator.prompts import LoadKey
 from hearth.emulator.quirks import Faults
 from hearth.emulator.service_model import ServiceModel

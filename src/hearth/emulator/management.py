@@ -10,8 +10,7 @@ from hashlib import sha256
 
 from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, encode, lookup, object_field, string_field
 from hearth.emulator.engine import Runner
-from hearth.emulator.errors import OllamaError, error_body
-from hearth.emulator.models import EmulatedModel, Installed, ModelName, details_of, valid_name
+from hearth.emulator.models import EmulatedModel, Installed, ModelName, OllamaError, details_of, error_body, valid_name
 from hearth.emulator.wire import JSON, NDJSON, Call, timestamp
 from hearth.types import Dialect
 

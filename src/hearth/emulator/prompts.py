@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode, lookup, mismatch
-from hearth.emulator.errors import OllamaError
-from hearth.emulator.models import EmulatedModel
+from hearth.emulator.models import EmulatedModel, OllamaError
 
 _WORD_PART = re.compile(r"\s?\w{1,6}|\s?[^\w\s]|\s+")
 _BEGIN_TOKENS = 1

@@ -18,10 +18,9 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from hearth.clock import Clock
-from hearth.emulator import anthropic, embeddings, management, native, openai, responses
+from hearth.emulator import anthropic, management, native, openai
 from hearth.emulator.engine import Engine, Limits
-from hearth.emulator.errors import OllamaError
-from hearth.emulator.models import Catalogue, EmulatedModel
+from hearth.emulator.models import Catalogue, EmulatedModel, OllamaError
 from hearth.emulator.quirks import Faults, Quirk
 from hearth.emulator.service_model import ModelProfile, ServiceModel
 from hearth.emulator.wire import Call, Handler, Server, write_headers_like_go
@@ -59,8 +58,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/api/ps", management.ps),
     ("POST", "/api/generate", native.generate),
     ("POST", "/api/chat", native.chat),
-    ("POST", "/api/embed", embeddings.embed),
-    ("POST", "/api/embeddings", embeddings.legacy),
+    ("POST", "/api/embed", native.embed),
+    ("POST", "/api/embeddings", native.legacy),
     ("POST", "/api/show", management.show),
     ("POST", "/api/create", management.create),
     ("POST", "/api/pull", management.pull),
@@ -71,8 +70,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/api/blobs/{tail}", management.put_blob),
     ("POST", "/v1/chat/completions", openai.chat_completions),
     ("POST", "/v1/completions", openai.completions),
-    ("POST", "/v1/embeddings", embeddings.openai),
-    ("POST", "/v1/responses", responses.responses),
+    ("POST", "/v1/embeddings", native.openai_embeddings),
+    ("POST", "/v1/responses", openai.responses),
     ("POST", "/v1/messages", anthropic.messages),
     ("POST", "/v1/audio/transcriptions", openai.transcriptions),
     ("GET", "/v1/models", management.v1_models),

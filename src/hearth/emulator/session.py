@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.emulator.engine import Execution, Measured, Runner, Say
-from hearth.emulator.errors import OllamaError
-from hearth.emulator.models import Installed
+from hearth.emulator.models import Installed, OllamaError
 from hearth.emulator.prompts import GREEDY_SEED, Message, Options, Prompt, Room, fit_messages, fit_text, read_options
 from hearth.emulator.text import Piece, ReplyPlan, ToolCall, Wish, begun, draws, plan_reply, sample
 from hearth.emulator.wire import EVENTS, NDJSON, Call, Server

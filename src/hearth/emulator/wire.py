@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from hearth.dialects.durations import keep_alive_ns
 from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue, decode, encode, struct_of
+from hearth.dialects.validation import keep_alive_ns
 from hearth.emulator.engine import Engine
-from hearth.emulator.errors import OllamaError, error_body
-from hearth.emulator.models import Catalogue
+from hearth.emulator.models import Catalogue, OllamaError, error_body
 from hearth.errors import BadRequest
 from hearth.types import Dialect
 

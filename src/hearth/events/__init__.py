@@ -6,12 +6,13 @@ appear in one. docs/events.md lists them all; a test keeps the list complete.
 
 from __future__ import annotations
 
-from hearth.events.base import Event, name_of
 from hearth.events.gateway import (
     AlertFailed,
     AlertSent,
     BackendCameUp,
     BackendWentDown,
+    BatchEnded,
+    BatchStarted,
     BudgetExhausted,
     BudgetThresholdReached,
     ClockConfirmed,
@@ -32,6 +33,12 @@ from hearth.events.gateway import (
     GatewayStopped,
     GatewayStopping,
     InternalFault,
+    JobEnded,
+    JobEvent,
+    JobQueued,
+    JobRequeued,
+    JobsRecovered,
+    JobStarted,
     KeysTried,
     LoopLagged,
     ModeChanged,
@@ -42,8 +49,11 @@ from hearth.events.gateway import (
     TaskAnnounced,
     TelemetryFailed,
     TelemetryRecovered,
+    WebhookDelivered,
+    WebhookFailed,
 )
-from hearth.events.gpu import (
+from hearth.events.items import (
+    Event,
     GpuCooledDown,
     GpuFound,
     GpuLost,
@@ -51,13 +61,6 @@ from hearth.events.gpu import (
     GpuRecovered,
     GpuUnreadable,
     HomeModelMissing,
-    ModelOffloaded,
-    ResidencyDrifted,
-    SwapCompleted,
-    SwapFailed,
-    SwapStarted,
-)
-from hearth.events.items import (
     ItemDispatched,
     ItemDiverged,
     ItemEnded,
@@ -71,19 +74,13 @@ from hearth.events.items import (
     ItemResent,
     ItemResumed,
     ItemStreaming,
+    ModelOffloaded,
     RequestRejected,
-)
-from hearth.events.jobs import (
-    BatchEnded,
-    BatchStarted,
-    JobEnded,
-    JobEvent,
-    JobQueued,
-    JobRequeued,
-    JobsRecovered,
-    JobStarted,
-    WebhookDelivered,
-    WebhookFailed,
+    ResidencyDrifted,
+    SwapCompleted,
+    SwapFailed,
+    SwapStarted,
+    name_of,
 )
 
 __all__ = [

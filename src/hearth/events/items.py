@@ -1,9 +1,39 @@
-"""What happens to requests."""
+"""What happens to requests, to the GPU and to models."""
 
 from __future__ import annotations
 
-from hearth.events.base import DEBUG, WARNING, Event
+import re
+from functools import cache
+
 from hearth.types import Lane, Outcome, RequestId, Sequence, Way, value
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""As in `logging`, which nothing that decides may import."""
+
+
+@value
+class Event:
+    """Base of all events; `at` is the monotonic instant of the fact in seconds.
+
+    `LEVEL` is that of its log line: ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for the steps of an item
+    that its end sums up.
+    """
+
+    LEVEL = INFO
+
+    at: float
+
+
+def name_of(event: type[Event] | Event) -> str:
+    """The snake_case wire name of an event or event class."""
+    cls = event if isinstance(event, type) else type(event)
+    return _snake_case(cls.__name__)
+
+
+@cache
+def _snake_case(name: str) -> str:
+    """Events have few names, and each is asked for with every one of them."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 @value
@@ -171,3 +201,121 @@ class RequestRejected(Event):
     path: str
     status: int
     reason: str
+
+
+@value
+class SwapStarted(Event):
+    """The scheduler set out to make `to_model` resident; `from_models` are evicted for it.
+
+    `why`: waiting, overdue, expected, owner, home, reload.
+    """
+
+    from_models: tuple[str, ...]
+    to_model: str
+    why: str
+
+
+@value
+class SwapCompleted(Event):
+    """The model is verified resident. `swap_s` spans unload and load, not the draining before it."""
+
+    from_models: tuple[str, ...]
+    to_model: str
+    swap_s: float
+    vram_mib: float | None
+    offloaded: bool
+
+
+@value
+class SwapFailed(Event):
+    """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to."""
+
+    LEVEL = WARNING
+
+    from_models: tuple[str, ...]
+    to_model: str
+    swap_s: float
+    reason: str
+    detail: str
+
+
+@value
+class ResidencyDrifted(Event):
+    """The backend's memory changed without us: somebody else loaded or unloaded a model, or had it loaded anew with another context."""
+
+    LEVEL = WARNING
+
+    appeared: tuple[str, ...]
+    vanished: tuple[str, ...]
+    reloaded: tuple[str, ...] = ()
+
+
+@value
+class HomeModelMissing(Event):
+    """`gpu.home_model` is not installed, so that nothing is restored when nobody needs another model."""
+
+    LEVEL = WARNING
+
+    model: str
+
+
+@value
+class ModelOffloaded(Event):
+    """A model that was loaded or changed without us runs, wholly or in part, on the CPU."""
+
+    LEVEL = WARNING
+
+    model: str
+    size_mib: float
+    vram_mib: float
+
+
+@value
+class GpuFound(Event):
+    """The GPU says how it is, for the first time."""
+
+    name: str
+    total_mib: float | None
+
+
+@value
+class GpuUnreadable(Event):
+    """No GPU says how it is; its numbers stay unknown until one does. Said once."""
+
+    reason: str
+    detail: str
+
+
+@value
+class GpuLost(Event):
+    """The GPU has stopped saying how it is. `reason`: a `GpuFault`."""
+
+    LEVEL = WARNING
+
+    reason: str
+    detail: str
+
+
+@value
+class GpuRecovered(Event):
+    """The GPU says again how it is."""
+
+    lost_s: float
+
+
+@value
+class GpuOverheated(Event):
+    """The GPU has reached `gpu.alerts.temperature_c`."""
+
+    LEVEL = WARNING
+
+    temperature_c: float
+    limit_c: float
+
+
+@value
+class GpuCooledDown(Event):
+    """The GPU is well below `gpu.alerts.temperature_c` again."""
+
+    temperature_c: float
+    hot_s: float

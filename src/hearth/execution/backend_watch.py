@@ -13,11 +13,11 @@ from hearth.clock import Clock
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.errors import BackendError, BackendTimeout, ModelNotFound
 from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
+from hearth.execution.tasks import WakeableSleep
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, ModelControl
 from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, ModelsListed, PolicyChanged, Unloaded
 from hearth.scheduling.state import State
-from hearth.tasks import WakeableSleep
 from hearth.types import InstalledModel, ResidentModel, canonical_model
 
 DOWN_CHECK_INTERVAL_S = 1.0

@@ -15,13 +15,12 @@ from typing import Self
 from hearth.clock import Clock
 from hearth.config.settings import Settings
 from hearth.dialects.continuing import Continuation
-from hearth.dialects.framing import Ending, StreamTail, read_whole
 from hearth.dialects.ollama import error_text, runner_died
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route
+from hearth.dialects.stream import Ending, StreamTail, read_whole
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtocolError, CallerGone, StreamDiverged
-from hearth.execution.reply import ReplyHead
-from hearth.execution.request import ActiveRequest
+from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.ports import Exchange
 from hearth.scheduling.inputs import FirstByte, Input, Unresumable
 from hearth.types import MIB, Way

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from hearth.admission.gate import may_use
+from hearth.admission.auth import may_use
 from hearth.config.settings import Settings
 from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, check_structure, decode
 from hearth.dialects.routes import Endpoint
@@ -29,7 +29,7 @@ from hearth.job_types import (
     StoreLimits,
     WaitingJob,
 )
-from hearth.jobs.requests import body_of, envelope_of
+from hearth.jobs.queue import body_of, envelope_of
 from hearth.types import MIB
 
 

@@ -15,7 +15,7 @@ from hearth.events import BatchEnded, BatchStarted, GatewayStopping, InternalFau
 from hearth.job_types import BatchRecord, BatchStatus, NewBatch
 from hearth.jobs.batch_lines import BatchRecords, BatchUpkeep, Check, FileAccounts, FileUploads
 from hearth.jobs.batch_runner import Runner, Shelf
-from hearth.jobs.requests import KeysInUse
+from hearth.jobs.queue import KeysInUse
 from hearth.jobs.runner import House
 from hearth.jobs.service import Jobs
 from hearth.observability.sinks import HandlingSink

@@ -1,14 +1,120 @@
-"""Which jobs wait and run, as the feeder knows it: by lane, priority and number."""
+"""The jobs that wait in the store, in their order, and the requests that they are made of.
+
+What a job asks the model server: checked when it is accepted, put into its final form when it runs.
+
+A job has no reader who waits, so its answer is always one whole document: `stream` is switched off.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from math import inf
+from typing import Any
 
-from hearth.job_types import WaitingJob
-from hearth.types import Lane
+from hearth.config.settings import Settings, load_options
+from hearth.dialects.gojson import encode_large
+from hearth.dialects.request import Envelope, read_envelope
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.errors import BadRequest, KeyInUse
+from hearth.job_types import StartedJob, WaitingJob
+from hearth.queue.item import Submission
+from hearth.types import BackendCall, Headers, Lane, RequestId, WorkKind
+
+RETRY_AFTER_S = 1.0
+
+
+class KeysInUse:
+    """Each key of a caller is in use at most once."""
+
+    def __init__(self) -> None:
+        self._used: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def use(self, caller: str, key: str | None) -> Iterator[None]:
+        """For the time of the block, nobody else may use the key; without one, nothing is in the way. Raises KeyInUse."""
+        if key is None:
+            yield
+            return
+        if (caller, key) in self._used:
+            raise KeyInUse(retry_after_s=RETRY_AFTER_S)
+        self._used.add((caller, key))
+        try:
+            yield
+        finally:
+            self._used.discard((caller, key))
+
+
+JSON_BODY: Headers = ((b"content-type", b"application/json"),)
+_GUESSES = (("messages", Endpoint.CHAT), ("prompt", Endpoint.GENERATE), ("input", Endpoint.EMBED))
+
+
+def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
+    """The inference route that a request is meant for; without a word about it, the native one that takes such a body.
+
+    Raises:
+        BadRequest: there is no such route, or none can be told.
+    """
+    if endpoint is not None:
+        if endpoint not in INFERENCE_ROUTES:
+            raise BadRequest(f"endpoint: write one of {', '.join(INFERENCE_ROUTES)}")
+        return endpoint
+    for field, path in _GUESSES:
+        if field in request:
+            return path.value
+    raise BadRequest("request: it has neither messages, prompt nor input; write the body of an inference route")
+
+
+def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> bytes:
+    """The request as the whole body of its route, a `large` one in pieces. Raises BadRequest for what JSON cannot say."""
+    whole = {name: value for name, value in request.items() if name != "stream_options"}
+    if INFERENCE_ROUTES[path].kind is WorkKind.GENERATE:
+        whole["stream"] = False
+    try:
+        return encode_large(whole) if large else json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except ValueError as error:
+        raise BadRequest("request: it holds a number that JSON does not have") from error
+
+
+def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None = None) -> Envelope:
+    """What the queue must know of a request; `model` is the installed name of the one that it is for, where that is known.
+
+    Raises:
+        BadRequest, ModelNotFound: in the words of Ollama; and for a body that only loads or unloads a model.
+    """
+    envelope = read_envelope(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
+    if envelope.kind in (WorkKind.LOAD, WorkKind.UNLOAD) or envelope.max_tokens == 0:
+        raise BadRequest("request: it asks for nothing; give a prompt or messages, and no num_predict of 0")
+    return envelope
+
+
+def item_of(job: WaitingJob, started: StartedJob, model: str, settings: Settings) -> Submission:
+    """A started job as the GPU's queue takes it; its request id is the job's. Raises as `envelope_of`."""
+    envelope = envelope_of(started.path, started.request, settings, model=model)
+    return Submission(
+        lane=job.lane,
+        priority=job.priority,
+        caller=job.caller,
+        model=model,
+        request_id=RequestId(job.job_id),
+        call=BackendCall(method="POST", path=started.path, headers=JSON_BODY, body=envelope.body),
+        task_type=job.task_type,
+        kind=envelope.kind,
+        dialect=envelope.dialect,
+        prompt_tokens=envelope.prompt_tokens,
+        max_tokens=envelope.max_tokens,
+        durable=True,
+    )
+
+
+def digest_of(*parts: object) -> str:
+    """What tells one submission from another, SHA-256 in hex; the order of keys in objects does not."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("ascii")).hexdigest()
+
 
 Rank = tuple[bool, int]
 """Internal before external; then the priority, which external work has none of."""

@@ -11,7 +11,7 @@ from hearth.config.settings import Settings
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, JobQueued, ModeChanged, OrderGiven
 from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
-from hearth.jobs.requests import KeysInUse
+from hearth.jobs.queue import KeysInUse
 from hearth.jobs.runner import Feeder, House, Tasks, is_off_peak, named
 from hearth.observability.sinks import HandlingSink
 from hearth.ports import JobQueue, JobRecords

@@ -16,7 +16,7 @@ from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, QueueFull, ShuttingDown
 from hearth.events import InternalFault
 from hearth.job_types import NewJob
-from hearth.jobs.requests import body_of, endpoint_of, envelope_of
+from hearth.jobs.queue import body_of, endpoint_of, envelope_of
 from hearth.jobs.runner import House
 from hearth.jobs.service import Jobs
 from hearth.types import Lane, Priority

@@ -19,8 +19,7 @@ from hearth.clock import Clock
 from hearth.config.settings import LogFormat
 from hearth.errors import BudgetExceeded
 from hearth.events import BudgetExhausted, Event, GatewayStopped, RequestRejected
-from hearth.observability.log_lines import LogLine, level_of, line_of, may_reach, to_json, to_text
-from hearth.observability.log_writer import LineWriter, target_of
+from hearth.observability.log_writer import LineWriter, LogLine, level_of, line_of, may_reach, target_of, to_json, to_text
 from hearth.types import value
 
 TOLD = 10

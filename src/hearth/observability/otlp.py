@@ -28,7 +28,7 @@ from hearth.config.settings import TelemetrySettings
 from hearth.events import TelemetryFailed, TelemetryRecovered
 from hearth.observability.tracing import Origin, Span, SpanKind, Trace
 from hearth.ports import EventSink
-from hearth.version import __version__
+from hearth.types import __version__
 
 CLOSE_TIMEOUT_S = 3.0
 """For the last spans at the end; a collector that is gone must not hold it up."""

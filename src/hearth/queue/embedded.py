@@ -11,9 +11,9 @@ from dataclasses import InitVar, dataclass, field, replace
 from hearth.clock import new_request_id
 from hearth.dialects.gojson import encode_large
 from hearth.dialects.ollama import completion_call, error_text, read_completion
-from hearth.dialects.prompt_size import tokens_of
+from hearth.dialects.request import tokens_of
 from hearth.errors import BackendError, BadRequest, ModelNotFound
-from hearth.execution.reply import Reply
+from hearth.execution.request import Reply
 from hearth.queue.item import Submission
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId
 

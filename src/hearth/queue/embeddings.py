@@ -21,12 +21,10 @@ from hearth.dialects.embedding import SingleInput, single_input
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, CallerGone, HearthError, ShuttingDown
 from hearth.events import DrainStarted, EmbeddingsFlushed, EmbeddingsParted, Event, GatewayStopping, InternalFault, ItemEnded
-from hearth.execution.reply import ReplyHead, WatchedReply
-from hearth.execution.request import ActiveRequest
+from hearth.execution.request import ActiveRequest, ReplyHead, WatchedReply
 from hearth.ports import EventSink
 from hearth.queue import status
-from hearth.queue.embedding_batch import Batch, Key
-from hearth.queue.embedding_members import Member, Roll
+from hearth.queue.embedding_batch import Batch, Key, Member, Roll
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.item import Submission, Ticket, item_of
 from hearth.queue.worker import LLMQueueWorker

@@ -1,15 +1,21 @@
-"""Estimated waits for callers and status, at a bounded cost: the scheduler is run forward at most a few times a second.
+"""Estimated waits for callers and status at a bounded cost, and what the scheduler has learned, kept over restarts.
 
-Between two runs a newcomer is reckoned from the last one of its line, that is of its band and model: that one's wait, less the time since,
-plus what serving those takes that came in between. Of another line that one would say little: a swap may lie between the two.
+The scheduler is run forward at most a few times a second. Between two runs a newcomer is reckoned from the last one of its line, that is of
+its band and model: that one's wait, less the time since, plus what serving those takes that came in between. Of another line that one
+would say little: a swap may lie between the two.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from typing import Self
 
+from hearth.errors import StorageUnavailable
+from hearth.ports import Documents
+from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.forecast import forecast, is_paused, is_rough, slot_is_free
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
@@ -80,3 +86,52 @@ class Forecaster:
         entries, starts = self._state.entries, self.starts(now)
         waits = [wait_s for sequence, wait_s in starts.items() if sequence in entries and entries[sequence].item.lane is lane]
         return max(1.0, min(waits, default=1.0))
+
+
+SAVE_INTERVAL_S = 300.0
+
+
+class Recollection:
+    """Carries the estimates of one scheduler from process to process. They stay the scheduler's: this fills them once, then reads them.
+
+    Args:
+        name: of the document; what was learned from one model server says nothing of another.
+        document: what an earlier process has written, None where there is nothing.
+    """
+
+    def __init__(self, documents: Documents, name: str, document: dict[str, object] | None) -> None:
+        self._documents = documents
+        self._name = name
+        self._saved = document
+        self._estimates: Estimates | None = None
+
+    @classmethod
+    async def read(cls, documents: Documents, name: str) -> Self:
+        """With what an earlier process has written, if that can be read."""
+        try:
+            document = await documents.load(name)
+        except StorageUnavailable:
+            document = None
+        return cls(documents, name, document)
+
+    def fill(self, estimates: Estimates) -> None:
+        """Give a new scheduler what was learned before, and learn on from it."""
+        if self._saved is not None:
+            estimates.restore(self._saved)
+        self._estimates, self._saved = estimates, estimates.export()
+
+    async def run(self) -> None:
+        """Write down what is new every few minutes until cancelled, and once more then."""
+        try:
+            while True:
+                await asyncio.sleep(SAVE_INTERVAL_S)
+                self.save()
+        finally:
+            self.save()
+
+    def save(self) -> None:
+        """Write down what has been learned, if there is anything new."""
+        learned = None if self._estimates is None else self._estimates.export()
+        if learned is not None and learned != self._saved:
+            self._documents.save(self._name, learned)
+            self._saved = learned

@@ -1,5 +1,8 @@
-"""What comes in through the door: a request as it is submitted, the ticket for it, the item that the scheduler
-will know it by, and the count of those on their way there."""
+"""A request as it is submitted, the ticket for it, the item that the scheduler knows it by, and who may come in.
+
+What comes in through the door: a request as it is submitted, the ticket for it, the item that the scheduler
+will know it by, and the count of those on their way there.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from collections.abc import Callable
 
 from hearth.errors import Draining, ShuttingDown
 from hearth.events import Event
-from hearth.execution.reply import Reply
-from hearth.execution.request import Call
+from hearth.execution.request import Call, Reply
 from hearth.types import Band, Dialect, Lane, Priority, QueueItem, RequestId, Sequence, Way, WorkKind, value
 
 DRAIN_RETRY_S = 30.0

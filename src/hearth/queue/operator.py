@@ -1,22 +1,86 @@
-"""What the owner orders by hand: drain, pause, resume, pin, unpin, load, unload.
+"""What the owner orders by hand (drain, pause, resume, pin, unpin, load, unload) and what the calendar brings.
 
-Each may be given twice: the second changes nothing and says nothing. Orders are not kept: a restart is a clean state. The scheduler decides
-what they mean for the GPU (`scheduling.ordered`); the door for new work is closed here.
+Each order may be given twice: the second changes nothing and says nothing. Orders are not kept: a restart is a clean state. The scheduler
+decides what they mean for the GPU; the way in for new work is closed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from hearth.clock import Clock
+from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import OrderRefused
 from hearth.events import DrainEnded, DrainStarted, Event, OrderGiven
+from hearth.execution.tasks import WakeableSleep
 from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.residency import Phase
 from hearth.types import Lane
+
+LOOK_INTERVAL_S = 30.0
+"""At least this often, since the wall clock may jump."""
+
+
+class Announce(Protocol):
+    """Has the worker expect a task at an instant, or not any more."""
+
+    def __call__(self, task_type: str, at_wall_s: float, *, comes: bool = True) -> None: ...
+
+
+class Schedule:
+    """Watches the wall clock on behalf of the queue worker."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], GatewayConfig],
+        clock: Clock,
+        announce: Announce,
+        nudge: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._announce = announce
+        self._nudge = nudge
+        self._announced: set[tuple[str, float]] = set()
+        self._sleep = WakeableSleep()
+
+    def poke(self) -> None:
+        """Look again now."""
+        self._sleep.ring()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await self._sleep.pause(self._interval_s())
+
+    def look(self) -> None:
+        """Announce what is due soon, once, by the settings of now, and take back what is not in them any more.
+
+        Also has the worker take a decision, which reads the active hours.
+        """
+        config, wall = self._config(), self._clock.wall()
+        horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
+        before, self._announced, after = {each for each in self._announced if each[1] > wall}, set(), wall
+        while (found := config.next_announcements(after)) is not None and found[1] <= horizon:
+            tasks, after = found
+            for task_type in dict.fromkeys(task.task_type for task in tasks):
+                self._announced.add((task_type, after))
+                if (task_type, after) not in before:
+                    self._announce(task_type, after)
+        for task_type, at in sorted(before - self._announced):
+            self._announce(task_type, at, comes=False)
+        self._nudge()
+
+    def _interval_s(self) -> float:
+        wall = self._clock.wall()
+        change = self._config().next_mode_change(wall)
+        return LOOK_INTERVAL_S if change is None else min(LOOK_INTERVAL_S, max(change - wall, 0.001))
 
 
 class OperatorCommands:

@@ -7,6 +7,7 @@ before the next. Nobody else touches the scheduler, so there is no lock. Futures
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
@@ -16,18 +17,16 @@ from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
 from hearth.execution.executor import Executor
-from hearth.execution.reply import Reply
-from hearth.execution.request import ActiveRequest
+from hearth.execution.request import ActiveRequest, Reply
 from hearth.execution.swapper import Swapper
+from hearth.execution.tasks import ChangeCounter
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.queue import status
-from hearth.queue.effects import Effects
+from hearth.queue.effects import Effects, EventRecorder
 from hearth.queue.embedded import Futures, PromptCall, complete
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.item import AdmissionState, KeptPlaces, PlaceKey, Submission, Ticket, UndecidedCounts, item_of
-from hearth.queue.mailbox import Mailbox
-from hearth.queue.recorder import EventRecorder
 from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action
@@ -35,8 +34,52 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.waiting import Place
-from hearth.tasks import ChangeCounter
 from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, QueueItem, Sequence, canonical_model, preview_of
+
+
+class Mailbox:
+    """First in, first out.
+
+    Args:
+        decide: takes a fact and the instant before which it must not be said to have happened; must not raise.
+    """
+
+    def __init__(self, decide: Callable[[Input, float], None]) -> None:
+        self._decide = decide
+        self._facts: deque[tuple[Input, float]] = deque()
+        self._came = asyncio.Event()
+        self._ready = False
+        """`run` runs and no decision is under way; nothing waits then."""
+
+    def post(self, fact: Input, *, not_before: float = 0.0) -> None:
+        """Report a fact. `not_before` is the due instant of a timer that may run early."""
+        self._facts.append((fact, not_before))
+        if self._ready:
+            self._empty()
+        else:
+            self._came.set()
+
+    async def take_one(self) -> None:
+        """Wait for one fact and have it decided upon; for those who do not `run`."""
+        while not self._facts:
+            self._came.clear()
+            await self._came.wait()
+        self._decide(*self._facts.popleft())
+
+    async def run(self) -> None:
+        """Have each fact decided upon as it comes, until cancelled."""
+        try:
+            self._empty()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._ready = False
+
+    def _empty(self) -> None:
+        self._ready = False
+        while self._facts:
+            self._decide(*self._facts.popleft())
+        self._ready = True
+
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Expire, Fail, Promote, Refusal, WakeAt
 from hearth.scheduling.facts import FOLDS
-from hearth.scheduling.home import restore
+from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
-from hearth.scheduling.preload import preload
 from hearth.scheduling.state import State
 from hearth.types import Band, Lane
 

@@ -1,23 +1,28 @@
-"""Back to the home model, or the one that the owner has pinned, when nobody needs another one.
+"""What is loaded while nothing waits: back to the home model, or what the last caller is likely to ask for next.
 
-A restore is a decision like any other, taken when the house has been idle long enough: never a task beside the scheduler, so an arrival
-at any instant simply changes the next decision. A failed restore is tried again ever later, then left alone until something else was
-loaded or the settings changed.
+A restore is a decision like any other, taken when nothing has run long enough: never a task beside the scheduler, so an arrival at any
+instant simply changes the next decision. A failed restore is tried again ever later, then left alone until something else was loaded or the
+settings changed. How long is enough is learned for each set of models that an idle time began with: of the last such times, how long they
+were, what was asked for next, and how urgent that was. The delay is the one with which those requests would have waited least, weighted by
+their band, and never more than `restore_home_delay_s`. Where too little is known, it is that setting.
 
-How long is enough is learned for each set of models that an idle time began with: of the last such times, how long they were, what was
-asked for next, and how urgent that was. The delay is the one with which those requests would have waited least, weighted by their band,
-and never more than `restore_home_delay_s`. Where too little is known, it is that setting.
+An agent that plans with one model and works with another comes back after some seconds, and so far has always come back the same way. Its
+next model is loaded with nothing else to do, once in an idle time, for a step that was seen several times and nearly always, and only where
+it will be used before the home model is due: the two never fight, and a caller who stays away changes nothing about going home.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from itertools import accumulate
 from operator import itemgetter
 
 from hearth.scheduling.actions import SwapReason
+from hearth.scheduling.arrivals import Step
 from hearth.scheduling.estimates import IdleEnd
 from hearth.scheduling.placement import Placement
+from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.state import State
 from hearth.types import Band, Lane, QueueItem
 
@@ -93,3 +98,46 @@ def _cheapest_s(state: State, home: str, there: tuple[str, ...], ends: list[Idle
 
     setting_s = state.settings.gpu.restore_home_delay_s
     return min((0.0, *(min(setting_s, gap_s * LATE + LATE_S) for gap_s in gaps_s)), key=waited_s)
+
+
+SETTLE_S = 0.15
+"""The next request of a loop comes within this; whoever comes later is thinking."""
+MIN_STEPS = 3
+SURE = 0.8
+
+
+def preload(state: State, placement: Placement, now: float) -> None:
+    """Begin loading what is likely to be asked for next, or ask to be woken when that is due."""
+    idle_since, orders = state.idle_since, state.orders
+    if orders.paused or orders.wanted or state.pinned is not None:
+        return
+    if not POLICIES[state.settings.scheduling.policy].preloads or idle_since is None or state.preloaded_at == idle_since:
+        return
+    target = _expected(state, now)
+    if target is None or target in state.residency.residents or state.residency.swap is not None or state.residency.never_fits(target):
+        return
+    if now < idle_since + SETTLE_S:
+        state.wake_at(idle_since + SETTLE_S)
+        return
+    placement.make_room(target, SwapReason.EXPECTED)
+    if target in state.residency.residents:
+        state.preloaded_at = idle_since
+
+
+def _expected(state: State, now: float) -> str | None:
+    """The model that the last caller asks for next, if that is sure enough and soon enough."""
+    steps = state.arrivals.next_steps()
+    if len(steps) < MIN_STEPS or {step.model for step in steps} <= state.residency.residents.keys() or state.task_is_near(now):
+        return None
+    model, count = Counter(step.model for step in steps).most_common(1)[0]
+    if count < SURE * len(steps):
+        return None
+    return model if state.has(model) and _in_time(state, [step for step in steps if step.model == model], now) else None
+
+
+def _in_time(state: State, steps: list[Step], now: float) -> bool:
+    """Was the caller back late enough for this to help, will it be back before the home model is due, and is it not late already?"""
+    gaps_s = sorted(step.gap_s for step in steps)
+    quiet_s = now - (state.idle_since or now)
+    soon = state.home is None or gaps_s[-1] < delay_s(state, state.home)
+    return soon and gaps_s[0] > SETTLE_S and quiet_s < gaps_s[-1]

@@ -1,4 +1,4 @@
-"""Everything the scheduler remembers, in one object that only its own package changes."""
+"""Everything the scheduler remembers, in one object that only its own package changes, the owner's orders among it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,51 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import SwapReason
-from hearth.scheduling.aging import Aging
 from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.estimates import Estimates
-from hearth.scheduling.orders import Orders
 from hearth.scheduling.residency import Phase, Residency
-from hearth.scheduling.waiting import BANDS, Entry, Place, WaitingRoom
+from hearth.scheduling.waiting import BANDS, Aging, Entry, Place, WaitingRoom
 from hearth.types import Band, Lane, Sequence
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
+
+
+@dataclass(slots=True, eq=False)
+class Orders:
+    """The orders in force. Owned and changed by the scheduler alone.
+
+    Attributes:
+        paused: external work waits, whatever is free.
+        pinned: the model to come back to; no external item's swap may evict it.
+        wanted: models to bring in as soon as nothing more urgent needs the room, the first ordered first.
+        unwanted: models to unload as soon as no swap is under way; an arrival for one makes its order void.
+    """
+
+    paused: bool = False
+    pinned: str | None = None
+    wanted: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+
+    def want(self, model: str) -> None:
+        """Bring it in; the latest order for a model counts."""
+        self.unwanted = _without(self.unwanted, model)
+        if model not in self.wanted:
+            self.wanted = (*self.wanted, model)
+
+    def unwant(self, model: str) -> None:
+        """Unload it; the latest order for a model counts."""
+        self.wanted = _without(self.wanted, model)
+        if model not in self.unwanted:
+            self.unwanted = (*self.unwanted, model)
+
+    def settle(self, model: str) -> None:
+        """Whatever was ordered for this model is done, void or in vain."""
+        self.wanted, self.unwanted = _without(self.wanted, model), _without(self.unwanted, model)
+
+
+def _without(models: tuple[str, ...], model: str) -> tuple[str, ...]:
+    return tuple(other for other in models if other != model)
 
 
 @dataclass(slots=True, eq=False)

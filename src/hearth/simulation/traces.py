@@ -1,23 +1,33 @@
-"""The trace file: a header line about models and swaps, then one JSON request a line (docs/scheduling.md describes the format).
+"""Workloads from files: Hearth's own traces, public ones, and the log of a gateway.
+
+The trace file: a header line about models and swaps, then one JSON request a line (docs/scheduling.md describes the format).
 
 Every problem of a file is reported at once, each as `file:line: what`. `trace_text` writes what `read_trace` reads.
+
+Last week as a workload: what `/llm/log` and `/llm/swaps` answer, turned into requests that another policy can be tried on.
+
+The log knows when each request came and how long its answer took, not what its caller waited for before sending it: every request arrives
+when it did arrive, whatever becomes of the others. Where bytes of a gateway enter, so it knows pydantic.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 import pydantic
 
-from hearth.config.settings import ModelSettings
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import MIB_PER_GB, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Job, SwapCosts, Workload
-from hearth.types import Lane, Priority, Usage
+from hearth.types import Lane, Outcome, Priority, Usage
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -292,3 +302,170 @@ def _given(fields: Mapping[str, object]) -> dict[str, object]:
 def _changed(fields: Mapping[str, object]) -> dict[str, object]:
     """The fields that say anything."""
     return {name: value for name, value in fields.items() if value}
+
+
+MINUTE_S = 60.0
+UNKNOWN_SERVICE_S = 1.0
+"""For an answer that never came, where no answer of any model did."""
+
+
+class _Row(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+
+class LoggedItem(_Row):
+    """What is needed of a row of `/llm/log` (`types.Invocation`)."""
+
+    epoch: int
+    sequence: int
+    caller: str
+    lane: Lane
+    task_type: str | None = None
+    model: str | None = None
+    accepted_wall_s: Seconds
+    first_byte_s: Seconds | None = None
+    backend_s: Seconds | None = None
+    total_s: Seconds
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    outcome: Outcome
+
+
+class _LoggedSwap(_Row):
+    from_models: list[str] = []
+    to_model: str
+    swap_s: Seconds
+    vram_mib: Seconds | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTrace:
+    """A workload, and how many rows could not become a request of it: never sent to a model for a reason of its own, or not readable."""
+
+    workload: Workload
+    left_out: int
+
+
+def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: GatewayConfig) -> LogTrace:
+    """The workload that a log tells of, on the GPU and in the active hours of `config`.
+
+    Args:
+        items, swaps: rows as the gateway lists them, in any order.
+    """
+    rows, unreadable = _read(LoggedItem, items)
+    usable = sorted((row for row in rows if _ran(row)), key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence))
+    seen, _ = _read(_LoggedSwap, swaps)
+    done = [swap for swap in seen if not swap.failed]
+    began_wall_s = usable[0].accepted_wall_s if usable else 0.0
+    usual_s = _usual_service_s(usable)
+    jobs = tuple(_logged_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config) for number, row in enumerate(usable))
+    names = dict.fromkeys(job.model for job in jobs if job.model is not None) | dict.fromkeys(swap.to_model for swap in done)
+    scheduler = config.scheduler_settings
+    home = scheduler.gpu.home_model if scheduler.gpu.home_model in names else ""
+    workload = Workload(
+        jobs=jobs,
+        models={name: _model(name, done, scheduler) for name in names},
+        swap_costs=_logged_costs(done, names, scheduler.gpu.swap_cost_prior_s),
+        vram_gb=scheduler.gpu.vram_gb,
+        resident=(home,) if home else (),
+        home=home,
+        modes=_hours(began_wall_s, jobs, config) if jobs else (),
+    )
+    return LogTrace(workload=workload, left_out=unreadable + len(rows) - len(usable))
+
+
+Row = TypeVar("Row", bound=_Row)
+
+
+def _read(shape: type[Row], rows: Iterable[object]) -> tuple[list[Row], int]:
+    """The rows that can be read, and how many cannot: a newer gateway must not stop an older command."""
+    read, unreadable = list[Row](), 0
+    for row in rows:
+        try:
+            read.append(shape.model_validate(row))
+        except pydantic.ValidationError:
+            unreadable += 1
+    return read, unreadable
+
+
+def _ran(row: LoggedItem) -> bool:
+    """It was answered, or would have been had its caller waited."""
+    return row.backend_s is not None or row.outcome in {Outcome.CANCELLED, Outcome.EXPIRED}
+
+
+def _usual_service_s(rows: Iterable[LoggedItem]) -> Mapping[str | None, float]:
+    """The median time of an answer by model; under None that of all models."""
+    found: dict[str | None, list[float]] = {None: []}
+    for row in rows:
+        if row.outcome is Outcome.COMPLETED and row.backend_s is not None:
+            found[None].append(row.backend_s)
+            found.setdefault(row.model, []).append(row.backend_s)
+    return {model: median(times) for model, times in found.items() if times}
+
+
+def _logged_job(number: int, row: LoggedItem, at: float, usual_s: Mapping[str | None, float], config: GatewayConfig) -> Job:
+    service_s = row.backend_s or 0.0
+    if row.outcome in {Outcome.CANCELLED, Outcome.EXPIRED}:
+        service_s = max(service_s, usual_s.get(row.model, usual_s.get(None, UNKNOWN_SERVICE_S)))
+    first_byte_s = min(service_s, service_s if row.first_byte_s is None else row.first_byte_s)
+    return Job(
+        id=number,
+        model=row.model,
+        at=at,
+        lane=row.lane,
+        priority=config.priority_for_task_type(row.task_type),
+        caller=row.caller,
+        service_s=service_s,
+        first_byte_s=first_byte_s,
+        prompt_tokens=row.prompt_tokens or 0,
+        usage=_usage(row, service_s, first_byte_s),
+        cancel_after_s=row.total_s if row.outcome is Outcome.CANCELLED else None,
+        max_wait_s=row.total_s if row.outcome is Outcome.EXPIRED else None,
+    )
+
+
+def _usage(row: LoggedItem, service_s: float, first_byte_s: float) -> Usage:
+    timed = row.output_tokens is not None and first_byte_s < service_s
+    return Usage(
+        prompt_tokens=row.prompt_tokens,
+        output_tokens=row.output_tokens,
+        prompt_s=first_byte_s if timed else None,
+        decode_s=service_s - first_byte_s if timed else None,
+    )
+
+
+def _model(name: str, swaps: Sequence[_LoggedSwap], scheduler: SchedulerSettings) -> ModelSettings:
+    """As the owner configured it; what it needs in memory is else what it took when it was loaded last."""
+    chosen = scheduler.models.get(name)
+    vram_gb = chosen.vram_gb if chosen is not None else None
+    if vram_gb is None:
+        taken_mib = next((swap.vram_mib for swap in swaps if swap.to_model == name and swap.vram_mib), None)
+        vram_gb = None if taken_mib is None else round(taken_mib / MIB_PER_GB, 3)
+    return ModelSettings(vram_gb=vram_gb, parallel=scheduler.parallel(name))
+
+
+def _logged_costs(swaps: Iterable[_LoggedSwap], names: Iterable[str], prior_s: float) -> SwapCosts:
+    """Medians by direction; a model that was never seen to be loaded costs what is assumed before anything is measured."""
+    seen: dict[tuple[str, str], list[float]] = {}
+    for swap in swaps:
+        for origin in swap.from_models or [""]:
+            seen.setdefault((origin, swap.to_model), []).append(swap.swap_s)
+    costs = {pair: median(times) for pair, times in seen.items()}
+    loaded = {target for _, target in costs}
+    return SwapCosts(by_pair=costs | {("", name): prior_s for name in names if name not in loaded})
+
+
+def _hours(began_wall_s: float, jobs: Sequence[Job], config: GatewayConfig) -> tuple[tuple[float, bool], ...]:
+    """When active hours began and ended, to the minute of the calendar."""
+    ended_wall_s = began_wall_s + jobs[-1].at
+    minutes = range(ceil(began_wall_s / MINUTE_S), ceil(ended_wall_s / MINUTE_S) + 1)
+    changes, active = [], config.is_active_hours(began_wall_s)
+    if not active:
+        changes.append((0.0, False))
+    for minute in minutes:
+        is_active = config.is_active_hours(minute * MINUTE_S)
+        if is_active != active:
+            active = is_active
+            changes.append((max(0.0, minute * MINUTE_S - began_wall_s), active))
+    return tuple(changes)

@@ -16,7 +16,7 @@ from pathlib import Path
 from hearth.clock import Clock
 from hearth.errors import StorageBusy, StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage import failpoints
-from hearth.version import __version__
+from hearth.types import __version__
 
 
 def storable(text: str) -> str:

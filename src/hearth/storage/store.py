@@ -12,9 +12,8 @@ from hearth.errors import StorageUnavailable
 from hearth.storage.batches import BatchLineTable, BatchTable
 from hearth.storage.database import BUSY_TIMEOUT_S, Database
 from hearth.storage.files import FileTable
-from hearth.storage.history import Estimates, InvocationLog, SwapLog
+from hearth.storage.history import Estimates, InvocationLog, Ledger, SwapLog
 from hearth.storage.jobs import JobTable
-from hearth.storage.ledger import Ledger
 from hearth.storage.opening import Connect, connect_writer
 from hearth.storage.reader import Reader
 from hearth.storage.retention import DAY_S, Calendar, Retention, copy_into

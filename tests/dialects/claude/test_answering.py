@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 
 from hearth.dialects.claude.answering import ClaudeUsage
 from hearth.dialects.claude.stream import Telling
-from hearth.dialects.framing import StreamTail, read_whole
 from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.stream import StreamTail, read_whole
 from hearth.errors import BackendGone, BackendProtocolError
 from tests.dialects.captured import Captured, captured
 from tests.dialects.claude.stories import (

@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hearth.dialects.claude.from_anthropic import messages_draft
-from hearth.dialects.claude.from_native import chat_draft, generate_draft
-from hearth.dialects.claude.from_openai import chat_draft as openai_chat_draft
-from hearth.dialects.claude.from_openai import completion_draft, response_draft
+from hearth.dialects.claude.readers import chat_draft, completion_draft, generate_draft, messages_draft, openai_chat_draft, response_draft
 from hearth.dialects.claude.request import Draft, refused, text_block
 from hearth.dialects.claude.tools import strict_schema
 from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, decode, struct_of

@@ -12,12 +12,8 @@ from types import MappingProxyType
 
 from hearth.config.choices import PolicyName
 from hearth.scheduling.policies.adaptive import adaptive, forces
-from hearth.scheduling.policies.affinity import affinity
-from hearth.scheduling.policies.candidate import Candidate
-from hearth.scheduling.policies.cost_aware import cost_aware
-from hearth.scheduling.policies.fifo import fifo
-from hearth.scheduling.policies.situation import Hold, Situation, earned
-from hearth.scheduling.policies.time_slice import time_slice
+from hearth.scheduling.policies.context import Candidate, Hold, Situation, earned
+from hearth.scheduling.policies.plain import affinity, cost_aware, fifo, time_slice
 
 __all__ = ["POLICIES", "Candidate", "Choose", "Hold", "Policy", "Situation", "earned"]
 

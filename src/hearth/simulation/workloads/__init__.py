@@ -6,20 +6,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from hearth.simulation.workloads import mixes, profiles
-from hearth.simulation.workloads.day import house_day
+from hearth.simulation.workloads import mixes
 from hearth.simulation.workloads.jobs import Job, Mix, SwapCosts, Workload, random_workload
-from hearth.simulation.workloads.long import LONG, NEAR_CAPACITY
+from hearth.simulation.workloads.mixes import LONG, NEAR_CAPACITY
 
 __all__ = ["LONG", "NEAR_CAPACITY", "WORKLOADS", "Job", "Mix", "SwapCosts", "Workload", "random_workload"]
 
 WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
     {
-        "single_model": profiles.single_model,
-        "balanced": profiles.balanced,
-        "bursty": profiles.bursty,
-        "dominant": profiles.dominant,
-        "interleave": profiles.interleave,
+        "single_model": mixes.single_model,
+        "balanced": mixes.balanced,
+        "bursty": mixes.bursty,
+        "dominant": mixes.dominant,
+        "interleave": mixes.interleave,
         "two_medium": partial(mixes.poisson, mixes.TWO, mixes.MEDIUM),
         "two_heavy": partial(mixes.poisson, mixes.TWO, mixes.HEAVY),
         "equal_medium": partial(mixes.poisson, mixes.EQUAL, mixes.MEDIUM),
@@ -36,7 +35,7 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
         "four_overload": partial(mixes.poisson, mixes.FOUR, mixes.OVERLOAD),
         "agents": mixes.agents,
         "relay": mixes.relay,
-        "house_day": house_day,
+        "house_day": mixes.house_day,
         "prompts": mixes.prompts,
     }
 )

@@ -1,4 +1,4 @@
-"""What a policy may know when it chooses for a band: the lines, what is in memory, and what was learned. Reading only."""
+"""What a policy knows when it chooses: candidates, and the situation that they are in."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.arrivals import Habit
-from hearth.scheduling.policies.candidate import Candidate
 from hearth.scheduling.residency import Phase
 from hearth.scheduling.state import State
-from hearth.types import Band
+from hearth.scheduling.waiting import Entry
+from hearth.types import Band, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulingSettings
+
+
+@value
+class Candidate:
+    """The head of a line. `resident`: its model is in memory, or on its way in, and stays."""
+
+    entry: Entry
+    resident: bool
+
 
 _READY = Phase.READY
 

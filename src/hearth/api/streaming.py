@@ -17,12 +17,12 @@ from hearth.api.request import Request
 from hearth.clock import Clock
 from hearth.config.settings import KeepaliveSettings
 from hearth.dialects.errors import stream_error
-from hearth.dialects.keepalive import Signs, stream_headers
 from hearth.dialects.ollama import error_text
-from hearth.dialects.replay_frames import frame_end
+from hearth.dialects.replay_reading import frame_end
 from hearth.dialects.routes import Route
+from hearth.dialects.stream import Signs, stream_headers
 from hearth.errors import BackendError, HearthError
-from hearth.execution.reply import ReplyHead
+from hearth.execution.request import ReplyHead
 from hearth.queue.item import Ticket
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import Headers, value

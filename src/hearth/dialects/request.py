@@ -2,36 +2,173 @@
 
 A body goes to Ollama as the very bytes the caller sent, unless it asks for something that only the owner of the GPU may decide: how long a
 model stays, and how it is loaded. Those are the causes of Ollama's reload ping-pong and of its eviction wedge (ollama/ollama issue 17408).
-And where the owner wants it, a line that spoils the prompt cache is taken out (see `quirks`). Must never change anything else.
+And habits of well-known clients that would cost a home its one GPU get the smallest change that mends them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
 
-from hearth.dialects.demands import check_request
-from hearth.dialects.durations import keep_alive_ns
 from hearth.dialects.gojson import (
     LARGE_BYTES,
     Document,
     GoJsonError,
     JsonObject,
+    JsonValue,
     bool_field,
+    decode,
     decode_document,
     encode,
     encode_large,
     integer_field,
     lookup,
+    lookup_all,
     mismatch,
     spellings,
+    string_field,
     struct_of,
     without,
 )
-from hearth.dialects.prompt_size import prompt_tokens
-from hearth.dialects.quirks import BACKGROUND_MARK, BackgroundTask, background_task, without_attribution
-from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
+from hearth.dialects.validation import INVALID_NAME, MODEL_REQUIRED, check_request, is_model_name, keep_alive_ns, messages_of
 from hearth.errors import BadRequest
 from hearth.types import Dialect, LoadOptions, WorkKind, value
+
+ATTACHMENT_TOKENS = 256
+
+_TEXT_FIELDS = ("system", "instructions", "tools", "messages", "input", "prompt", "suffix")
+_NOT_TEXT = frozenset(
+    {"type", "role", "id", "tool_use_id", "tool_call_id", "call_id", "status", "signature", "encrypted_content", "cache_control"}
+)
+_ATTACHMENTS = frozenset({"image", "image_url", "input_image", "document", "input_file", "file", "input_audio"})
+
+
+def tokens_of(characters: int, attachments: int = 0) -> int:
+    """Tokens for so many characters of text and attachments."""
+    return -(-characters * 2 // 7) + attachments * ATTACHMENT_TOKENS
+
+
+def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
+    """Estimated tokens of everything a request of any dialect feeds to its model, tool definitions included."""
+    images = lookup(fields, "images")
+    texts = lookup_all(fields, _TEXT_FIELDS)
+    characters, attachments = _measure(texts)
+    return tokens_of(characters, attachments + (len(images) if isinstance(images, list) else 0))
+
+
+def _measure(pending: list[JsonValue]) -> tuple[int, int]:
+    """Characters and attachments of values, found with a stack instead of recursion."""
+    characters = attachments = 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            characters += len(value)
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            attachments += _open_object(value, pending)
+    return characters, attachments
+
+
+def _open_object(value: dict[str, JsonValue], pending: list[JsonValue]) -> int:
+    """Puts the text of an object on the stack; returns how many attachments it holds itself."""
+    kind = value.get("type")
+    if type(kind) is str and kind in _ATTACHMENTS:  # a JSON schema may list several
+        return 1
+    images = value.get("images")
+    pending.extend(item for key, item in value.items() if key not in _NOT_TEXT and key != "images")
+    return len(images) if isinstance(images, list) else 0
+
+
+_ATTRIBUTION = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
+"""Claude Code's line of version, entry point and a checksum that differs with every request (ggml-org/llama.cpp pull request 20623)."""
+
+BACKGROUND_MARK = b"### Task:"
+"""In the body of every background task: most bodies need no closer look."""
+_TASK = "### Task:\n"
+_HISTORY = "<chat_history>"
+
+
+class BackgroundTask(StrEnum):
+    """What Open WebUI asks for on its own account, after it has shown an answer."""
+
+    TITLE = "title"
+    TAGS = "tags"
+    FOLLOW_UPS = "follow_ups"
+
+
+_ANSWERS: Mapping[str, BackgroundTask] = MappingProxyType(
+    {'{ "title":': BackgroundTask.TITLE, '{ "tags":': BackgroundTask.TAGS, '{ "follow_ups":': BackgroundTask.FOLLOW_UPS}
+)
+"""The JSON that each of Open WebUI's default prompts asks for (backend/open_webui/config.py)."""
+
+
+def background_task(route: Route, fields: JsonObject) -> BackgroundTask | None:
+    """The background task a chat body carries: one user message made from Open WebUI's default prompts, nothing but system ones beside it.
+
+    Open WebUI marks the task in `metadata`, which it takes out before it sends a request, so only the prompt is left to tell it by. A
+    prompt that the owner has replaced by another is recognised where it keeps the first line, the wanted JSON and `<chat_history>`.
+    """
+    if route.path not in {Endpoint.CHAT, Endpoint.OPENAI_CHAT}:
+        return None
+    messages = lookup(fields, "messages")
+    prompt = _only_prompt(messages if isinstance(messages, list) else [])
+    if prompt is None or not prompt.startswith(_TASK):
+        return None
+    asked, history, _ = prompt.partition(_HISTORY)
+    return next((task for answer, task in _ANSWERS.items() if answer in asked), None) if history else None
+
+
+def _only_prompt(messages: list[JsonValue]) -> str | None:
+    spoken = [message for message in messages if isinstance(message, dict) and lookup(message, "role") != "system"]
+    if len(spoken) != 1 or lookup(spoken[0], "role") != "user":
+        return None
+    content = lookup(spoken[0], "content")
+    return content if isinstance(content, str) else None
+
+
+def without_attribution(fields: JsonObject) -> JsonObject:
+    """The fields of a Messages body without Claude Code's attribution line; the very same object where there is none.
+
+    The line opens the system prompt and changes with every request, so no two turns share a prefix and every turn is processed from its
+    first token again. A block that holds nothing else is dropped, and the whole `system` where nothing else is left.
+    """
+    names = spellings(fields, "system")
+    kept = {key: _unattributed(value) if key in names else value for key, value in fields.items()}
+    if kept == fields:
+        return fields
+    return {key: value for key, value in kept.items() if value == fields[key] or value not in ("", [])}
+
+
+def _unattributed(system: JsonValue) -> JsonValue:
+    if isinstance(system, str):
+        return _ATTRIBUTION.sub("", system)
+    if not isinstance(system, list):
+        return system
+    blocks = [_unattributed_block(block) for block in system]
+    return [new for new, old in zip(blocks, system, strict=True) if new == old or not _is_empty(new)]
+
+
+def _unattributed_block(block: JsonValue) -> JsonValue:
+    if not isinstance(block, dict):
+        return block
+    text = block.get("text")
+    return {**block, "text": _ATTRIBUTION.sub("", text)} if isinstance(text, str) else block
+
+
+def _is_empty(block: JsonValue) -> bool:
+    return isinstance(block, dict) and block.get("text") == ""
+
+
+def on_model(body: bytes, model: str) -> bytes:
+    """The same request for another model. `body` must have been read by `read_envelope` before."""
+    fields = struct_of(decode(body), "")
+    names = spellings(fields, "model")
+    return encode({key: model if key in names else value for key, value in fields.items()})
+
 
 _LOAD_TIME_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"})
 """Options that make Ollama reload the model when they differ from those it was loaded with (server/sched.go, `needsReload`)."""
@@ -189,3 +326,21 @@ def _with_options(fields: JsonObject, options: JsonObject) -> JsonObject:
     if not keys:
         return {**fields, "options": options} if options else fields
     return {key: options if key == keys[0] else value for key, value in fields.items() if key == keys[0] or key not in keys}
+
+
+def count_tokens(body: bytes) -> bytes:
+    """`{"input_tokens": N}` for a Messages body: characters of system, tools and messages / 3.5, 256 for an image.
+
+    Raises:
+        BadRequest: as `/v1/messages` would for the same body; `max_tokens` is not asked for, as in the original.
+    """
+    route = INFERENCE_ROUTES[Endpoint.ANTHROPIC_MESSAGES]
+    fields = struct_of(decode(body), f"{route.package}.{route.go_struct}")
+    model = string_field(fields, "model", route.go_struct)
+    if not model:
+        raise BadRequest(MODEL_REQUIRED)
+    if not messages_of(route, fields):
+        raise BadRequest("messages is required")
+    if not is_model_name(model):
+        raise BadRequest(INVALID_NAME)
+    return encode({"input_tokens": prompt_tokens(fields)})
