@@ -11,8 +11,7 @@ from pathlib import Path
 
 from hearth.admission.http_checks import ConnectionLimits
 from hearth.api.app import HearthApp
-from hearth.api.server import Connections
-from hearth.api.server import HearthServer
+from hearth.api.server import Connections, HearthServer
 from hearth.bootstrap import Signals, build_gateway, run
 from hearth.config.loading import load_gateway_config
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.config.settings import GpuAlertSettings
-from hearth.observability.gpu_tracker import GpuBreach, GpuBreachKind, GpuTracker
+from hearth.alerts.rules import Breach
+from hearth.config.settings import AlertType, GpuAlertSettings
+from hearth.observability.gpu_tracker import GpuTracker
 from hearth.types import GpuReading
 
 HOME = "home:32b"
@@ -36,7 +37,7 @@ def swap(tracker: GpuTracker, start: float, end: float, *, to: str = OTHER, orig
     tracker.record_swap_completed(end)
 
 
-def kinds(tracker: GpuTracker, now: float) -> list[GpuBreachKind]:
+def kinds(tracker: GpuTracker, now: float) -> list[AlertType]:
     return [breach.kind for breach in tracker.check_alerts(now)]
 
 
@@ -164,7 +165,7 @@ def test_overhead_is_swap_time_over_busy_time(tracker: GpuTracker):
     swap(tracker, 0.0, 30.0)
     tracker.record_execution_time(90.0, 120.0)
     assert tracker.get_metrics(1000.0)["swap_overhead_pct_1h"] == 25.0
-    assert GpuBreachKind.SWAP_OVERHEAD not in kinds(tracker, 1000.0)
+    assert AlertType.GPU_SWAP_OVERHEAD not in kinds(tracker, 1000.0)
 
 
 def test_overhead_counts_only_the_part_of_a_span_that_lies_in_the_hour(tracker: GpuTracker):
@@ -209,7 +210,7 @@ def test_one_swap_more_than_the_threshold_is_a_breach(tracker: GpuTracker):
         swap(tracker, 1000.0 + number, 1000.5 + number)
     assert kinds(tracker, 1010.0) == []
     swap(tracker, 1008.0, 1009.0)
-    assert tracker.check_alerts(1010.0) == [GpuBreach(kind=GpuBreachKind.SWAP_FREQUENCY, measured=5.0, threshold=4.0)]
+    assert tracker.check_alerts(1010.0) == [Breach(kind=AlertType.GPU_SWAP_FREQUENCY, measured=5.0, threshold=4.0)]
 
 
 def test_a_swap_longer_than_the_threshold_is_a_breach_until_it_is_an_hour_old(tracker: GpuTracker):
@@ -217,24 +218,24 @@ def test_a_swap_longer_than_the_threshold_is_a_breach_until_it_is_an_hour_old(tr
     swap(tracker, 1000.0, 1060.0)
     assert kinds(tracker, 1060.0) == []
     swap(tracker, 2000.0, 2060.001)
-    assert kinds(tracker, 2061.0) == [GpuBreachKind.SWAP_LATENCY]
+    assert kinds(tracker, 2061.0) == [AlertType.GPU_SWAP_LATENCY]
     assert kinds(tracker, 2060.001 + 3600.0) == []
 
 
 def test_too_much_swapping_is_a_breach(tracker: GpuTracker):
     swap(tracker, 0.0, 30.0)
     tracker.record_execution_time(70.0, 100.0)
-    assert tracker.check_alerts(100.0) == [GpuBreach(kind=GpuBreachKind.SWAP_OVERHEAD, measured=30.0, threshold=25.0)]
+    assert tracker.check_alerts(100.0) == [Breach(kind=AlertType.GPU_SWAP_OVERHEAD, measured=30.0, threshold=25.0)]
 
 
 def test_the_share_of_swaps_alarms_nobody_before_the_hour_was_busy_for_ten_minutes(tracker: GpuTracker):
     swap(tracker, 0.0, 30.0)
     tracker.record_execution_time(69.0, 100.0)
-    assert (kinds(tracker, 100.0), tracker.alarming(100.0)) == ([GpuBreachKind.SWAP_OVERHEAD], [])
+    assert (kinds(tracker, 100.0), tracker.alarming(100.0)) == ([AlertType.GPU_SWAP_OVERHEAD], [])
     tracker.record_execution_time(300.0, 400.0)
     swap(tracker, 400.0, 600.0)
-    assert kinds(tracker, 601.0) == [GpuBreachKind.SWAP_LATENCY, GpuBreachKind.SWAP_OVERHEAD]
-    assert [breach.kind for breach in tracker.alarming(600.0)] == [GpuBreachKind.SWAP_LATENCY]
+    assert kinds(tracker, 601.0) == [AlertType.GPU_SWAP_LATENCY, AlertType.GPU_SWAP_OVERHEAD]
+    assert [breach.kind for breach in tracker.alarming(600.0)] == [AlertType.GPU_SWAP_LATENCY]
     tracker.record_execution_time(1.0, 601.0)
     assert tracker.alarming(601.0) == tracker.check_alerts(601.0)
 
@@ -246,7 +247,7 @@ def test_new_settings_apply_at_once_and_keep_the_history(tracker: GpuTracker):
     assert kinds(tracker, 1000.0) == []
     tracker.update(OTHER, GpuAlertSettings(swaps_per_hour_warning=0, swap_wait_ms_warning=1.0, swap_overhead_pct_warning=1.0))
     assert (tracker.home_model, tracker.is_home) == (OTHER, True)
-    assert kinds(tracker, 1000.0) == list(GpuBreachKind)
+    assert kinds(tracker, 1000.0) == [AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_LATENCY, AlertType.GPU_SWAP_OVERHEAD]
 
 
 def test_a_swap_whose_end_is_reported_before_its_beginning_took_no_time(tracker: GpuTracker):

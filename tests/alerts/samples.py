@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hearth.alerts.alert import Alert, Message, Severity
+from hearth.alerts.channels import Message
+from hearth.alerts.rules import Alert, Severity
 from hearth.config.settings import AlertType
 
 

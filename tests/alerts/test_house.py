@@ -11,11 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.alerts.alert import Alert
 from hearth.alerts.delivery import CAPACITY
+from hearth.alerts.rules import Alert
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertSettings, AlertType
-from hearth.events import AlertFailed, AlertSent, BackendWentDown, Event
+from hearth.events import AlertFailed, AlertSent, Event
 from hearth.observability.log_writer import line_of, to_json, to_text
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, HELLO, KEYS, LLAMA, Home, house_settings, open_home
 from tests.support.fake_webhooks import Reply, Webhooks, serving
@@ -83,21 +83,6 @@ async def test_a_caller_beyond_its_limit_is_told_everywhere_and_no_address_shows
     assert SECRET not in repr(home.gateway.config)
 
 
-async def test_a_model_server_that_dies_is_told_and_so_is_its_return(webhooks):
-    received, alerts = webhooks
-    async with open_home(house_settings().replace(alerts=alerts.replace(webhook_url="", ntfy_url="", mute=("loop_lag",)))) as home:
-        await home.emulator.stop()
-        home.gateway._watch.poke()
-        await until(home, received, lambda: home.events.of(BackendWentDown))
-        await until(home, received, lambda: len(received.texts()) == 1)
-        await home.revive()
-        home.gateway._watch.poke()
-        await until(home, received, lambda: len(home.events.of(AlertSent)) == 2)
-    first, second = received.texts()
-    assert first.startswith("Hearth: Model server down")
-    assert second.startswith("Hearth: Over: Model server down")
-
-
 async def test_requests_go_on_while_every_target_stalls_under_ten_thousand_alerts(webhooks):
     received, alerts = webhooks
     received.default = Reply(stall=True)
@@ -134,13 +119,3 @@ async def test_the_owner_can_try_the_alerts_and_nobody_else(webhooks):
         status, said = await post(home, "/llm/admin/alert/test", ADMIN_KEY)
         assert (status, "alerts.discord_webhook_url" in said["error"]) == (404, True)
     assert len(received.seen) == 3
-
-
-async def test_an_address_that_is_added_by_a_reload_gets_the_next_alert(webhooks):
-    received, alerts = webhooks
-    async with open_home(house_settings()) as home:
-        fresh = home.gateway.config.settings.replace(alerts=alerts.replace(discord_webhook_url="", ntfy_url=""))
-        home.gateway.reload(GatewayConfig(settings=fresh))
-        assert home.gateway.alerter is not None
-        assert home.gateway.alerter.alert_queue_full("webui")
-        await until(home, received, received.texts)

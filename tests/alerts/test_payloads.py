@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from hearth.alerts.alert import TITLES, Severity, discord_text, shown
-from hearth.alerts.channels import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHARS, Post
+from hearth.alerts.channels import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHARS, Post, discord_text
 from hearth.alerts.delivery import CAPACITY
+from hearth.alerts.rules import TITLES, Severity, shown
 from hearth.config.settings import AlertType
 from tests.alerts.samples import alert, down, message, up
 from tests.support.examples import EXAMPLES

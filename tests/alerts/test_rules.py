@@ -8,28 +8,19 @@ from dataclasses import replace
 import pytest
 
 from hearth import events
-from hearth.alerts.alert import Alert
-from hearth.alerts.rules import MAX_CALLERS, OWN_TASK, RULES, Refusals, WaitingItems, alerts_of
+from hearth.alerts.rules import OWN_TASK, RULES, TITLES, Alert, Severity, alerts_of
 from hearth.config.settings import AlertType
 from hearth.events import (
-    AlertFailed,
-    AlertSent,
+    BackendCameUp,
     BudgetExhausted,
     ConfigRejected,
     Event,
     InternalFault,
-    ItemDispatched,
-    ItemEnded,
-    ItemEvent,
-    ItemInterrupted,
-    ItemQueued,
-    ItemResent,
     ResidencyDrifted,
     StorageRecovered,
     SwapCompleted,
     SwapFailed,
 )
-from hearth.types import Lane, Sequence
 from tests.observability.samples import all_kinds, sample
 
 RAISES: dict[type[Event], AlertType] = {
@@ -72,6 +63,41 @@ OF_SEVERAL_EVENTS = {
     AlertType.GPU_SWAP_OVERHEAD,
     AlertType.TEST,
 }
+ERRORS = {
+    *(AlertType.BACKEND_DOWN, AlertType.SWAP_FAILED, AlertType.GPU_LOST, AlertType.CLOUD_DOWN, AlertType.CONFIG_REJECTED),
+    *(AlertType.STORAGE_FAILED, AlertType.INTERNAL_FAULT),
+}
+LASTING = {*ENDS.values(), AlertType.SWAP_FAILED, AlertType.MODEL_OFFLOADED}
+REFUSED = BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
+TEXTS: tuple[tuple[Event, str], ...] = (
+    (ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",)), "Somebody else loaded a, b and unloaded c. Let every program"),
+    (
+        ResidencyDrifted(at=1.0, appeared=(), vanished=("a", "b")),
+        "a, b left the memory, and not by Hearth: the model server was restarted, or another program unloads models.",
+    ),
+    (
+        ResidencyDrifted(at=1.0, appeared=(), vanished=(), reloaded=("a (8192 -> 4096 tokens)",)),
+        "Ollama loaded anew, with another context: a (8192 -> 4096 tokens). Give the model itself its num_ctx",
+    ),
+    (
+        ConfigRejected(at=1.0, problems=("f:1: no", "f:2: no", "f:3: no", "f:4: no")),
+        "The configuration in force stays. f:1: no; f:2: no; f:3: no; and 1 more.",
+    ),
+    (StorageRecovered(at=1.0, dropped=4), "The log of requests is written again. 4 entries are lost."),
+    (BackendCameUp(at=1.0, version="1", down_s=90), "The model server answers again after 90 s."),
+    (BackendCameUp(at=1.0, version="1", down_s=600), "The model server answers again after 10 min."),
+    (BackendCameUp(at=1.0, version="1", down_s=9000), "The model server answers again after 2.5 h."),
+    (
+        SwapFailed(at=1.0, from_models=("a:8b",), to_model="", swap_s=0.0, reason="swap_failed", detail="x"),
+        "a:8b did not leave the GPU (swap_failed).",
+    ),
+    (REFUSED, "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today are taken."),
+    (replace(REFUSED, own=False, limit_usd=5.0), "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of 5.00 USD for today"),
+    (
+        replace(REFUSED, wanted_usd=0.0123, spent_usd=0.0, limit_usd=0.001),
+        "A call of n8n was refused: it could cost 0.0123 USD, and 0.00 USD of its own 0.0010 USD",
+    ),
+)
 
 
 def only(event: Event) -> Alert:
@@ -80,39 +106,28 @@ def only(event: Event) -> Alert:
     return alert
 
 
-def test_every_type_of_alert_is_raised_by_something():
-    assert set(RAISES.values()) | OF_SEVERAL_EVENTS == set(AlertType)
+def test_every_type_of_alert_has_a_title_that_a_header_can_carry_and_something_that_raises_it():
+    assert set(RAISES.values()) | OF_SEVERAL_EVENTS == set(AlertType) == set(TITLES)
+    assert all(title.isascii() and title.isprintable() for title in TITLES.values())
 
 
-def test_no_rule_is_without_a_row_in_these_tables():
+def test_an_event_raises_or_ends_its_alert_or_is_none_by_itself():
     assert set(RULES) == {*RAISES, *ENDS, SwapCompleted}
-
-
-@pytest.mark.parametrize("kind", RAISES, ids=lambda kind: kind.__name__)
-def test_an_event_raises_its_alert(kind):
-    alert = only(sample(kind, at=7.0))
-    assert (alert.type, alert.resolved, alert.at) == (RAISES[kind], False, 7.0)
-    assert alert.lasting == (RAISES[kind] in {*ENDS.values(), AlertType.SWAP_FAILED, AlertType.MODEL_OFFLOADED})
-
-
-@pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.__name__)
-def test_an_event_ends_its_alert_under_the_same_key(kind):
-    alert = only(sample(kind, at=7.0))
-    raised = next(of for of, type_ in RAISES.items() if type_ is ENDS[kind])
-    assert (alert.key, alert.resolved) == (only(sample(raised)).key, True)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in all_kinds() if kind not in RULES], ids=lambda kind: kind.__name__)
-def test_no_other_event_is_an_alert_by_itself(kind):
-    assert alerts_of(sample(kind)) == ()
+    for kind, raised in RAISES.items():
+        alert = only(sample(kind, at=7.0))
+        assert (alert.type, alert.resolved, alert.at, alert.lasting) == (raised, False, 7.0, raised in LASTING)
+        assert (alert.severity is Severity.ERROR) == (raised in ERRORS)
+    for kind, ended in ENDS.items():
+        begun = next(of for of, type_ in RAISES.items() if type_ is ended)
+        alert = only(sample(kind, at=7.0))
+        assert (alert.key, alert.resolved) == (only(sample(begun)).key, True)
+    assert not any(alerts_of(sample(kind)) for kind in all_kinds() if kind not in RULES)
 
 
 @pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
 def test_whatever_stands_in_an_event_stays_on_one_short_line_and_details_stay_in_the_log(kind):
-    nasty = "\x1b[2J\n@everyone " + "x" * 5000
-    event = sample(kind, text=nasty)
-    hints = typing.get_type_hints(kind)
-    if hints.get("detail") is str and kind is not InternalFault:
+    event = sample(kind, text="\x1b[2J\n@everyone " + "x" * 5000)
+    if typing.get_type_hints(kind).get("detail") is str and kind is not InternalFault:
         event = replace(event, detail="the prompt was: canary")  # type: ignore[call-arg]
     for alert in alerts_of(event):
         assert alert.text.isprintable()
@@ -120,100 +135,19 @@ def test_whatever_stands_in_an_event_stays_on_one_short_line_and_details_stay_in
         assert "canary" not in alert.text
 
 
-def test_a_swap_that_worked_ends_the_failure_and_the_offload_of_its_model():
-    swapped = replace(typing.cast("SwapCompleted", sample(SwapCompleted)), to_model="a", offloaded=False)
-    failed, offloaded = alerts_of(swapped)
+@pytest.mark.parametrize("offloaded", [True, False])
+def test_a_swap_that_worked_ends_the_failure_of_its_model_and_says_whether_it_found_room(offloaded):
+    swapped = replace(typing.cast("SwapCompleted", sample(SwapCompleted)), to_model="a", offloaded=offloaded)
+    failed, fit = alerts_of(swapped)
     assert (failed.key, failed.resolved) == ((AlertType.SWAP_FAILED, "a"), True)
-    assert (offloaded.key, offloaded.resolved) == ((AlertType.MODEL_OFFLOADED, "a"), True)
+    assert (fit.key, fit.resolved, fit.lasting) == ((AlertType.MODEL_OFFLOADED, "a"), not offloaded, offloaded)
 
 
-def test_a_swap_that_left_a_part_on_the_cpu_is_an_alert():
-    swapped = replace(typing.cast("SwapCompleted", sample(SwapCompleted)), to_model="a", offloaded=True)
-    _, offloaded = alerts_of(swapped)
-    assert (offloaded.key, offloaded.resolved, offloaded.lasting) == ((AlertType.MODEL_OFFLOADED, "a"), False, True)
+@pytest.mark.parametrize(("event", "text"), TEXTS)
+def test_texts_say_what_an_owner_needs(event, text):
+    assert only(event).text.startswith(text)
 
 
-def test_a_model_that_would_not_leave_is_about_that_model():
-    failed = only(SwapFailed(at=1.0, from_models=("a:8b",), to_model="", swap_s=0.0, reason="swap_failed", detail="x"))
-    assert (failed.subject, failed.lasting) == ("a:8b", False)
-    assert failed.text == "a:8b did not leave the GPU (swap_failed)."
-
-
-def test_a_call_that_was_refused_for_money_says_whose_budget_it_was():
-    told = BudgetExhausted(at=1.0, caller="n8n", own=True, wanted_usd=0.2, spent_usd=0.1, limit_usd=0.25)
-    assert only(told).text == "A call of n8n was refused: it could cost 0.20 USD, and 0.10 USD of its own 0.25 USD for today are taken."
-    assert only(replace(told, own=False, limit_usd=5.0)).text.endswith("and 0.10 USD of 5.00 USD for today are taken.")
-    small = only(replace(told, wanted_usd=0.0123, spent_usd=0.0, limit_usd=0.001))
-    assert small.text.endswith("it could cost 0.0123 USD, and 0.00 USD of its own 0.0010 USD for today are taken.")
-
-
-def test_texts_say_what_an_owner_needs():
-    assert only(ResidencyDrifted(at=1.0, appeared=("a", "b"), vanished=("c",))).text.startswith("Somebody else loaded a, b and unloaded c.")
-    gone = only(ResidencyDrifted(at=1.0, appeared=(), vanished=("a", "b")))
-    assert gone.text == "a, b left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
-    anew = only(ResidencyDrifted(at=1.0, appeared=(), vanished=(), reloaded=("a (8192 -> 4096 tokens)",)))
-    assert anew.text.startswith("Ollama loaded anew, with another context: a (8192 -> 4096 tokens). Give the model itself its num_ctx")
-    assert gone.title == "Models changed without Hearth"
-    problems = ConfigRejected(at=1.0, problems=("f:1: a: no", "f:2: b: no", "f:3: c: no", "f:4: d: no"))
-    assert only(problems).text.endswith("f:1: a: no; f:2: b: no; f:3: c: no; and 1 more.")
-    assert only(StorageRecovered(at=1.0, dropped=4)).text == "The log of requests is written again. 4 entries are lost."
-    assert only(events.BackendCameUp(at=1.0, version="1", down_s=90)).text == "The model server answers again after 90 s."
-    assert only(events.BackendCameUp(at=1.0, version="1", down_s=600)).text == "The model server answers again after 10 min."
-    assert only(events.BackendCameUp(at=1.0, version="1", down_s=9000)).text == "The model server answers again after 2.5 h."
-
-
-def test_a_defect_of_the_alerter_is_no_alert():
+def test_there_is_no_alert_about_alerts():
     assert alerts_of(InternalFault(at=1.0, where=OWN_TASK, detail="ExceptionGroup")) == ()
-
-
-@pytest.mark.parametrize("kind", [AlertSent, AlertFailed])
-def test_there_is_no_alert_about_alerts(kind):
-    assert alerts_of(sample(kind)) == ()
-
-
-def test_a_caller_is_over_the_threshold_with_that_many_refusals_within_five_minutes():
-    refusals = Refusals()
-    assert [refusals.add("a", at, 3) for at in (0.0, 100.0, 299.0)] == [False, False, True]
-    assert [refusals.add("a", at, 3) for at in (400.0, 401.0, 702.0)] == [False, True, False]
-    assert [refusals.add("b", 702.0, 3) for _ in range(2)] == [False, False]
-    assert refusals.add("b", 702.0, 1)
-
-
-def test_a_threshold_that_changes_holds_for_the_next_refusal():
-    refusals = Refusals()
-    for at in range(5):
-        refusals.add("a", float(at), 10)
-    assert refusals.add("a", 6.0, 6)
-    assert not refusals.add("a", 7.0, 9)
-
-
-def test_callers_are_remembered_in_bounds():
-    refusals = Refusals()
-    for number in range(3 * MAX_CALLERS):
-        refusals.add(f"c{number}", 1.0, 2)
-    assert len(refusals._recent) == MAX_CALLERS
-
-
-def step(kind: type[ItemEvent], sequence: int, lane: Lane = Lane.EXTERNAL) -> ItemEvent:
-    return replace(typing.cast("ItemEvent", sample(kind)), sequence=Sequence(sequence), lane=lane)
-
-
-def test_the_depth_follows_every_way_of_an_item():
-    waiting = WaitingItems()
-    history: list[tuple[type[ItemEvent], int, int]] = [
-        (ItemQueued, 1, 1),
-        (ItemQueued, 2, 2),
-        (ItemDispatched, 1, 1),
-        (ItemInterrupted, 1, 2),
-        (ItemDispatched, 1, 1),
-        (ItemResent, 1, 2),
-        (ItemDispatched, 1, 1),
-        (ItemEnded, 1, 1),
-        (ItemEnded, 2, 0),
-        (ItemEnded, 2, 0),
-    ]
-    for kind, sequence, depth in history:
-        waiting.note(step(kind, sequence))
-        assert waiting.depth == depth
-    waiting.note(step(ItemQueued, 3, Lane.INTERNAL))
-    assert waiting.depth == 0
+    assert not {events.AlertSent, events.AlertFailed} & set(RULES)

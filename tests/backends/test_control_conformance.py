@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Protocol
 
 import pytest
@@ -132,30 +133,23 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     behind.check()
 
 
-async def test_it_says_its_version(bench: Bench) -> None:
+async def test_it_says_its_version_what_is_installed_and_that_nothing_is_resident_at_first(bench: Bench) -> None:
     assert await bench.control.version() == wire.VERSION
-
-
-async def test_it_lists_what_is_installed(bench: Bench) -> None:
     assert [(model.name, model.digest) for model in await bench.control.installed()] == [("a", "digest-0-of-a"), ("emb", "digest-0-of-emb")]
-
-
-async def test_nothing_is_resident_at_first(bench: Bench) -> None:
     assert await bench.control.resident() == ()
 
 
-async def test_a_loaded_model_is_resident_with_its_sizes_and_context(bench: Bench) -> None:
-    await bench.control.load("a", LoadOptions(num_ctx=8192), LONG_S)
+@pytest.mark.parametrize(("pinned", "context"), [(8192, 8192), (None, 4096)])
+async def test_a_loaded_model_is_resident_with_its_sizes_and_the_pinned_or_its_own_context(
+    bench: Bench, pinned: int | None, context: int
+) -> None:
+    await bench.control.load("a", LoadOptions(num_ctx=pinned), LONG_S)
     [resident] = await bench.control.resident()
-    assert (resident.name, resident.size_mib, resident.vram_mib, resident.context_tokens) == ("a", 3072.0, 2048.0, 8192)
+    assert (resident.name, resident.size_mib, resident.vram_mib, resident.context_tokens) == ("a", 3072.0, 2048.0, context)
 
 
-async def test_a_model_that_is_not_pinned_keeps_its_own_context(bench: Bench) -> None:
-    await bench.control.load("a", LoadOptions(), LONG_S)
-    assert [resident.context_tokens for resident in await bench.control.resident()] == [4096]
-
-
-async def test_a_model_that_only_embeds_can_be_loaded_and_dropped(bench: Bench) -> None:
+async def test_a_model_that_only_embeds_can_be_loaded_and_dropped_and_what_is_not_loaded_too(bench: Bench) -> None:
+    await bench.control.unload("a")
     await bench.control.load("emb", LoadOptions(), LONG_S)
     assert [resident.name for resident in await bench.control.resident()] == ["emb"]
     await bench.control.unload("emb")
@@ -180,11 +174,6 @@ async def test_a_dropped_model_stays_listed_until_its_memory_is_free(bench: Benc
     assert await bench.control.resident() == ()
 
 
-async def test_dropping_what_is_not_loaded_succeeds(bench: Bench) -> None:
-    await bench.control.unload("a")
-    assert await bench.control.resident() == ()
-
-
 async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(bench: Bench) -> None:
     await bench.control.load("a", LoadOptions(), LONG_S)
     bench.world.delete("a")
@@ -194,15 +183,12 @@ async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_
     assert [model.name for model in await bench.control.installed()] == ["emb"]
 
 
-async def test_loading_what_is_not_installed_is_model_not_found(bench: Bench) -> None:
-    with pytest.raises(ModelNotFound, match="missing"):
-        await bench.control.load("missing", LoadOptions(), LONG_S)
-
-
-async def test_a_failed_load_carries_the_servers_words(bench: Bench) -> None:
+async def test_a_failed_load_carries_the_servers_words_and_a_missing_model_is_told_apart(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.FAIL)
     with pytest.raises(SwapFailed, match="signal: killed"):
         await bench.control.load("a", LoadOptions(), LONG_S)
+    with pytest.raises(ModelNotFound, match="missing"):
+        await bench.control.load("missing", LoadOptions(), LONG_S)
     assert await bench.control.resident() == ()
 
 
@@ -224,10 +210,7 @@ async def test_a_caller_that_stops_waiting_does_not_stop_the_load(bench: Bench) 
 
 async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
     bench.kill()
-    for attempt in (bench.control.version, bench.control.installed, bench.control.resident):
+    load, unload = partial(bench.control.load, "a", LoadOptions(), LONG_S), partial(bench.control.unload, "a")
+    for attempt in (bench.control.version, bench.control.installed, bench.control.resident, load, unload):
         with pytest.raises(BackendUnreachable):
             await attempt()
-    with pytest.raises(BackendUnreachable):
-        await bench.control.load("a", LoadOptions(), LONG_S)
-    with pytest.raises(BackendUnreachable):
-        await bench.control.unload("a")

@@ -92,43 +92,23 @@ async def test_an_answer_that_comes_byte_by_byte_for_ever_is_not_waited_for() ->
     assert type(await failure(serve, OllamaControl.version, SILENT_S)) is BackendUnreachable
 
 
-async def test_a_load_without_an_answer_times_out() -> None:
+async def test_a_swap_without_an_answer_or_with_a_broken_one_has_failed() -> None:
     silent = await failure(saying_and_waiting(), lambda control: control.load("a", LoadOptions(), SILENT_S))
     assert type(silent) is SwapTimedOut
-
-
-async def test_an_unload_without_an_answer_has_failed() -> None:
     assert type(await failure(saying_and_waiting(), unload, SILENT_S)) is SwapFailed
+    for asked in (load, unload):
+        assert type(await failure(saying(), asked)) is SwapFailed
 
 
 @pytest.mark.parametrize("asked", READS)
-async def test_a_connection_that_ends_without_an_answer_is_gone(asked: Asked) -> None:
+async def test_what_is_no_ollama_answer_is_a_protocol_error(asked: Asked) -> None:
+    for body in (b"<html>hello</html>", b"[1, 2]", b'"text"', b'{"models": 5}', b'{"models": [5]}', b"{}", b'{"half'):
+        assert isinstance(await failure(saying(json_answer(body)), asked), BackendProtocolError), body
+    for body in (b"oops", b'"oops"', b'{"error":"oops"}'):
+        assert isinstance(await failure(saying(json_answer(body, 500)), asked), BackendProtocolError), body
+    moved = b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    assert isinstance(await failure(saying(moved), asked), BackendProtocolError)
     assert type(await failure(saying(), asked)) is BackendGone
-
-
-@pytest.mark.parametrize("asked", [load, unload])
-async def test_a_connection_that_ends_during_a_swap_is_a_failed_swap(asked: Asked) -> None:
-    assert type(await failure(saying(), asked)) is SwapFailed
-
-
-@pytest.mark.parametrize("asked", READS)
-@pytest.mark.parametrize(
-    "said",
-    [
-        json_answer(b"<html>hello</html>"),
-        json_answer(b"[1, 2]"),
-        json_answer(b'"text"'),
-        json_answer(b'{"models": 5}'),
-        json_answer(b"{}"),
-        json_answer(b'{"half'),
-        json_answer(b"oops", 500),
-        json_answer(b'"oops"', 500),
-        json_answer(b'{"error":"oops"}', 500),
-        b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
-    ],
-)
-async def test_what_is_no_ollama_answer_is_a_protocol_error(asked: Asked, said: bytes) -> None:
-    assert isinstance(await failure(saying(said), asked), BackendProtocolError)
 
 
 @pytest.mark.parametrize("asked", [load, unload])
@@ -154,17 +134,17 @@ async def test_a_model_that_is_not_installed_is_not_found(asked: Asked) -> None:
     assert error.message == "model 'missing' not found"
 
 
-async def test_a_load_is_an_empty_prompt_that_stays_for_ever() -> None:
-    assert await bodies_sent(load, json_answer(captured("load_generate").body)) == [("/api/generate", {"model": "a", "keep_alive": -1})]
+async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all_with_the_pinned_context() -> None:
+    def pinned(control: OllamaControl) -> Awaitable[object]:
+        return control.load("a", LoadOptions(num_ctx=8192), LONG_S)
 
-
-async def test_a_pinned_context_is_sent_with_the_load() -> None:
-    sent = await bodies_sent(lambda control: control.load("a", LoadOptions(num_ctx=8192), LONG_S), json_answer(b"{}"))
-    assert sent == [("/api/generate", {"model": "a", "keep_alive": -1, "options": {"num_ctx": 8192}})]
-
-
-async def test_an_unload_is_an_empty_prompt_that_does_not_stay() -> None:
-    assert await bodies_sent(unload, json_answer(captured("unload_generate").body)) == [("/api/generate", {"model": "a", "keep_alive": 0})]
+    wishes: tuple[tuple[Asked, str, dict[str, object]], ...] = (
+        (load, "load_generate", {"keep_alive": -1}),
+        (unload, "unload_generate", {"keep_alive": 0}),
+        (pinned, "load_generate", {"keep_alive": -1, "options": {"num_ctx": 8192}}),
+    )
+    for asked, answer, wish in wishes:
+        assert await bodies_sent(asked, json_answer(captured(answer).body)) == [("/api/generate", {"model": "a", **wish})]
 
 
 @pytest.mark.parametrize(("asked", "keep_alive"), [(load, -1), (unload, 0)])
@@ -174,20 +154,42 @@ async def test_a_model_that_only_embeds_is_swapped_by_an_empty_input(asked: Aske
     assert sent[1:] == [("/api/embed", {"model": "a", "input": [], "keep_alive": keep_alive})]
 
 
-async def test_the_recorded_process_list_is_understood() -> None:
-    expected = ResidentModel(name="tiny-a:latest", size_mib=6553599 / 1048576, vram_mib=0.0, context_tokens=4096)
-    assert await ask(saying(json_answer(captured("ps_loaded").body)), OllamaControl.resident) == (expected,)
-    assert await ask(saying(json_answer(captured("ps_empty").body)), OllamaControl.resident) == ()
+LISTED = (
+    b'{"models":[{"name":"a:latest","model":"a:latest","digest":"one","size":4096},{"name":"b:cloud","model":"b:cloud","remote_model":"b",'
+    b'"remote_host":"https://ollama.com:443","digest":"two","size":384}]}'
+)
+READ: tuple[tuple[Asked, bytes, object], ...] = (
+    (OllamaControl.version, captured("version").body, "0.0.0"),
+    (OllamaControl.resident, captured("ps_empty").body, ()),
+    (
+        OllamaControl.resident,
+        captured("ps_loaded").body,
+        (ResidentModel(name="tiny-a:latest", size_mib=6553599 / 1048576, vram_mib=0.0, context_tokens=4096),),
+    ),
+    (
+        OllamaControl.resident,
+        b'{"models":[{"name":"a","unheard_of":1}]}',
+        (ResidentModel(name="a", size_mib=0.0, vram_mib=0.0, context_tokens=None),),
+    ),
+    (
+        OllamaControl.resident,
+        b'{"models":[{"model":"n","details":{"family":"nomic-bert"}},{"model":"my-embed"}]}',
+        tuple(ResidentModel(name=name, size_mib=0.0, vram_mib=0.0, context_tokens=None, embeds=True) for name in ("n", "my-embed")),
+    ),
+    (
+        OllamaControl.installed,
+        LISTED,
+        (
+            InstalledModel(name="a:latest", digest="one"),
+            InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443"),
+        ),
+    ),
+)
 
 
-async def test_a_model_of_ollamas_own_cloud_is_told_from_those_on_the_disk() -> None:
-    cloud = b'{"name":"b:cloud","model":"b:cloud","remote_model":"b","remote_host":"https://ollama.com:443","digest":"two","size":384}'
-    listed = b'{"models":[{"name":"a:latest","model":"a:latest","digest":"one","size":4096},' + cloud + b"]}"
-    expected = (
-        InstalledModel(name="a:latest", digest="one"),
-        InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443"),
-    )
-    assert await ask(saying(json_answer(listed)), OllamaControl.installed) == expected
+@pytest.mark.parametrize(("asked", "body", "read"), READ)
+async def test_what_the_server_says_is_understood(asked: Asked, body: bytes, read: object) -> None:
+    assert await ask(saying(json_answer(body)), asked) == read
 
 
 async def test_looking_again_and_again_takes_one_connection_until_it_dies() -> None:
@@ -215,26 +217,12 @@ async def test_a_prefix_of_the_server_is_part_of_every_path() -> None:
         await control.aclose()
 
 
-async def test_a_process_list_without_sizes_counts_as_nothing_known() -> None:
-    listed = await ask(saying(json_answer(b'{"models":[{"name":"a","unheard_of":1}]}')), OllamaControl.resident)
-    assert listed == (ResidentModel(name="a", size_mib=0.0, vram_mib=0.0, context_tokens=None),)
-
-
-async def test_the_recorded_version_is_read() -> None:
-    assert await ask(saying(json_answer(captured("version").body)), OllamaControl.version) == "0.0.0"
-
-
-async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_and_the_server_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     async with StubServer(saying()) as proxy:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "OLLAMA_HOST"):
             monkeypatch.setenv(name, proxy.url)
         assert await ask(saying(json_answer(b'{"version":"1"}')), OllamaControl.version) == "1"
         assert proxy.connections == 0
-
-
-async def test_the_server_of_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:1")
-    assert await ask(saying(json_answer(b'{"version":"1"}')), OllamaControl.version) == "1"
 
 
 async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() -> None:
@@ -269,10 +257,6 @@ async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> No
         with pytest.raises(BackendGone):
             await loading
         await server.all_left()
-
-
-async def test_closing_what_was_never_used_does_nothing() -> None:
-    await OllamaControl("http://127.0.0.1:1", timeout_s=1.0).aclose()
 
 
 def test_importing_the_adapter_does_not_import_the_client() -> None:

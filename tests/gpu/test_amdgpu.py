@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.backends.amdgpu import AmdCard
+from hearth.backends.gpu import AmdCard
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.types import GpuReading
 

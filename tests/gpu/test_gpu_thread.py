@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from hearth.backends.gpu_thread import GpuThread
+from hearth.backends.gpu import GpuThread
 from hearth.backends.nvml import NvmlCard
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.types import GpuReading
@@ -83,14 +83,12 @@ async def test_a_card_is_read_in_one_thread_that_is_not_the_loops(started):
     assert card.threads == {"gpu reader"}
 
 
-async def test_the_first_make_with_a_driver_is_the_card(started):
-    started.append(reader := GpuThread((failing(GpuFault.NO_DRIVER), saying())))
+async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_not_taken_for_another(started):
+    started += [reader := GpuThread((failing(GpuFault.NO_DRIVER), saying())), in_trouble := GpuThread((failing(GpuFault.LOST), saying()))]
+    started.append(none := GpuThread((failing(GpuFault.NO_DRIVER), failing(GpuFault.NO_DRIVER))))
     assert await reader.read() == READING
-
-
-async def test_a_card_in_trouble_is_not_taken_for_another_one(started):
-    started.append(reader := GpuThread((failing(GpuFault.LOST), saying())))
-    assert await fault_of(reader) is GpuFault.LOST
+    assert await fault_of(in_trouble) is GpuFault.LOST
+    assert await fault_of(none) is GpuFault.NO_DRIVER
 
 
 async def test_a_card_whose_driver_is_unloaded_is_lost_and_not_the_graphics_of_the_processor(started):
@@ -107,11 +105,6 @@ async def test_a_card_whose_driver_is_unloaded_is_lost_and_not_the_graphics_of_t
     assert [await reader.read(), await reader.read()] == [small, READING]
     assert await fault_of(reader) is GpuFault.NO_DRIVER
     assert await reader.read() == READING
-
-
-async def test_without_any_driver_the_first_makes_word_counts(started):
-    started.append(reader := GpuThread((failing(GpuFault.NO_DRIVER), failing(GpuFault.NO_DRIVER))))
-    assert await fault_of(reader) is GpuFault.NO_DRIVER
 
 
 async def test_whatever_a_binding_raises_is_an_unavailable_card_and_no_text_of_it_gets_out(started):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRe
 from hearth.execution.gpu_watch import UNKNOWN_RETRY_S
 from hearth.scheduling.inputs import GpuSampled
 from tests.gpu.card_house import GIB, TOTAL_MIB, CardHouse, model, sized
+from tests.support.fake_gpu import FakeGpu
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, body_of, settings_with, settle, text_of
 
@@ -30,20 +32,30 @@ async def test_the_cards_own_size_lets_models_share_it():
         assert (found.name, found.total_mib) == ("Fake 3090", TOTAL_MIB)
 
 
-@in_virtual_time
-async def test_what_the_driver_keeps_for_itself_is_no_room_for_models():
-    fitting = (model("a", 12), model("b", 12))
-    async with CardHouse(*fitting, resident=("a",), settings=sized(a=12, b=12), card={"reserved_mib": 400.0}) as house:
-        await body_of(house.submit("b"))
-        assert house.orders() == ["unload a:latest", "load b:latest"]
-        assert house.told[0].capacity_mib == TOTAL_MIB - 400.0
+ONE_AT_A_TIME: dict[str, tuple[float, float, dict[str, Any], float | None]] = {
+    "what the driver keeps for itself is no room for models": (12, 12, {"reserved_mib": 400.0}, None),
+    "without a reading": (10, 10, {"fault": GpuFault.NO_DRIVER}, None),
+    "a card without a size": (10, 10, {"total_mib": None}, None),
+    "a card that the models cannot be on": (10, 10, {"gpu": FakeGpu(())}, None),
+    "what others hold counts against the owner's number too": (10, 10, {"foreign_mib": 8 * GIB}, 24.0),
+    "a model larger than the card is loaded alone and not refused": (4, 30, {}, None),
+}
 
 
-@in_virtual_time
-async def test_without_a_reading_there_is_one_model_at_a_time():
-    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"fault": GpuFault.NO_DRIVER}) as house:
-        await body_of(house.submit("b"))
-        assert house.orders() == ["unload a:latest", "load b:latest"]
+@pytest.mark.parametrize("name", ONE_AT_A_TIME)
+def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(name):
+    a_gib, b_gib, card, vram_gb = ONE_AT_A_TIME[name]
+
+    @in_virtual_time
+    async def scenario() -> None:
+        known = sized(a=a_gib, b=b_gib)
+        settings = known.replace(gpu=known.gpu.replace(vram_gb=vram_gb))
+        capacity = {"capacity_mib": None} if b_gib > 24 else {}
+        async with CardHouse(model("a", a_gib), model("b", b_gib), resident=("a",), settings=settings, card=card, **capacity) as house:
+            assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+            assert house.orders() == ["unload a:latest", "load b:latest"]
+
+    scenario()
 
 
 @pytest.mark.parametrize("names", [True, False])
@@ -59,25 +71,10 @@ async def test_memory_that_a_game_holds_makes_a_model_go_that_could_have_stayed(
 
 
 @in_virtual_time
-async def test_memory_that_others_hold_counts_against_the_owners_number_too():
-    settings = sized(a=10, b=10).replace(gpu=settings_with().gpu.replace(vram_gb=24.0))
-    async with CardHouse(*TEN, resident=("a",), settings=settings, card={"foreign_mib": 8 * GIB}) as house:
-        await body_of(house.submit("b"))
-        assert house.orders() == ["unload a:latest", "load b:latest"]
-
-
-@in_virtual_time
 async def test_a_model_that_does_not_fit_beside_a_game_is_loaded_alone_and_not_refused():
     async with CardHouse(
         model("a", 4), model("big", 20), resident=("a",), settings=sized(a=4, big=20), capacity_mib=None, card={"foreign_mib": 12 * GIB}
     ) as house:
-        assert text_of(await body_of(house.submit("big"))) == FULL_TEXT
-        assert house.orders() == ["unload a:latest", "load big:latest"]
-
-
-@in_virtual_time
-async def test_a_model_larger_than_the_card_is_loaded_alone_and_not_refused():
-    async with CardHouse(model("a", 4), model("big", 30), resident=("a",), settings=sized(a=4, big=30), capacity_mib=None) as house:
         assert text_of(await body_of(house.submit("big"))) == FULL_TEXT
         assert house.orders() == ["unload a:latest", "load big:latest"]
 
@@ -118,14 +115,6 @@ async def test_swaps_never_look_like_other_programs(names):
         assert len(house.events.of(SwapCompleted)) == 40
         assert len(house.card.reads) > 100
         assert max(told.foreign_mib for told in house.told) <= 100.0
-
-
-@in_virtual_time
-async def test_a_card_that_the_models_cannot_be_on_is_not_theirs():
-    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"gpu": CardHouse("idle").ollama.gpu}) as house:
-        await body_of(house.submit("b"))
-        assert house.told == [GpuSampled(capacity_mib=None, foreign_mib=0.0)]
-        assert house.orders() == ["unload a:latest", "load b:latest"]
 
 
 @in_virtual_time
@@ -219,8 +208,7 @@ async def test_the_limit_and_the_beat_are_hot():
 @in_virtual_time
 async def test_the_status_shows_what_the_card_says():
     async with CardHouse("a", resident=("a",), card={"foreign_mib": 1000.04}) as house:
-        shown = house.gpu_status
-        assert {key: shown[key] for key in CARD_KEYS} == {
+        expected = {
             "readings": "ok",
             "device": "Fake 3090",
             "memory_used_mib": 9192.0,
@@ -233,25 +221,4 @@ async def test_the_status_shows_what_the_card_says():
             "throttled": False,
             "throttle_reasons": [],
         }
-
-
-CARD_KEYS = (
-    "readings",
-    "device",
-    "memory_used_mib",
-    "memory_total_mib",
-    "foreign_mib",
-    "utilisation_pct",
-    "temperature_c",
-    "power_w",
-    "power_limit_w",
-    "throttled",
-    "throttle_reasons",
-)
-
-
-@in_virtual_time
-async def test_a_card_without_a_size_leaves_the_memory_unknown():
-    async with CardHouse(*TEN, resident=("a",), settings=sized(a=10, b=10), card={"total_mib": None}) as house:
-        await body_of(house.submit("b"))
-        assert house.orders() == ["unload a:latest", "load b:latest"]
+        assert {key: house.gpu_status[key] for key in expected} == expected

@@ -19,7 +19,6 @@ from hearth.types import Lane, Priority
 _LATE = (
     "anyio._backends._asyncio",
     "encodings.idna",
-    "hearth.backends.ollama_client",
     "hearth.backends.webhook_poster",
     "hearth.storage.migrations",
     "pydantic.v1",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -50,16 +52,11 @@ async def test_a_stream_takes_exactly_the_time_that_the_call_asks_for() -> None:
 
 
 @in_virtual_time
-async def test_a_call_that_does_not_stream_answers_as_a_whole_at_the_end() -> None:
+async def test_a_call_that_does_not_stream_answers_as_a_whole_at_the_end_and_a_header_can_ask_for_a_time() -> None:
     came = await run(loaded(), call(stream=False, fake={"service_s": 2.0, "first_byte_s": 0.5}))
-    assert [at for at, _ in came] == [2.0]
-    assert json.loads(came[0][1])["response"] == " alpha beta gamma"
-
-
-@in_virtual_time
-async def test_a_header_can_ask_for_a_service_time() -> None:
+    assert [(at, json.loads(body)["response"]) for at, body in came] == [(2.0, " alpha beta gamma")]
     asked = BackendCall(method="POST", path="/api/chat", headers=((b"x-fake-service-s", b"7.5"),), body=b'{"model":"a"}')
-    assert (await run(loaded(), asked))[-1][0] == 7.5
+    assert (await run(loaded(), asked))[-1][0] == 2.0 + 7.5
 
 
 @pytest.mark.parametrize(
@@ -108,53 +105,54 @@ async def test_a_loaded_model_is_loaded_again_only_for_another_context() -> None
     assert now() == 4.0
 
 
-@in_virtual_time
-async def test_the_referee_sees_a_generation_on_a_model_that_is_not_loaded() -> None:
-    ollama = FakeOllama(FakeModel(name="a"))
+async def on_nothing(ollama: FakeOllama) -> None:
+    ollama.vanish("a")
     await run(ollama, call())
-    with pytest.raises(AssertionError, match=r"at 0 s: a generation on a, which is not loaded"):
-        ollama.check()
 
 
-@in_virtual_time
-async def test_the_referee_sees_a_generation_on_a_model_that_is_going() -> None:
-    ollama = loaded()
+async def while_it_goes(ollama: FakeOllama) -> None:
     await ollama.unload("a")
     await run(ollama, call())
-    assert ollama.violations == ["at 0 s: a generation on a, which is unloading"]
 
 
-@in_virtual_time
-async def test_the_referee_sees_more_generations_than_slots() -> None:
-    ollama = loaded(FakeModel(name="a", parallel=2))
+async def three_at_once(ollama: FakeOllama) -> None:
     await asyncio.gather(*(run(ollama, call()) for _ in range(3)))
-    assert ollama.violations == ["at 0 s: 3 generations on a, which serves 2"]
-    assert ollama.gpu.peak_in_flight["a"] == 3
 
 
-@in_virtual_time
-async def test_the_referee_sees_an_unload_under_a_running_generation() -> None:
-    ollama = loaded()
+async def unload_under_it(ollama: FakeOllama) -> None:
     running = asyncio.create_task(run(ollama, call()))
     await asyncio.sleep(0.5)
     await ollama.unload("a")
     await running
-    assert ollama.violations == ["at 0.5 s: a is unloaded while a generation runs on it"]
 
 
-@in_virtual_time
-async def test_the_referee_sees_two_models_in_room_for_one() -> None:
-    ollama = loaded()
+async def load_beside(ollama: FakeOllama) -> None:
     await ollama.load("b", KEEP, 60.0)
-    assert ollama.violations == ["at 0 s: b is loaded beside a (loaded): no room"]
 
 
-@in_virtual_time
-async def test_the_referee_sees_a_load_that_does_not_wait_for_the_memory() -> None:
-    ollama = loaded()
+async def load_before_it_is_gone(ollama: FakeOllama) -> None:
     await ollama.unload("a")
     await ollama.load("b", KEEP, 60.0)
-    assert ollama.violations == ["at 0 s: b is loaded beside a (unloading): no room"]
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "violation"),
+    [
+        (on_nothing, "at 0 s: a generation on a, which is not loaded"),
+        (while_it_goes, "at 0 s: a generation on a, which is unloading"),
+        (three_at_once, "at 0 s: 3 generations on a, which serves 2"),
+        (unload_under_it, "at 0.5 s: a is unloaded while a generation runs on it"),
+        (load_beside, "at 0 s: b is loaded beside a (loaded): no room"),
+        (load_before_it_is_gone, "at 0 s: b is loaded beside a (unloading): no room"),
+    ],
+)
+@in_virtual_time
+async def test_the_referee_sees_every_broken_rule(misdeed: Callable[[FakeOllama], Awaitable[None]], violation: str) -> None:
+    ollama = loaded(FakeModel(name="a", parallel=2), FakeModel(name="b"))
+    await misdeed(ollama)
+    assert ollama.violations == [violation]
+    with pytest.raises(AssertionError, match=re.escape(violation)):
+        ollama.check()
 
 
 @pytest.mark.parametrize(("capacity_mib", "broken"), [(16_384.0, 0), (16_383.0, 1)])
@@ -198,32 +196,16 @@ async def test_faults_hit_the_calls_they_are_scripted_for() -> None:
 
 
 @in_virtual_time
-async def test_a_dead_runner_ends_the_stream_with_an_error_line() -> None:
+async def test_what_a_call_fault_does_to_an_answer() -> None:
     ollama = loaded()
-    ollama.next_calls(CallFault.ERROR_LINE)
+    ollama.next_calls(CallFault.ERROR_LINE, CallFault.NO_DONE, CallFault.SERVER_ERROR, CallFault.SLOW)
     came = await run(ollama, call())
     assert [sorted(json.loads(chunk)) for _, chunk in came] == [["created_at", "done", "model", "response"], ["error"]]
-
-
-@in_virtual_time
-async def test_a_stream_can_end_cleanly_without_its_terminator() -> None:
-    ollama = loaded()
-    ollama.next_calls(CallFault.NO_DONE)
     assert not any(b'"done":true' in chunk for _, chunk in await run(ollama, call()))
-
-
-@in_virtual_time
-async def test_a_server_error_has_a_status_of_its_own() -> None:
-    ollama = loaded()
-    ollama.next_calls(CallFault.SERVER_ERROR)
-    assert (await ollama.open(call())).status == 500
-
-
-@in_virtual_time
-async def test_a_slow_call_takes_ten_times_as_long() -> None:
-    ollama = loaded()
-    ollama.next_calls(CallFault.SLOW)
-    assert (await run(ollama, call(fake={"service_s": 2.0})))[-1][0] == 20.0
+    failed = await ollama.open(call())
+    failed.close()
+    began = now()
+    assert (failed.status, (await run(ollama, call(fake={"service_s": 2.0})))[-1][0] - began) == (500, 20.0)
 
 
 @in_virtual_time
@@ -240,24 +222,18 @@ async def test_a_wedged_model_answers_again_after_a_reload() -> None:
     ollama.check()
 
 
+@pytest.mark.parametrize(("fault", "load_s", "in_memory"), [(LoadFault.LATE, 2.0, ["a"]), (None, 30.0, [])])
 @in_virtual_time
-async def test_a_late_load_times_out_and_turns_up_afterwards() -> None:
-    ollama = FakeOllama(FakeModel(name="a"))
-    ollama.next_loads(LoadFault.LATE)
+async def test_a_late_load_turns_up_after_its_timeout_and_a_longer_one_is_given_up(
+    fault: LoadFault | None, load_s: float, in_memory: list[str]
+) -> None:
+    ollama = FakeOllama(FakeModel(name="a", load_s=load_s))
+    ollama.next_loads(fault)
     with pytest.raises(SwapTimedOut):
         await ollama.load("a", KEEP, 10.0)
     assert (now(), await ollama.resident()) == (10.0, ())
     await ollama.settled()
-    assert [model.name for model in await ollama.resident()] == ["a"]
-
-
-@in_virtual_time
-async def test_a_load_longer_than_its_timeout_is_given_up() -> None:
-    ollama = FakeOllama(FakeModel(name="a", load_s=30.0))
-    with pytest.raises(SwapTimedOut):
-        await ollama.load("a", KEEP, 10.0)
-    await ollama.settled()
-    assert (now(), await ollama.resident()) == (10.0, ())
+    assert [model.name for model in await ollama.resident()] == in_memory
 
 
 @in_virtual_time
@@ -286,13 +262,6 @@ async def test_a_killed_server_breaks_what_runs_and_what_loads_and_forgets_its_m
     ollama.come_up()
     assert (now(), await ollama.resident()) == (1.0, ())
     ollama.check()
-
-
-@in_virtual_time
-async def test_a_model_can_vanish_behind_our_back() -> None:
-    ollama = loaded()
-    ollama.vanish("a")
-    assert await ollama.resident() == ()
 
 
 @in_virtual_time

@@ -1,41 +1,40 @@
 """Tells the owner when something is wrong: from events to messages on Discord, ntfy or a webhook, debounced per type and caller.
 
 Listens to every event and decides about alerts, never about requests; `emit` and the `alert_*` methods only put values into bounded
-places, and `run` does the talking. Thresholds and debounce: donna's LLM gateway page ("Alert Thresholds"); docs/alerts.md has the table.
-Must never see a prompt, and never show an address beyond its host.
+places. Thresholds and debounce: donna's LLM gateway page ("Alert Thresholds"); docs/alerts.md has the table.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
-from hearth.alerts.alert import Alert, AlertKey, Message, Severity, shown
-from hearth.alerts.channels import COMPOSERS
-from hearth.alerts.delivery import LatePoster, Poster, Target
-from hearth.alerts.rules import RULES, WINDOW_S, Refusals, WaitingItems, alerts_of, budget, starvation
+from hearth import events as ev
+from hearth.alerts.channels import COMPOSERS, Answer, Message, Post
+from hearth.alerts.delivery import Poster, Target
+from hearth.alerts.rules import LASTING_BREACHES, RULES, Alert, AlertKey, Breach, Severity, alerts_of, breached, budget, shown, starvation
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
-from hearth.events import (
-    Event,
-    ItemDispatched,
-    ItemEnded,
-    ItemEvent,
-    ItemInterrupted,
-    ItemQueued,
-    ItemResent,
-    RequestRejected,
-    SwapCompleted,
-)
 from hearth.ports import EventSink
+from hearth.types import Lane
+from hearth.types import Sequence as SequenceNumber
 
 MAX_KEYS = 1000
 """Types times callers that are remembered; beyond it, what was quiet for longest is forgotten."""
+MAX_CALLERS = 1000
+REFUSALS_WITHIN_S = 300.0
+CHECK_EVERY_S = 60.0
+"""Between looks at whether swapping is back within its limits; nothing but time ends such a condition."""
+CLOSE_TIMEOUT_S = 2.0
+NO_TARGET = (
+    "no place for messages is configured: set alerts.discord_webhook_url, alerts.ntfy_url or alerts.webhook_url in config/llm_gateway.yaml"
+)
 
 
 @dataclass(slots=True)
@@ -63,9 +62,9 @@ class Debouncer:
         self._records: dict[AlertKey, _Record] = {}
 
     @property
-    def standing(self) -> tuple[Alert, ...]:
+    def standing(self) -> list[AlertKey]:
         """The conditions that go on, told or not."""
-        return tuple(record.standing for record in self._records.values() if record.standing is not None)
+        return [key for key in self._records if self.is_standing(key)]
 
     def is_standing(self, key: AlertKey) -> bool:
         """Whether a condition goes on."""
@@ -88,12 +87,10 @@ class Debouncer:
 
     def due(self, now: float) -> list[Alert]:
         """Conditions whose return was left out, and whose window has ended while they still go on."""
-        return [
-            # It is the message now and no longer one of those left out.
-            self._send(record, standing, now, told_late=1)
-            for record, standing in self._untold()
-            if now >= record.sent_at + self.window_s
-        ]
+        due = [(record, alert) for record, alert in self._untold() if now >= record.sent_at + self.window_s]
+        for record, _ in due:
+            record.suppressed = max(0, record.suppressed - 1)  # it is the message now and no longer one of those left out
+        return [self._send(record, alert, now) for record, alert in due]
 
     def next_due_at(self) -> float | None:
         """When `due` has something next."""
@@ -111,10 +108,10 @@ class Debouncer:
         told, record.standing, record.told = record.told, None, False
         return alert if told else None
 
-    def _send(self, record: _Record, alert: Alert, at: float, told_late: int = 0) -> Alert:
-        left_out = max(0, record.suppressed - told_late)
+    def _send(self, record: _Record, alert: Alert, at: float) -> Alert:
+        sent = replace(alert, suppressed=alert.suppressed + record.suppressed)
         record.sent_at, record.suppressed, record.told = at, 0, record.told or alert.lasting
-        return replace(alert, suppressed=alert.suppressed + left_out)
+        return sent
 
     def _record(self, key: AlertKey) -> _Record:
         """The record of a key, made the youngest."""
@@ -126,45 +123,21 @@ class Debouncer:
         return record
 
 
-CHECK_EVERY_S = 60.0
-"""Between looks at whether swapping is back within its limits; nothing but time ends such a condition."""
-CLOSE_TIMEOUT_S = 2.0
-TEST_TIMEOUT_S = 25.0
-NO_TARGET = (
-    "no place for messages is configured: set alerts.discord_webhook_url, alerts.ntfy_url or alerts.webhook_url in config/llm_gateway.yaml"
-)
+class _LatePoster:
+    """The `Poster` of `hearth.alerts.poster`, imported in a thread with the first message: the HTTP client takes a fifth of a second."""
 
+    def __init__(self) -> None:
+        self._poster: Poster | None = None
 
-class Breach(Protocol):
-    """A limit of the GPU tracker that is passed; `kind` is the type of the alert."""
+    async def post(self, post: Post) -> Answer:
+        if self._poster is None:
+            loaded = await asyncio.to_thread(importlib.import_module, "hearth.alerts.poster")
+            self._poster = self._poster or loaded.HttpPoster()
+        return await self._poster.post(post)
 
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def measured(self) -> float: ...
-
-    @property
-    def threshold(self) -> float: ...
-
-
-BreachCheck = Callable[[float], Sequence[Breach]]
-"""The limits that are passed at an instant (`GpuTracker.alarming`)."""
-
-_MEASURES: Mapping[AlertType, Callable[[Breach], str]] = MappingProxyType(
-    {
-        AlertType.GPU_SWAP_FREQUENCY: lambda it: (
-            f"{it.measured:.0f} model swaps in the last hour; more than {it.threshold:.0f} is the limit set."
-        ),
-        AlertType.GPU_SWAP_LATENCY: lambda it: (
-            f"The last model swap took {it.measured / 1000:.0f} s; the limit set is {it.threshold / 1000:.0f} s."
-        ),
-        AlertType.GPU_SWAP_OVERHEAD: lambda it: (
-            f"Model swaps took {it.measured:.0f} % of the GPU's busy time in the last hour; the limit set is {it.threshold:.0f} %."
-        ),
-    }
-)
-_LASTING_MEASURES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
+    async def aclose(self) -> None:
+        if self._poster is not None:
+            await self._poster.aclose()
 
 
 class GatewayAlerter:
@@ -181,28 +154,25 @@ class GatewayAlerter:
     def __init__(self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster | None = None) -> None:
         self._settings = settings
         self._clock = clock
-        self._poster = poster or LatePoster()
+        self._poster = poster or _LatePoster()
         self._targets = tuple(
             Target(name, compose=compose, poster=self._poster, clock=clock, events=events) for name, compose in COMPOSERS.items()
         )
         self._debouncer = Debouncer(settings.debounce_minutes * 60, self._heard)
-        self._refusals = Refusals()
-        self._waiting = WaitingItems()
-        self._breaches: BreachCheck = _no_breaches
+        self._refusals: dict[str, deque[float]] = {}
+        self._waiting: set[SequenceNumber] = set()
+        self._breaches: Callable[[float], Sequence[Breach]] = lambda _: ()
         self._wake = asyncio.Event()
-        self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
-            RequestRejected: self._on_rejected,
-            ItemQueued: self._on_item,
-            ItemInterrupted: self._on_item,
-            ItemResent: self._on_item,
-            ItemDispatched: self._on_item,
-            ItemEnded: self._on_item,
-            SwapCompleted: self._on_swap,
+        self._handlers: Mapping[type[ev.Event], Callable[[Any], None]] = {
+            ev.RequestRejected: self._on_rejected,
+            **dict.fromkeys((ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent), self._on_waiting),
+            **dict.fromkeys((ev.ItemDispatched, ev.ItemEnded), self._on_not_waiting),
+            ev.SwapCompleted: self._on_swap,
         }
         self.update(settings)
 
-    def watch_gpu(self, breaches: BreachCheck) -> None:
-        """Ask this for limits that are passed, after every swap."""
+    def watch_gpu(self, breaches: Callable[[float], Sequence[Breach]]) -> None:
+        """Ask this for the limits that are passed at an instant, after every swap (`GpuTracker.alarming`)."""
         self._breaches = breaches
 
     def update(self, settings: AlertSettings) -> None:
@@ -214,7 +184,7 @@ class GatewayAlerter:
             target.point_at(urls[target.name])
         self._wake.set()
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: ev.Event) -> None:
         """Raise and end what the event means."""
         for alert in alerts_of(event):
             self.send_alert(alert)
@@ -222,13 +192,14 @@ class GatewayAlerter:
         if handler is not None:
             handler(event)
 
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
+    def handler_of(self, kind: type[ev.Event]) -> Callable[[Any], None] | None:
         """As `SelectiveSink` says."""
         return self.emit if kind in RULES else self._handlers.get(kind)
 
     def alert_rate_limited(self, caller: str, rejections: int, *, at: float | None = None) -> bool:
         """A caller was refused `rejections` times within 5 minutes."""
-        text = f"{shown(caller)} was refused by its rate limit at least {rejections} times within {WINDOW_S / 60:.0f} minutes."
+        minutes = REFUSALS_WITHIN_S / 60
+        text = f"{shown(caller)} was refused by its rate limit at least {rejections} times within {minutes:.0f} minutes."
         return self.send_alert(Alert(type=AlertType.RATE_LIMITED, subject=caller, at=self._at(at), text=text))
 
     def alert_queue_depth(self, depth: int, *, at: float | None = None) -> bool:
@@ -239,8 +210,7 @@ class GatewayAlerter:
     def alert_queue_full(self, caller: str, *, at: float | None = None) -> bool:
         """A caller was refused because the queue is full."""
         text = f"A request of {shown(caller)} was refused because the queue is full."
-        alert = Alert(type=AlertType.QUEUE_FULL, subject=caller, at=self._at(at), severity=Severity.ERROR, text=text)
-        return self.send_alert(alert)
+        return self.send_alert(Alert(type=AlertType.QUEUE_FULL, subject=caller, at=self._at(at), severity=Severity.ERROR, text=text))
 
     def alert_starvation(self, caller: str, interrupt_count: int, *, model: str | None = None, at: float | None = None) -> bool:
         """A caller's request was interrupted so often that it is protected now."""
@@ -257,14 +227,21 @@ class GatewayAlerter:
         return told is not None and self._deliver(told)
 
     async def run(self) -> None:
-        """Send what comes, until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for target in self._targets:
-                group.create_task(target.run(), name=f"alerts to {target.name}")
-            await self._keep_watch()
+        """Send what comes, tell of conditions whose window has ended, and look whether swapping is back within its limits."""
+        for target in self._targets:
+            target.start()
+        while True:
+            now = self._clock.monotonic()
+            for alert in self._debouncer.due(now):
+                self._deliver(alert)
+            self._end_breaches(now)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s(now)):
+                    await self._wake.wait()
+            self._wake.clear()
 
     async def test(self) -> list[dict[str, object]]:
-        """Send a message to every target now, and say what each answered. Needs `run` to run.
+        """Send a message to every target now, and say what each answered.
 
         Returns:
             `target`, `host`, `delivered`, and `answer`: `http_204` and the like, timeout, dns, connect, tls or broken.
@@ -277,9 +254,9 @@ class GatewayAlerter:
             raise NotFound(NO_TARGET)
         alert = Alert(type=AlertType.TEST, at=self._clock.monotonic(), severity=Severity.INFO, text="Messages of Hearth arrive here.")
         message = Message(alerts=(alert,), wall_at=self._clock.wall())
-        answers = await asyncio.gather(*(target.attempt(message, TEST_TIMEOUT_S) for target in targets))
+        answers = await asyncio.gather(*(target.test(message) for target in targets))
         return [
-            {"target": target.name, "host": target.host, "delivered": answer.delivered, "answer": answer.name}
+            {"target": target.name, "host": target.host, "delivered": 200 <= (answer.status or 0) < 300, "answer": answer.name}
             for target, answer in zip(targets, answers, strict=True)
         ]
 
@@ -289,7 +266,7 @@ class GatewayAlerter:
             "sent": sum(target.sent for target in self._targets),
             "suppressed": self._debouncer.suppressed,
             "dropped": sum(target.dropped for target in self._targets),
-            "active": [{"type": each.type.value, "subject": each.subject} for each in self._debouncer.standing],
+            "active": [{"type": kind.value, "subject": subject} for kind, subject in self._debouncer.standing],
             "targets": [target.status() for target in self._targets if target.configured],
         }
 
@@ -309,58 +286,51 @@ class GatewayAlerter:
     def _heard(self, kind: AlertType) -> bool:
         return kind not in self._settings.mute and any(target.configured for target in self._targets)
 
-    async def _keep_watch(self) -> None:
-        """Tell of conditions whose window has ended, and look whether swapping is back within its limits."""
-        while True:
-            now = self._clock.monotonic()
-            for alert in self._debouncer.due(now):
-                self._deliver(alert)
-            self._end_breaches(now)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s(now)):
-                    await self._wake.wait()
-            self._wake.clear()
-
     def _pause_s(self, now: float) -> float | None:
+        """Until there is something to look at without an event; None where only an event can tell."""
         due_at = self._debouncer.next_due_at()
-        check_s = CHECK_EVERY_S if any(self._debouncer.is_standing((each, "")) for each in _LASTING_MEASURES) else None
-        known = [wait_s for wait_s in (None if due_at is None else due_at - now, check_s) if wait_s is not None]
-        return max(0.0, min(known)) if known else None
+        due_s = [] if due_at is None else [max(0.0, due_at - now)]
+        check_s = [CHECK_EVERY_S] if self._standing_breaches() else []
+        return min([*due_s, *check_s], default=None)
 
-    def _on_rejected(self, event: RequestRejected) -> None:
+    def _on_rejected(self, event: ev.RequestRejected) -> None:
         if event.reason == QueueFull.reason:
             self.alert_queue_full(event.caller, at=event.at)
         elif event.reason == RateLimited.reason:
             threshold = self._settings.rate_limit_alert_threshold
-            if self._refusals.add(event.caller, event.at, threshold):
+            recent = deque((*self._refusals.pop(event.caller, ()), event.at), maxlen=threshold)
+            self._refusals[event.caller] = recent
+            if len(self._refusals) > MAX_CALLERS:
+                del self._refusals[next(iter(self._refusals))]
+            if len(recent) == threshold and recent[0] > event.at - REFUSALS_WITHIN_S:
                 self.alert_rate_limited(event.caller, threshold, at=event.at)
 
-    def _on_item(self, event: ItemEvent) -> None:
-        change = self._waiting.note(event)
-        if not change:
-            return
-        depth, limit = self._waiting.depth, self._settings.queue_depth_warning
-        if change > 0 and depth > limit:
-            self.alert_queue_depth(depth, at=event.at)
-        elif change < 0 and depth <= limit // 2 and self._debouncer.is_standing((AlertType.QUEUE_DEPTH, "")):
-            text = f"{depth} external requests wait."
-            self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=text))
+    def _on_waiting(self, event: ev.ItemEvent) -> None:
+        if event.lane is Lane.EXTERNAL and event.sequence not in self._waiting:
+            self._waiting.add(event.sequence)
+            if len(self._waiting) > self._settings.queue_depth_warning:
+                self.alert_queue_depth(len(self._waiting), at=event.at)
 
-    def _on_swap(self, event: SwapCompleted) -> None:
+    def _on_not_waiting(self, event: ev.ItemEvent) -> None:
+        if event.sequence in self._waiting:
+            self._waiting.discard(event.sequence)
+            depth = len(self._waiting)
+            if depth <= self._settings.queue_depth_warning // 2 and self._debouncer.is_standing((AlertType.QUEUE_DEPTH, "")):
+                self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=f"{depth} external requests wait."))
+
+    def _on_swap(self, event: ev.SwapCompleted) -> None:
         for breach in self._breaches(event.at):
-            kind = AlertType(breach.kind)
-            self.send_alert(Alert(type=kind, at=event.at, lasting=kind in _LASTING_MEASURES, text=_MEASURES[kind](breach)))
+            self.send_alert(breached(breach, event.at))
+
+    def _standing_breaches(self) -> list[AlertType]:
+        return [kind for kind in LASTING_BREACHES if self._debouncer.is_standing((kind, ""))]
 
     def _end_breaches(self, now: float) -> None:
-        standing = [kind for kind in _LASTING_MEASURES if self._debouncer.is_standing((kind, ""))]
+        standing = self._standing_breaches()
         passed = {breach.kind for breach in self._breaches(now)} if standing else set()
         for kind in standing:
-            if kind.value not in passed:
+            if kind not in passed:
                 self.send_alert(Alert(type=kind, at=now, resolved=True, text="It is back within its limit."))
 
     def _at(self, at: float | None) -> float:
         return self._clock.monotonic() if at is None else at
-
-
-def _no_breaches(_now: float) -> tuple[Breach, ...]:
-    return ()

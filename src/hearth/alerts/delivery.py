@@ -1,19 +1,18 @@
-"""One place that messages go to, and the task that sends them there: one post at a time, at the pace that the place allows."""
+"""One place that messages go to: what waits for it, and the task that posts one message at a time, at the pace that the place allows."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from hearth.alerts.alert import Alert, AlertKey, Message
-from hearth.alerts.channels import Answer, Compose, Outcome, Post, Verdict, backoff_s, verdict_of
+from hearth.alerts.channels import Answer, Compose, Message, Outcome, Post, outcome_of
+from hearth.alerts.rules import OWN_TASK, Alert, AlertKey
 from hearth.clock import Clock
-from hearth.events import AlertFailed, AlertSent
+from hearth.events import AlertFailed, AlertSent, InternalFault
 from hearth.ports import EventSink
 
 CAPACITY = 200
@@ -21,15 +20,28 @@ GATHER_S = 2.0
 """From the first alert to the message: what one cause sets off comes within this time."""
 DIGEST_ABOVE = 3
 """More alerts than this that wait at once become one message."""
+POSTS_PER_MINUTE = 20
+MAX_ATTEMPTS = 5
+"""Posts of one message before it is given up."""
+MAX_BACKOFF_S = 60.0
+TEST_TIMEOUT_S = 25.0
+
+
+class Poster(Protocol):
+    """Sends posts. Never raises but for cancellation."""
+
+    async def post(self, post: Post) -> Answer: ...
+
+    async def aclose(self) -> None: ...
 
 
 class Outbox:
-    """The alerts on their way to one target."""
+    """The alerts on their way to one target, by key, the oldest first."""
 
     def __init__(self) -> None:
         self._waiting: dict[AlertKey, Alert] = {}
         self._first_at = 0.0
-        self._untold = 0
+        self._unreported = 0
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -42,8 +54,7 @@ class Outbox:
             repeated = 0 if alert.resolved or older.resolved else 1
             alert = replace(alert, suppressed=alert.suppressed + older.suppressed + repeated)
         elif len(self._waiting) >= CAPACITY:
-            least = min(self._waiting.values(), key=lambda each: each.severity)
-            del self._waiting[least.key]
+            del self._waiting[min(self._waiting.values(), key=lambda each: each.severity).key]
             self.lose(1)
         if not self._waiting:
             self._first_at = now
@@ -53,14 +64,31 @@ class Outbox:
         """When the next message may be taken; None where nothing waits."""
         return self._first_at + GATHER_S if self._waiting else None
 
-    def take(self, wall_at: float) -> Message | None:
+    def take(self, wall_at: float, *, everything: bool = False) -> Message | None:
         """The next message: the oldest alert, or all of them where they are many; None where nothing waits."""
-        count = len(self._waiting) if len(self._waiting) > DIGEST_ABOVE else 1
-        return self._taken(count, wall_at)
+        count = len(self._waiting) if everything or len(self._waiting) > DIGEST_ABOVE else 1
+        alerts = tuple(self._waiting.values())[:count]
+        if not alerts:
+            return None
+        for each in alerts:
+            del self._waiting[each.key]
+        dropped, self._unreported = self._unreported, 0
+        return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
 
-    def take_all(self, wall_at: float) -> Message | None:
-        """Everything in one message; None where nothing waits."""
-        return self._taken(len(self._waiting), wall_at)
+    def undelivered(self, message: Message, *, keep_conditions: bool) -> None:
+        """A message that was taken will never arrive, nor what it says of earlier losses.
+
+        Args:
+            keep_conditions: how a condition stands waits again, behind the others and unless there is newer news; the rest is lost.
+        """
+        kept = [each for each in message.alerts if keep_conditions and (each.lasting or each.resolved)]
+        self.lose(len(message.alerts) - len(kept))
+        self._unreported += message.dropped
+        for alert in kept:
+            newer = self._waiting.pop(alert.key, None)
+            self.put(alert, self._first_at)
+            if newer is not None:
+                self.put(newer, self._first_at)
 
     def clear(self) -> None:
         """Give up everything that waits."""
@@ -70,116 +98,11 @@ class Outbox:
     def lose(self, count: int) -> None:
         """Count alerts that will never arrive; the next message says how many."""
         self.dropped += count
-        self._untold += count
-
-    def give_up(self, message: Message) -> None:
-        """A message that was taken will never arrive, nor will what it would have said of earlier losses."""
-        self.lose(len(message.alerts))
-        self._untold += message.dropped
-
-    def put_back(self, message: Message) -> None:
-        """A message that was taken will never arrive, but the state of a condition still has to: it waits again, behind the others."""
-        news = [each for each in message.alerts if each.lasting or each.resolved]
-        self.lose(len(message.alerts) - len(news))
-        self._untold += message.dropped
-        for alert in news:
-            newer = self._waiting.pop(alert.key, None)
-            self.put(alert, self._first_at)
-            if newer is not None:
-                self.put(newer, self._first_at)
-
-    def _taken(self, count: int, wall_at: float) -> Message | None:
-        alerts = tuple(self._waiting.values())[:count]
-        if not alerts:
-            return None
-        for each in alerts:
-            del self._waiting[each.key]
-        dropped, self._untold = self._untold, 0
-        return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
-
-
-POSTS_PER_MINUTE = 20
-MINUTE_S = 60.0
-
-
-class Pacer:
-    """The recent posts to one target and what it said about more."""
-
-    def __init__(self) -> None:
-        self._posts: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
-        self.blocked_until = float("-inf")
-
-    def posted(self, now: float) -> None:
-        """A post goes out."""
-        self._posts.append(now)
-
-    def block(self, until: float) -> None:
-        """No post before this instant."""
-        self.blocked_until = max(self.blocked_until, until)
-
-    def free_at(self) -> float:
-        """The first instant at which the next post may go out."""
-        full = len(self._posts) == POSTS_PER_MINUTE
-        return max(self.blocked_until, self._posts[0] + MINUTE_S if full else float("-inf"))
-
-
-class Poster(Protocol):
-    """Sends posts. Never raises but for cancellation."""
-
-    async def post(self, post: Post) -> Answer: ...
-
-    async def aclose(self) -> None: ...
-
-
-class LatePoster:
-    """A `Poster` that is made by `module`'s `HttpPoster` when it is needed; the import is done in a thread."""
-
-    def __init__(self, module: str = "hearth.alerts.poster") -> None:
-        self._module = module
-        self._poster: Poster | None = None
-
-    async def post(self, post: Post) -> Answer:
-        """As the poster does."""
-        if self._poster is None:
-            loaded = await asyncio.to_thread(importlib.import_module, self._module)
-            self._poster = self._poster or loaded.HttpPoster()
-        return await self._poster.post(post)
-
-    async def aclose(self) -> None:
-        """Close what was opened."""
-        if self._poster is not None:
-            await self._poster.aclose()
-
-
-MAX_ATTEMPTS = 5
-"""Posts of one message before it is given up."""
-
-
-@dataclass(slots=True)
-class _Sending:
-    """The message that is on its way, over all its attempts."""
-
-    message: Message
-    attempts: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flight:
-    """A post that is out."""
-
-    task: asyncio.Task[Answer]
-    message: Message
-    url: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    message: Message
-    answer: asyncio.Future[Answer]
+        self._unreported += count
 
 
 class Target:
-    """A place to post to.
+    """A place to post to. `start` and `aclose` begin and end its task; all else may be called at any time and never blocks.
 
     Args:
         name: what log and status call it.
@@ -194,17 +117,17 @@ class Target:
         self._events = events
         self._url = ""
         self._outbox = Outbox()
-        self._pacer = Pacer()
-        self._sending: _Sending | None = None
-        self._trials: deque[_Trial] = deque()
-        self._flight: _Flight | None = None
+        self._message: Message | None = None
+        self._attempts = 0
+        self._posted_at: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
+        self._silent_until = self._retry_at = float("-inf")
         self._failures = 0
-        self._retry_at = float("-inf")
-        self._gone = False
+        self._gone = self._closing = False
         self._last = ""
+        self._one_at_a_time = asyncio.Lock()
         self._wake = asyncio.Event()
-        self.sent = 0
-        self.failed = 0
+        self._task: asyncio.Task[None] | None = None
+        self.sent = self.failed = 0
 
     @property
     def configured(self) -> bool:
@@ -224,204 +147,168 @@ class Target:
     def point_at(self, url: str) -> None:
         """Post there from now on, nowhere where it is empty; a target that had stopped tries again."""
         if url != self._url:
-            self._pacer = Pacer()
-            self._recovered()
+            self._posted_at.clear()
+            self._silent_until = self._retry_at = float("-inf")
+            self._failures = 0
         if not url:
-            self._sending = None
+            self._message = None
             self._outbox.clear()
         self._url, self._gone = url, False
         self._wake.set()
 
     def put(self, alert: Alert) -> None:
-        """Queue an alert; never blocks. Lost and counted where the target has stopped."""
+        """Queue an alert; lost and counted where the target has stopped."""
         if self._gone:
             self._outbox.lose(1)
-            return
-        self._outbox.put(alert, self._clock.monotonic())
-        self._wake.set()
+        else:
+            self._outbox.put(alert, self._clock.monotonic())
+            self._wake.set()
 
-    async def attempt(self, message: Message, timeout_s: float) -> Answer:
-        """Post this one now, even to a target that has stopped; what came back. Needs `run` to run."""
-        trial = _Trial(message=message, answer=asyncio.get_running_loop().create_future())
-        self._trials.append(trial)
+    def start(self) -> None:
+        """Have what comes sent, by a task that is only ended by `aclose`: whether a post that is cancelled has arrived, nobody can tell."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"alerts to {self.name}")
+
+    async def aclose(self, timeout_s: float) -> None:
+        """Send everything that waits in one message, if it can be done within the time and the target wants any; then forget it."""
+        self._closing = True
+        self._retry_at = float("-inf")
         self._wake.set()
+        self.start()
+        task, self._task = self._task, None
+        if task is not None and not (await asyncio.wait([task], timeout=timeout_s))[0]:
+            task.cancel()
+            await asyncio.wait([task])
+        self._give_up("stopping")
+        self._outbox.clear()
+        self._closing = False
+
+    async def test(self, message: Message) -> Answer:
+        """Post this one now, even to a target that has stopped; what came back."""
         try:
-            async with asyncio.timeout(timeout_s):
-                return await trial.answer
+            async with asyncio.timeout(TEST_TIMEOUT_S), self._one_at_a_time:
+                _, answer = await self._post(message)
+                return answer
         except TimeoutError:
             return Answer(failure="timeout")
 
-    async def run(self) -> None:
-        """Send what comes, until it is cancelled; a post that is out then goes on, see `aclose`."""
-        await self._land()
+    def status(self) -> dict[str, object]:
+        """How it does; `last`: the name of the last answer."""
+        wait_s = max(self._retry_at, self._free_at()) - self._clock.monotonic()
+        state = "stopped" if self._gone else "failing" if self._failures else "waiting" if wait_s > 0 else "ready"
+        return {
+            "name": self.name,
+            "host": self.host,
+            "state": state,
+            "sent": self.sent,
+            "failed": self.failed,
+            "dropped": self.dropped,
+            "waiting": len(self._outbox) + (len(self._message.alerts) if self._message else 0),
+            "last": self._last or None,
+            "retry_in_s": round(wait_s, 1) if wait_s > 0 else None,
+        }
+
+    async def _run(self) -> None:
         while True:
             wait_s = self._wait_s()
-            if self._trials:
-                await self._try(self._trials.popleft())
-            elif wait_s is not None and wait_s <= 0:
-                await self._post_next()
+            if wait_s is not None and wait_s <= 0:
+                await self._send_next()
+            elif self._closing:
+                return
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._wake.wait()
                 self._wake.clear()
 
-    async def aclose(self, timeout_s: float) -> None:
-        """Send everything that waits in one message, if it can be done within the time and the target wants any; then forget it."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._flush()
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.task.cancel()
-            await asyncio.wait([flight.task])
-        self._give_up("stopping")
-        self._outbox.clear()
-
-    async def _flush(self) -> None:
-        await self._land()
-        for _ in range(2):  # a message that failed before, and everything else
-            free = self._pacer.free_at() <= self._clock.monotonic()
-            if self._sending is None and (message := self._outbox.take_all(self._clock.wall())) is not None:
-                self._sending = _Sending(message)
-            if self._sending is None or self._gone or not self.configured or not free:
-                return
-            await self._post_next()
-
-    def status(self) -> dict[str, object]:
-        """How it does; `last`: the name of the last answer."""
-        wait_s = max(self._retry_at, self._pacer.free_at()) - self._clock.monotonic()
-        return {
-            "name": self.name,
-            "host": self.host,
-            "state": self._state(wait_s),
-            "sent": self.sent,
-            "failed": self.failed,
-            "dropped": self.dropped,
-            "waiting": len(self._outbox) + (len(self._sending.message.alerts) if self._sending else 0),
-            "last": self._last or None,
-            "retry_in_s": round(wait_s, 1) if wait_s > 0 else None,
-        }
-
-    def _state(self, wait_s: float) -> str:
-        if self._gone:
-            return "stopped"
-        if self._failures:
-            return "failing"
-        return "waiting" if wait_s > 0 else "ready"
-
     def _wait_s(self) -> float | None:
         """Seconds until the next post; None where there is nothing to post."""
-        due_at = self._outbox.due_at() if self._sending is None else self._retry_at
+        due_at = self._retry_at if self._message else self._outbox.due_at()
         if due_at is None or self._gone or not self.configured:
             return None
-        return max(due_at, self._retry_at, self._pacer.free_at()) - self._clock.monotonic()
+        gathered_at = float("-inf") if self._closing else due_at
+        return max(gathered_at, self._retry_at, self._free_at()) - self._clock.monotonic()
 
-    async def _post_next(self) -> None:
-        if self._sending is None:
-            message = self._outbox.take(self._clock.wall())
-            if message is None:
+    def _free_at(self) -> float:
+        """The first instant at which the pace allows the next post."""
+        is_full = len(self._posted_at) == POSTS_PER_MINUTE
+        return max(self._silent_until, self._posted_at[0] + 60.0 if is_full else float("-inf"))
+
+    async def _send_next(self) -> None:
+        async with self._one_at_a_time:
+            if self._message is None and self.configured:
+                self._message, self._attempts = self._outbox.take(self._clock.wall(), everything=self._closing), 0
+            message = self._message
+            if message is None:  # the address was taken away while a test was posted
                 return
-            self._sending = _Sending(message)
-        if self._sending.attempts >= MAX_ATTEMPTS:
-            self._give_up("broken")  # its last attempt raised: a defect that must not come back for ever
+            self._attempts += 1
+            outcome, answer = await self._post(message)
+        if self._message is not message:  # the address was taken away meanwhile
             return
-        self._sending.attempts += 1
-        await self._posted(self._sending.message)
+        if outcome is Outcome.DELIVERED:
+            self._delivered(message)
+        elif outcome in {Outcome.GONE, Outcome.REFUSED}:
+            self._give_up(answer.name, stopped=outcome is Outcome.GONE)
+        elif self._attempts >= MAX_ATTEMPTS:
+            self._give_up(answer.name, keep_conditions=True)
 
-    async def _try(self, trial: _Trial) -> None:
-        if trial.answer.done():  # who asked has been told that it took too long
-            return
-        answer = Answer(failure="broken")
+    async def _post(self, message: Message) -> tuple[Outcome, Answer]:
+        """Post a message and note what the answer says about the posts to come."""
+        url = self._url
+        self._posted_at.append(self._clock.monotonic())
         try:
-            answer = await self._posted(trial.message)
-        finally:
-            if not trial.answer.done():
-                trial.answer.set_result(answer)
+            answer = await self._poster.post(await asyncio.to_thread(self._compose, url, message))
+        except Exception as error:  # noqa: BLE001 - a message that cannot be made must not end the task that sends all others
+            self._events.emit(InternalFault(at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__))
+            return Outcome.REFUSED, Answer(failure="broken")
+        outcome, wait_s = outcome_of(answer, self._clock.wall())
+        if url == self._url:
+            self._note(outcome, answer, wait_s)
+        return outcome, answer
 
-    async def _posted(self, message: Message) -> Answer:
-        """Post a message and draw the consequences. Cancelling this leaves the post alone: nobody could tell whether it arrived."""
-        self._pacer.posted(self._clock.monotonic())
-        task = asyncio.get_running_loop().create_task(self._fly(self._url, message), name=f"alert to {self.name}")
-        self._flight = _Flight(task=task, message=message, url=self._url)
-        return await self._land()
-
-    async def _fly(self, url: str, message: Message) -> Answer:
-        return await self._poster.post(await asyncio.to_thread(self._compose, url, message))
-
-    async def _land(self) -> Answer:
-        """Wait for the post that is out, if there is one, and draw the consequences."""
-        flight = self._flight
-        if flight is None:
-            return Answer(failure="broken")
-        try:
-            answer = await asyncio.shield(flight.task)
-        finally:
-            if flight.task.done():
-                self._flight = None
-        self._settle(flight, answer)
-        return answer
-
-    def _settle(self, flight: _Flight, answer: Answer) -> None:
-        """What an answer means for this target, and for the message that it answers."""
-        verdict = verdict_of(answer, self._clock.wall())
-        if flight.url == self._url:
-            self._obey(verdict, answer)
-        if self._sending is None or self._sending.message is not flight.message:
-            return
-        if verdict.outcome is Outcome.DELIVERED:
-            self._delivered(self._sending)
-        elif verdict.outcome in {Outcome.GONE, Outcome.REFUSED}:
-            self._give_up(answer.name, stopped=verdict.outcome is Outcome.GONE)
-        elif self._sending.attempts >= MAX_ATTEMPTS:
-            self._give_up(answer.name, later=True)
-
-    def _obey(self, verdict: Verdict, answer: Answer) -> None:
-        """What an answer says about the posts to come."""
+    def _note(self, outcome: Outcome, answer: Answer, wait_s: float) -> None:
         self._last, now = answer.name, self._clock.monotonic()
-        self._gone = verdict.outcome is Outcome.GONE
-        if verdict.wait_s > 0:
-            self._pacer.block(now + verdict.wait_s)
-        if verdict.outcome is Outcome.RETRY:
-            self._failures += 1
-            self._retry_at = now + backoff_s(self._failures)
-        else:
-            self._recovered()
+        self._gone = outcome is Outcome.GONE
+        if wait_s > 0:
+            self._silent_until = max(self._silent_until, now + wait_s)
+        self._failures = self._failures + 1 if outcome is Outcome.RETRY else 0
+        self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10)) if self._failures else float("-inf")
+        self._wake.set()
 
-    def _recovered(self) -> None:
-        self._failures, self._retry_at = 0, float("-inf")
-
-    def _delivered(self, sending: _Sending) -> None:
-        self._sending = None
+    def _delivered(self, message: Message) -> None:
+        self._message = None
         self.sent += 1
-        message = sending.message
         self._events.emit(
             AlertSent(
                 at=self._clock.monotonic(),
                 target=self.name,
-                types=message.types,
+                types=_types(message),
                 alerts=len(message.alerts),
                 suppressed=sum(each.suppressed for each in message.alerts),
-                attempts=sending.attempts,
+                attempts=self._attempts,
             )
         )
 
-    def _give_up(self, reason: str, *, stopped: bool = False, later: bool = False) -> None:
-        sending, self._sending = self._sending, None
-        if sending is None:
+    def _give_up(self, reason: str, *, stopped: bool = False, keep_conditions: bool = False) -> None:
+        message, self._message = self._message, None
+        if message is None:
             return
         self.failed += 1
-        (self._outbox.put_back if later else self._outbox.give_up)(sending.message)
+        self._outbox.undelivered(message, keep_conditions=keep_conditions)
         if stopped:
             self._outbox.clear()
         self._events.emit(
             AlertFailed(
                 at=self._clock.monotonic(),
                 target=self.name,
-                types=sending.message.types,
-                alerts=len(sending.message.alerts),
-                attempts=sending.attempts,
+                types=_types(message),
+                alerts=len(message.alerts),
+                attempts=self._attempts,
                 reason=reason,
                 stopped=stopped,
             )
         )
+
+
+def _types(message: Message) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.type.value for each in message.alerts))

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from hearth.alerts.channels import Answer, Post
 from hearth.types import __version__
 
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 64 * 1024
 Found = list[tuple[Any, ...]]
 """What `socket.getaddrinfo` returns."""
 Lookup = Callable[[str, int], Found]
@@ -29,56 +32,39 @@ def system_lookup(host: str, port: int) -> Found:
 
 
 class DaemonResolver(AbstractResolver):
-    """An aiohttp resolver that leaves the loop's own threads alone."""
+    """An aiohttp resolver that leaves the loop's own threads alone: a name server may hang, and they are few."""
 
     def __init__(self, lookup: Lookup = system_lookup) -> None:
         self._lookup = lookup
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
-        found = await self._asked(host, port)
+        answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        threading.Thread(target=self._ask, args=(host, port, answer), name="hearth-alert-dns", daemon=True).start()
+        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return [
-            ResolveResult(
-                hostname=host,
-                host=address[0],
-                port=port,
-                family=kind,
-                proto=proto,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _, proto, _, address in found
+            ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=proto, flags=flags)
+            for kind, _, proto, _, address in await answer
             if kind in {socket.AF_INET, socket.AF_INET6} and family in {kind, socket.AF_UNSPEC}
         ]
 
     async def close(self) -> None:
         """A thread that still waits ends by itself."""
 
-    async def _asked(self, host: str, port: int) -> Found:
-        answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        threading.Thread(target=self._ask, args=(host, port, answer), name="hearth-alert-dns", daemon=True).start()
-        return await answer
-
     def _ask(self, host: str, port: int, answer: asyncio.Future[Found]) -> None:
+        settle: Callable[[], None]
         try:
-            found, error = self._lookup(host, port), None
-        except OSError as failed:
-            found, error = [], failed
+            settle = partial(answer.set_result, self._lookup(host, port))
+        except OSError as error:
+            settle = partial(answer.set_exception, error)
         except UnicodeError:  # a label is empty or too long
-            found, error = [], socket.gaierror(socket.EAI_NONAME, "not a name")
+            settle = partial(answer.set_exception, socket.gaierror(socket.EAI_NONAME, "not a name"))
+
+        def report() -> None:
+            if not answer.done():
+                settle()
+
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            answer.get_loop().call_soon_threadsafe(_settle, answer, found, error)
-
-
-def _settle(future: asyncio.Future[Found], found: Found, error: OSError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(found)
-    else:
-        future.set_exception(error)
-
-
-TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 64 * 1024
+            answer.get_loop().call_soon_threadsafe(report)
 
 
 class HttpPoster:
@@ -100,16 +86,8 @@ class HttpPoster:
                 body = await response.content.read(MAX_ANSWER_BYTES)
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 return Answer(status=response.status, headers=headers, body=body)
-        except TimeoutError:
-            return Answer(failure="timeout")
-        except aiohttp.ClientSSLError:
-            return Answer(failure="tls")
-        except aiohttp.ClientConnectorDNSError:
-            return Answer(failure="dns")
-        except aiohttp.ClientConnectorError:
-            return Answer(failure="connect")
-        except (aiohttp.ClientError, OSError, ValueError):
-            return Answer(failure="broken")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Answer(failure=failure_of(error))
 
     async def aclose(self) -> None:
         """Close what is open; a later post opens it again."""
@@ -123,3 +101,14 @@ class HttpPoster:
             headers = {"User-Agent": f"hearth-gateway/{__version__}"}
             self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, trust_env=False, headers=headers)
         return self._session
+
+
+def failure_of(error: Exception) -> str:
+    """What went wrong, in a word that names no address."""
+    words: dict[type[Exception], str] = {
+        TimeoutError: "timeout",
+        aiohttp.ClientSSLError: "tls",
+        aiohttp.ClientConnectorDNSError: "dns",
+        aiohttp.ClientConnectorError: "connect",
+    }
+    return next((word for kind, word in words.items() if isinstance(error, kind)), "broken")

@@ -1,108 +1,115 @@
-"""Which event is which alert: a table, and the sentence of each. Pure.
+"""What is an alert: its kinds, which event raises or ends which, and the sentence of each. Pure.
 
-A new kind of alert is a member of `AlertType`, a title in `alert.TITLES`, a rule here, and a row in docs/alerts.md. Rules that need more
-than one event are in `hearth.alerts.alerter`.
+A new kind is a member of `AlertType`, a title in `TITLES`, a rule here, and a row in docs/alerts.md. Rules that need more than one event
+are in `hearth.alerts.alerter`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from hearth.alerts.alert import Alert, Severity, shown
+from hearth import events
 from hearth.config.settings import AlertType
-from hearth.events import (
-    BackendCameUp,
-    BackendWentDown,
-    BudgetExhausted,
-    BudgetThresholdReached,
-    ClockConfirmed,
-    ClockDoubted,
-    CloudCameUp,
-    CloudWentDown,
-    ConfigRejected,
-    ConfigReloaded,
-    ConnectionsCrowded,
-    DiskRanLow,
-    DiskSpaceReturned,
-    Event,
-    GpuCooledDown,
-    GpuLost,
-    GpuOverheated,
-    GpuRecovered,
-    InternalFault,
-    ItemDiverged,
-    ItemEvent,
-    ItemInterrupted,
-    ItemProtected,
-    ItemQueued,
-    ItemResent,
-    KeysTried,
-    LoopLagged,
-    ModelOffloaded,
-    ResidencyDrifted,
-    StorageFailed,
-    StorageRecovered,
-    SwapCompleted,
-    SwapFailed,
-)
-from hearth.types import Lane, Sequence
 
-WINDOW_S = 300.0
-MAX_CALLERS = 1000
-_WAITS = (ItemQueued, ItemInterrupted, ItemResent)
-"""With these an item waits; with `ItemDispatched` and `ItemEnded`, the others that are noted, it does not any more."""
-
-
-class Refusals:
-    """The recent refusals of each caller, no more of them than matter."""
-
-    def __init__(self) -> None:
-        self._recent: dict[str, deque[float]] = {}
-
-    def add(self, caller: str, at: float, threshold: int) -> bool:
-        """Note a refusal; whether it is the `threshold`-th within 5 minutes, or one beyond."""
-        recent = deque((*self._recent.pop(caller, ()), at), maxlen=threshold)
-        self._recent[caller] = recent
-        if len(self._recent) > MAX_CALLERS:
-            del self._recent[next(iter(self._recent))]
-        return len(recent) == threshold and recent[0] > at - WINDOW_S
-
-
-class WaitingItems:
-    """The external items that wait, as the events of items tell it."""
-
-    def __init__(self) -> None:
-        self._waiting: set[Sequence] = set()
-
-    @property
-    def depth(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
-
-    def note(self, event: ItemEvent) -> int:
-        """An item waits from now on, or no longer; internal ones change nothing. Returns by how much the depth has changed."""
-        waits = isinstance(event, _WAITS)
-        if event.lane is not Lane.EXTERNAL or waits is (event.sequence in self._waiting):
-            return 0
-        if waits:
-            self._waiting.add(event.sequence)
-            return 1
-        self._waiting.discard(event.sequence)
-        return -1
-
-
-SHOWN_PROBLEMS = 3
+AlertKey = tuple[AlertType, str]
+"""What is debounced by itself: the type, and whom it is about."""
+NAME_CHARS = 100
 REASON_CHARS = 300
+SHOWN_PROBLEMS = 3
 OWN_TASK = "alerts"
 """Where a defect of the alerter itself is reported; an alert about that would only feed it."""
 
-Rule = Callable[[Any], tuple[Alert, ...]]
+TITLES: Mapping[AlertType, str] = MappingProxyType(
+    {
+        AlertType.RATE_LIMITED: "Caller over its rate limit",
+        AlertType.QUEUE_DEPTH: "Long queue",
+        AlertType.QUEUE_FULL: "Queue full",
+        AlertType.STARVATION: "Request interrupted again and again",
+        AlertType.REPLAY_DIVERGED: "Interrupted answer could not be resumed",
+        AlertType.GPU_SWAP_FREQUENCY: "Many model swaps",
+        AlertType.GPU_SWAP_LATENCY: "Slow model swap",
+        AlertType.GPU_SWAP_OVERHEAD: "Model swaps take much of the GPU's time",
+        AlertType.GPU_LOST: "GPU lost",
+        AlertType.GPU_HOT: "GPU hot",
+        AlertType.SWAP_FAILED: "Model did not load",
+        AlertType.MODEL_OFFLOADED: "Model runs partly on the CPU",
+        AlertType.RESIDENCY_DRIFTED: "Models changed without Hearth",
+        AlertType.BACKEND_DOWN: "Model server down",
+        AlertType.BUDGET: "Cloud budget nearly spent",
+        AlertType.BUDGET_EXHAUSTED: "Cloud budget spent",
+        AlertType.CLOUD_DOWN: "Claude takes no work",
+        AlertType.CONFIG_REJECTED: "Configuration not usable",
+        AlertType.CLOCK_DOUBTED: "Clock in doubt",
+        AlertType.STORAGE_FAILED: "Log cannot be written",
+        AlertType.DISK_LOW: "Disk nearly full",
+        AlertType.LOOP_LAG: "Hearth was held up",
+        AlertType.WRONG_KEYS: "Wrong keys",
+        AlertType.CONNECTIONS: "Too many connections",
+        AlertType.INTERNAL_FAULT: "Defect in Hearth",
+        AlertType.TEST: "Test message",
+    }
+)
 
 
-def alerts_of(event: Event) -> tuple[Alert, ...]:
+class Severity(IntEnum):
+    """How bad it is; where room is short, the least bad goes first."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something that the owner should know.
+
+    Attributes:
+        subject: whom it is about: a caller, a model, a part of Hearth; empty for the whole.
+        text: one or two plain sentences; never a prompt, an answer, a key or a URL.
+        at: the monotonic instant of the fact in seconds.
+        lasting: it goes on until an alert with the same key and `resolved` ends it.
+        suppressed: alerts with this key that were left out since the last one that was sent.
+    """
+
+    type: AlertType
+    text: str
+    at: float
+    subject: str = ""
+    severity: Severity = Severity.WARNING
+    lasting: bool = False
+    resolved: bool = False
+    suppressed: int = 0
+
+    @property
+    def key(self) -> AlertKey:
+        return self.type, self.subject
+
+    @property
+    def title(self) -> str:
+        """The type in words, ASCII only: HTTP headers carry it."""
+        return f"Over: {TITLES[self.type]}" if self.resolved else TITLES[self.type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A limit of the GPU's hour that is passed now: swaps, milliseconds or percent, as `kind` says."""
+
+    kind: AlertType
+    measured: float
+    threshold: float
+
+
+def shown(text: str, limit: int = NAME_CHARS) -> str:
+    """A name or a reason on one line: what is not printable (line breaks, ESC, direction overrides) becomes `?`, the end is cut."""
+    head = "".join(each if each.isprintable() else "?" for each in text[: limit + 1])
+    return head if len(head) <= limit else head[: limit - 1] + "…"
+
+
+def alerts_of(event: events.Event) -> tuple[Alert, ...]:
     """The alerts that one event raises or ends; most events none."""
     rule = RULES.get(type(event))
     return () if rule is None else rule(event)
@@ -117,165 +124,185 @@ def starvation(at: float, caller: str, interrupt_count: int, model: str | None) 
 
 def budget(at: float, spent_usd: float, limit_usd: float) -> Alert:
     """The day's money is nearly gone."""
-    text = f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models are spent today."
-    return Alert(type=AlertType.BUDGET, at=at, text=text)
+    return Alert(type=AlertType.BUDGET, at=at, text=f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models are spent today.")
 
 
-def _begins(kind: AlertType, said: Callable[[Any], str], severity: Severity = Severity.WARNING) -> Rule:
+LASTING_BREACHES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
+
+
+def breached(breach: Breach, at: float) -> Alert:
+    """A limit of the GPU's hour is passed."""
+    measured, limit = breach.measured, breach.threshold
+    if breach.kind is AlertType.GPU_SWAP_FREQUENCY:
+        text = f"{measured:.0f} model swaps in the last hour; more than {limit:.0f} is the limit set."
+    elif breach.kind is AlertType.GPU_SWAP_LATENCY:
+        text = f"The last model swap took {measured / 1000:.0f} s; the limit set is {limit / 1000:.0f} s."
+    else:
+        text = f"Model swaps took {measured:.0f} % of the GPU's busy time in the last hour; the limit set is {limit:.0f} %."
+    return Alert(type=breach.kind, at=at, lasting=breach.kind in LASTING_BREACHES, text=text)
+
+
+Rule = Callable[[Any], tuple[Alert, ...]]
+
+
+def _begins(kind: AlertType, text_of: Callable[[Any], str], severity: Severity = Severity.ERROR) -> Rule:
     """A condition that goes on until another rule ends it."""
-    return lambda event: (Alert(type=kind, at=event.at, severity=severity, lasting=True, text=said(event)),)
+    return lambda event: (Alert(type=kind, at=event.at, severity=severity, lasting=True, text=text_of(event)),)
 
 
-def _ends(kind: AlertType, said: Callable[[Any], str]) -> Rule:
-    return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=said(event)),)
+def _ends(kind: AlertType, text_of: Callable[[Any], str]) -> Rule:
+    return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=text_of(event)),)
 
 
-def _happens(kind: AlertType, said: Callable[[Any], str], subject: Callable[[Any], str] = lambda _: "") -> Rule:
-    return lambda event: (Alert(type=kind, subject=subject(event), at=event.at, text=said(event)),)
+def _happens(kind: AlertType, text_of: Callable[[Any], str], subject: str = "") -> Rule:
+    """Something without an end; `subject` names the field that says whom it is about."""
+    return lambda event: (Alert(type=kind, subject=str(getattr(event, subject)) if subject else "", at=event.at, text=text_of(event)),)
 
 
 def _is_loaded(model: str, at: float) -> Alert:
     return Alert(type=AlertType.SWAP_FAILED, subject=model, at=at, resolved=True, text=f"{shown(model)} is loaded.")
 
 
-def _fit(model: str, at: float, *, offloaded: bool) -> Alert:
-    """Whether a model that was just loaded found room on the GPU."""
-    alert_type, name = AlertType.MODEL_OFFLOADED, shown(model)
-    if not offloaded:
-        return Alert(type=alert_type, subject=model, at=at, resolved=True, text=f"{name} is wholly on the GPU.")
-    text = f"{name} did not fit on the GPU, and a part of it runs on the CPU, which is many times slower."
-    return Alert(type=alert_type, subject=model, at=at, lasting=True, text=text)
+def _offloaded(model: str, at: float) -> Alert:
+    text = f"{shown(model)} did not fit on the GPU, and a part of it runs on the CPU, which is many times slower."
+    return Alert(type=AlertType.MODEL_OFFLOADED, subject=model, at=at, lasting=True, text=text)
 
 
-def _swap_failed(event: SwapFailed) -> tuple[Alert, ...]:
-    if not event.to_model:
-        model = ", ".join(event.from_models)
-        text = f"{shown(model)} did not leave the GPU ({shown(event.reason)})."
-        return (Alert(type=AlertType.SWAP_FAILED, subject=model, at=event.at, severity=Severity.ERROR, text=text),)
-    text = f"{shown(event.to_model)} did not load ({shown(event.reason)}, after {_duration(event.swap_s)}); the log has the details."
-    return (Alert(type=AlertType.SWAP_FAILED, subject=event.to_model, at=event.at, severity=Severity.ERROR, lasting=True, text=text),)
+def _swap_completed(event: events.SwapCompleted) -> tuple[Alert, ...]:
+    model, at = event.to_model, event.at
+    fits = Alert(type=AlertType.MODEL_OFFLOADED, subject=model, at=at, resolved=True, text=f"{shown(model)} is wholly on the GPU.")
+    return _is_loaded(model, at), _offloaded(model, at) if event.offloaded else fits
 
 
-def _drifted(event: ResidencyDrifted) -> tuple[Alert, ...]:
+def _swap_failed(event: events.SwapFailed) -> tuple[Alert, ...]:
+    subject = event.to_model or ", ".join(event.from_models)
+    if event.to_model:
+        text = f"{shown(subject)} did not load ({shown(event.reason)}, after {_duration(event.swap_s)}); the log has the details."
+    else:
+        text = f"{shown(subject)} did not leave the GPU ({shown(event.reason)})."
+    lasting = bool(event.to_model)
+    return (Alert(type=AlertType.SWAP_FAILED, subject=subject, at=event.at, severity=Severity.ERROR, lasting=lasting, text=text),)
+
+
+def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
     drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=_changes(event))
     return drift, *(_is_loaded(model, event.at) for model in event.appeared)
 
 
-def _changes(event: ResidencyDrifted) -> str:
+def _changes(event: events.ResidencyDrifted) -> str:
     """What only vanished may have gone down with a model server that was back before it was missed."""
-    if event.reloaded:
-        anew = shown(", ".join(event.reloaded))
-        return (
-            f"Ollama loaded anew, with another context: {anew}. Give the model itself its num_ctx (docs/clients/index.md), or this repeats."
-        )
-    gone = shown(", ".join(event.vanished))
-    if not event.appeared:
+    reloaded, gone, came = (shown(", ".join(names)) for names in (event.reloaded, event.vanished, event.appeared))
+    if reloaded:
+        advice = "Give the model itself its num_ctx (docs/clients/index.md), or this repeats."
+        return f"Ollama loaded anew, with another context: {reloaded}. {advice}"
+    if not came:
         return f"{gone} left the memory, and not by Hearth: the model server was restarted, or another program unloads models."
-    unloaded = f" and unloaded {gone}" if gone else ""
-    return f"Somebody else loaded {shown(', '.join(event.appeared))}{unloaded}. Let every program go through Hearth, or it cannot plan."
+    return f"Somebody else loaded {came}{f' and unloaded {gone}' if gone else ''}. Let every program go through Hearth, or it cannot plan."
 
 
-def _exhausted(event: BudgetExhausted) -> str:
+def _exhausted(event: events.BudgetExhausted) -> str:
     text = f"A call of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
     return f"{text} {_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today are taken."
 
 
-def _config_rejected(event: ConfigRejected) -> str:
+def _config_rejected(event: events.ConfigRejected) -> str:
     """The problems are written to be shown: they quote no secret."""
     first = "; ".join(shown(each, REASON_CHARS) for each in event.problems[:SHOWN_PROBLEMS])
     more = len(event.problems) - SHOWN_PROBLEMS
     return f"The configuration in force stays. {first}{f'; and {more} more' if more > 0 else ''}."
 
 
-def _crowded(event: ConnectionsCrowded) -> str:
+def _crowded(event: events.ConnectionsCrowded) -> str:
     bound = shown(event.bound.replace("_", " "))
     return f"{shown(event.peer)} holds {event.open} connections, and {event.refused} more were refused: {bound} may have no more."
 
 
-def _fault(event: InternalFault) -> tuple[Alert, ...]:
+def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
     if event.where == OWN_TASK:
         return ()
     text = f"A defect was caught in {shown(event.where)} ({shown(event.detail)}); Hearth goes on. Please report it."
     return (Alert(type=AlertType.INTERNAL_FAULT, subject=event.where, at=event.at, severity=Severity.ERROR, text=text),)
 
 
-RULES: Mapping[type[Event], Rule] = MappingProxyType(
+RULES: Mapping[type[events.Event], Rule] = MappingProxyType(
     {
-        BackendWentDown: _begins(
+        events.BackendWentDown: _begins(
             AlertType.BACKEND_DOWN,
             lambda it: f"The model server does not answer ({shown(it.reason, REASON_CHARS)}). Requests wait for it, then they get 503.",
-            Severity.ERROR,
         ),
-        BackendCameUp: _ends(AlertType.BACKEND_DOWN, lambda it: f"The model server answers again after {_duration(it.down_s)}."),
-        ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
-        ItemDiverged: _happens(
+        events.BackendCameUp: _ends(AlertType.BACKEND_DOWN, lambda it: f"The model server answers again after {_duration(it.down_s)}."),
+        events.ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
+        events.ItemDiverged: _happens(
             AlertType.REPLAY_DIVERGED,
             lambda it: (
                 f"An answer of {shown(it.model or 'a model')} to {shown(it.caller)} could not go on after an interruption; "
                 "the caller got a retryable error."
             ),
-            lambda it: str(it.caller),
+            "caller",
         ),
-        SwapCompleted: lambda it: (_is_loaded(it.to_model, it.at), _fit(it.to_model, it.at, offloaded=it.offloaded)),
-        SwapFailed: _swap_failed,
-        ModelOffloaded: lambda it: (_fit(it.model, it.at, offloaded=True),),
-        ResidencyDrifted: _drifted,
-        GpuLost: _begins(
+        events.SwapCompleted: _swap_completed,
+        events.SwapFailed: _swap_failed,
+        events.ModelOffloaded: lambda it: (_offloaded(it.model, it.at),),
+        events.ResidencyDrifted: _drifted,
+        events.GpuLost: _begins(
             AlertType.GPU_LOST,
             lambda it: f"The GPU no longer says how it is ({shown(it.reason)}). If models fail too, the machine may need a restart.",
-            Severity.ERROR,
         ),
-        GpuRecovered: _ends(AlertType.GPU_LOST, lambda it: f"The GPU is back after {_duration(it.lost_s)}."),
-        GpuOverheated: _begins(
-            AlertType.GPU_HOT, lambda it: f"The GPU is at {it.temperature_c:.0f} °C; the limit set is {it.limit_c:.0f} °C."
+        events.GpuRecovered: _ends(AlertType.GPU_LOST, lambda it: f"The GPU is back after {_duration(it.lost_s)}."),
+        events.GpuOverheated: _begins(
+            AlertType.GPU_HOT,
+            lambda it: f"The GPU is at {it.temperature_c:.0f} °C; the limit set is {it.limit_c:.0f} °C.",
+            Severity.WARNING,
         ),
-        GpuCooledDown: _ends(AlertType.GPU_HOT, lambda it: f"The GPU is down to {it.temperature_c:.0f} °C after {_duration(it.hot_s)}."),
-        BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
-        BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, lambda it: str(it.caller)),
-        CloudWentDown: _begins(
+        events.GpuCooledDown: _ends(
+            AlertType.GPU_HOT, lambda it: f"The GPU is down to {it.temperature_c:.0f} °C after {_duration(it.hot_s)}."
+        ),
+        events.BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
+        events.BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
+        events.CloudWentDown: _begins(
             AlertType.CLOUD_DOWN,
             lambda it: f"Claude takes no work ({shown(it.reason)}); it is tried again in {_duration(it.retry_s)}, or after a reload.",
-            Severity.ERROR,
         ),
-        CloudCameUp: _ends(AlertType.CLOUD_DOWN, lambda it: f"Claude answers again after {_duration(it.down_s)}."),
-        ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected, Severity.ERROR),
-        ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, lambda _: "A good configuration is in force."),
-        StorageFailed: _begins(
+        events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, lambda it: f"Claude answers again after {_duration(it.down_s)}."),
+        events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
+        events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, lambda _: "A good configuration is in force."),
+        events.StorageFailed: _begins(
             AlertType.STORAGE_FAILED,
             lambda it: f"The log of requests cannot be written ({shown(it.reason)}). Requests go on.",
-            Severity.ERROR,
         ),
-        StorageRecovered: _ends(
+        events.StorageRecovered: _ends(
             AlertType.STORAGE_FAILED,
             lambda it: f"The log of requests is written again.{f' {it.dropped} entries are lost.' if it.dropped else ''}",
         ),
-        ClockDoubted: _begins(
+        events.ClockDoubted: _begins(
             AlertType.CLOCK_DOUBTED,
             lambda it: (
                 f"The clock has jumped ahead by {it.ahead_s / 86_400:.0f} days. Nothing old is deleted until it is confirmed, "
                 "or for a day. If the time is right: hearth admin confirm-clock."
             ),
+            Severity.WARNING,
         ),
-        ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, lambda _: "The clock is believed again; what is old is deleted."),
-        DiskRanLow: _begins(
+        events.ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, lambda _: "The clock is believed again; what is old is deleted."),
+        events.DiskRanLow: _begins(
             AlertType.DISK_LOW,
             lambda it: f"The disk of the log has {it.free_mib:.0f} MiB left; {it.limit_mib:.0f} MiB is the limit set.",
+            Severity.WARNING,
         ),
-        DiskSpaceReturned: _ends(AlertType.DISK_LOW, lambda it: f"The disk of the log has {it.free_mib:.0f} MiB again."),
-        LoopLagged: _happens(
+        events.DiskSpaceReturned: _ends(AlertType.DISK_LOW, lambda it: f"The disk of the log has {it.free_mib:.0f} MiB again."),
+        events.LoopLagged: _happens(
             AlertType.LOOP_LAG,
             lambda it: f"Hearth did nothing for {it.lag_s:.1f} s: the machine is overloaded, or there is a defect. Everybody waited.",
         ),
-        KeysTried: _happens(
+        events.KeysTried: _happens(
             AlertType.WRONG_KEYS,
             lambda it: (
                 f"{it.wrong} requests with a wrong key came from {shown(it.peer)}: a program there has an old key, or somebody tries keys. "
                 "Right keys are let in as ever."
             ),
-            lambda it: str(it.peer),
+            "peer",
         ),
-        ConnectionsCrowded: _happens(AlertType.CONNECTIONS, _crowded, lambda it: str(it.peer)),
-        InternalFault: _fault,
+        events.ConnectionsCrowded: _happens(AlertType.CONNECTIONS, _crowded, "peer"),
+        events.InternalFault: _fault,
     }
 )
 

@@ -10,14 +10,13 @@ other one is aborted: an orderly close first flushes what is unsent, which never
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import httptools
 
-from hearth.backends import headers as fields
-from hearth.errors import BackendError, BackendGone, BackendProtocolError
+from hearth.errors import BackendError, BackendGone, BackendProtocolError, BadRequest
 from hearth.types import Headers
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -30,9 +29,49 @@ READ_AHEAD_BYTES = 256 * 1024
 """So much of an answer is taken from the server before anybody reads it."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 INFORMATIONAL = frozenset({100, 102, 103})
-_CODINGS = MappingProxyType({b"content-encoding": (b"", b"identity"), b"transfer-encoding": (b"chunked", b"identity")})
-"""What these fields may say."""
 STREAMED = (b"application/x-ndjson", b"text/event-stream")
+
+HOP_BY_HOP = frozenset(
+    {
+        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer"),
+        *(b"transfer-encoding", b"upgrade"),
+    }
+)
+CREDENTIALS = frozenset({b"api-key", b"authorization", b"cookie", b"x-api-key"})
+WRITTEN_HERE = frozenset({b"accept-encoding", b"content-length", b"expect", b"host"})
+REFUSED_BY_OLLAMA = frozenset({b"origin"})
+"""An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
+NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_HERE | REFUSED_BY_OLLAMA
+WRITTEN_BY_HEARTH = frozenset({b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough"})
+"""In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's name."""
+WRITTEN_BY_HEARTH_PREFIXES = (b"access-control-", b"x-hearth-")
+_LINE_BREAK = re.compile(rb"[\r\n\0]")
+
+
+def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The caller's fields that a model server may see, names in lower case as given: none that could be a key.
+
+    Raises:
+        BadRequest: a field carries a line break.
+    """
+    kept = _without(NOT_SENT, headers)
+    if _LINE_BREAK.search(b"".join([part for field in kept for part in field])):
+        raise BadRequest("A header contains a line break.")
+    return kept
+
+
+def to_return(fields: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """End-to-end fields of an answer in wire order; which pages may read it is for Hearth to say (`server.allowed_origins`)."""
+    kept = _without(HOP_BY_HOP | WRITTEN_BY_HEARTH, fields)
+    return tuple([field for field in kept if not field[0].startswith(WRITTEN_BY_HEARTH_PREFIXES)])
+
+
+def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """All fields but those of these names, and those that belong to the connection because it says so (RFC 9110, section 7.6.1)."""
+    for name, value in fields:
+        if name == b"connection":
+            names = names.union(option.strip().lower() for option in value.split(b","))
+    return [field for field in fields if field[0] not in names]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,62 +85,32 @@ class Limits:
 class Link(asyncio.Protocol):
     """One TCP connection. `on_lost` hears of its end."""
 
+    transport: asyncio.Transport
+
     def __init__(self, on_lost: Callable[[Link], None]) -> None:
         self._on_lost = on_lost
-        self._answer: Answer | None = None
-        self._transport: asyncio.Transport
+        self.answer: Answer | None = None
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a TCP connection it always is one
-        """As asyncio says."""
-        self._transport = transport
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Bytes that nobody asked for are the end of the connection."""
-        if self._answer is None:
-            self._transport.abort()
+        if self.answer is None:  # nobody asked for it
+            self.transport.abort()
         else:
-            self._answer.feed(data)
+            self.answer.feed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio says."""
         self._on_lost(self)
-        if self._answer is not None:
-            self._answer.connection_ended(whole=exc is None)
-
-    @property
-    def usable(self) -> bool:
-        """Nothing is known to speak against another call."""
-        return not self._transport.is_closing()
-
-    def send(self, request: bytes, answer: Answer) -> None:
-        """Begin a call."""
-        self._answer = answer
-        self._transport.write(request)
-
-    def release(self) -> bool:
-        """The answer is over; True where the connection can carry another one."""
-        self._answer = None
-        return self.usable and not self._transport.get_write_buffer_size()
-
-    def abort(self) -> None:
-        """End it now."""
-        self._answer = None
-        self._transport.abort()
+        if self.answer is not None:
+            self.answer.connection_ended(whole=exc is None)
 
     def cut(self) -> None:
         """End it now, and whatever it carries."""
-        if self._answer is not None:
-            self._answer.close()
-        self._transport.abort()
-
-    def pause(self) -> None:
-        """Let the server wait."""
-        self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Read on."""
-        self._transport.resume_reading()
+        if self.answer is not None:
+            self.answer.close()
+        self.transport.abort()
 
 
 class Answer:
@@ -121,17 +130,14 @@ class Answer:
         self._limits = limits
         self._put_back = put_back
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._raw: list[tuple[bytes, bytes]] = []
-        self._chunked = False
-        self._framed = False
-        self._streamed = False
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._chunked = self._framed = self._streamed = False
         self._part = b""
         self._ready: list[bytes] = []
         self._unread_bytes = 0
         self._paused = False
         self._came_bytes = self._body_bytes = self._line_bytes = 0
-        self._ended = False
-        self._keep = False
+        self._ended = self._keep = False
         self._error: BackendError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -143,13 +149,13 @@ class Answer:
             BackendProtocolError: it is no HTTP, its head is too large, or it is an answer that is not for us.
         """
         while not self.status:
-            if self._error is not None:
-                raise self._error.again()
             await self._news()
-        problem = self._problem()
-        if problem is not None:
+        if self.status in REDIRECTS or not 200 <= self.status < 600:
             self._keep = False
-            raise BackendProtocolError(f"The model server at {self._address} {problem}")
+            raise self._bad(f"answered {self.status}, which is not an answer.")
+        if any(_is_encoded(name, value) for name, value in self._fields):
+            self._keep = False
+            raise self._bad("encoded its answer although it was told not to.")
 
     async def take(self) -> tuple[bytes, ...]:
         """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
@@ -162,11 +168,11 @@ class Answer:
             BackendProtocolError: the framing is garbage, or the body or one line of a stream is larger than any answer.
         """
         while not self._ready:
-            if self._error is not None:
-                raise self._error.again()
-            if self._ended:
+            if self._ended and self._error is None:
                 return ()
-            self._read_on()
+            if self._paused and self._link is not None:
+                self._paused = False
+                self._link.transport.resume_reading()
             await self._news()
         chunks = tuple(self._ready)
         self._ready, self._unread_bytes = [], 0
@@ -177,39 +183,22 @@ class Answer:
         link, self._link = self._link, None
         if link is None:
             return
-        if self._ended and self._keep and link.release():
+        link.answer = None
+        if self._ended and self._keep and not link.transport.is_closing() and not link.transport.get_write_buffer_size():
             self._put_back(link)
         else:
-            link.abort()
-        if not self._ended:
-            self._end(BackendGone())
+            link.transport.abort()
+        self._end(BackendGone())
 
-    def _problem(self) -> str | None:
-        """Why this answer is not for us."""
-        if self.status in REDIRECTS or not 200 <= self.status < 600:
-            return f"answered {self.status}, which is not an answer."
-        for name, value in self._raw:
-            if name in _CODINGS and value.strip().lower() not in _CODINGS[name]:
-                return "encoded its answer although it was told not to."
-        return None
-
-    def _news(self) -> asyncio.Future[None]:
+    async def _news(self) -> None:
+        """Wait for the next thing that is reported; raises what has ended the answer."""
+        if self._error is not None:
+            raise self._error.again()
         self._waiter = asyncio.get_running_loop().create_future()
-        return self._waiter
-
-    def _tell(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _read_on(self) -> None:
-        if self._paused and self._link is not None:
-            self._paused = False
-            self._link.resume()
-
-    # What the connection reports.
+        await self._waiter
 
     def feed(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have come on the connection."""
         self.began = True
         if self._parser is None:  # more than the answer: this connection cannot be trusted with another one
             self._keep = False
@@ -217,7 +206,8 @@ class Answer:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._end(self._broken(error))
+            # No name for the context: by its traceback it would keep this frame, and so the whole answer.
+            self._end(error.__context__.again() if isinstance(error.__context__, BackendError) else self._misframed())
         self._came_bytes += len(data)
         beside_bytes = self._came_bytes - self._body_bytes - len(self._part)
         if beside_bytes > MAX_HEAD_BYTES + _FRAMING_PER_BODY_BYTE * self._body_bytes:
@@ -226,36 +216,8 @@ class Answer:
 
     def connection_ended(self, *, whole: bool) -> None:
         """No more bytes will come; `whole`: by an orderly end."""
-        open_ended = self.status and not self._framed and whole
-        self._end(self._rest() or (None if open_ended else BackendGone()))
-
-    def _end(self, error: BackendError | None) -> None:
-        """The first ending counts. What has come of an answer is read before its error."""
-        if not self._ended:
-            self._ended, self._error = True, error
-        self._parser = None
-        self._tell()
-
-    def _broken(self, error: httptools.HttpParserError | httptools.HttpParserUpgrade) -> BackendError:
-        if isinstance(error.__context__, BackendError):
-            return error.__context__.again()
-        return self._misframed()
-
-    def _misframed(self) -> BackendError:
-        if not self.status:
-            return self._no_http()
-        return self._rest() or BackendProtocolError(f"The model server at {self._address} sent a body with broken framing.")
-
-    def _rest(self) -> BackendError | None:
-        """Let what came of a chunk be read that will not be whole; an error where it is more than an answer can be."""
-        try:
-            self._flush()
-        except BackendProtocolError as error:
-            return error.again()
-        return None
-
-    def _no_http(self) -> BackendError:
-        return BackendProtocolError(f"The model server at {self._address} sent something that is not an HTTP answer.")
+        is_open_ended = self.status and not self._framed and whole
+        self._end(self._flushed() or (None if is_open_ended else BackendGone()))
 
     # What the parser reports.
 
@@ -268,9 +230,9 @@ class Answer:
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head, or a trailer, which nobody reads."""
         if not self.status:
-            if len(self._raw) >= MAX_FIELDS:
+            if len(self._fields) >= MAX_FIELDS:
                 raise self._no_http()
-            self._raw.append((name.lower(), value))
+            self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is over; an informational one is followed by the real one."""
@@ -278,29 +240,34 @@ class Answer:
             return
         status = self._parser.get_status_code()
         if status in INFORMATIONAL:
-            self._raw.clear()
+            self._fields.clear()
             return
         self.status = status
-        names = dict(self._raw)
+        names = dict(self._fields)
         self._chunked = b"transfer-encoding" in names
         self._framed = self._chunked or b"content-length" in names
-        self.headers = fields.to_return(self._raw)
+        self.headers = to_return(self._fields)
         self._streamed = names.get(b"content-type", b"").strip().lower().startswith(STREAMED)
         if self._bodiless:
             self._end(None)
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, never more than one chunk's."""
-        if not self._chunked:
-            self._push(data)
-            return
         self._part = self._part + data if self._part else data
-        if len(self._part) >= HOLD_BYTES:
-            self._flush()
+        if not self._chunked or len(self._part) >= HOLD_BYTES:
+            self.on_chunk_complete()
 
     def on_chunk_complete(self) -> None:
-        """A chunk is whole."""
-        self._flush()
+        """Let what has come of the chunk be read."""
+        part, self._part = self._part, b""
+        if not part:
+            return
+        self._measure(part)
+        self._ready.append(part)
+        self._unread_bytes += len(part)
+        if self._unread_bytes >= READ_AHEAD_BYTES and not self._paused and self._link is not None:
+            self._paused = True
+            self._link.transport.pause_reading()
 
     def on_message_complete(self) -> None:
         """The answer is whole."""
@@ -308,23 +275,46 @@ class Answer:
             self._keep = self._framed and self._parser.should_keep_alive()
             self._end(None)
 
-    def _flush(self) -> None:
-        if self._part:
-            part, self._part = self._part, b""
-            self._push(part)
-
-    def _push(self, part: bytes) -> None:
-        self._measure(part)
-        self._ready.append(part)
-        self._unread_bytes += len(part)
-        if self._unread_bytes >= READ_AHEAD_BYTES and not self._paused and self._link is not None:
-            self._paused = True
-            self._link.pause()
-
     def _measure(self, part: bytes) -> None:
         self._body_bytes += len(part)
         if self._streamed:
             last_break = part.rfind(b"\n")
             self._line_bytes = len(part) - last_break - 1 if last_break >= 0 else self._line_bytes + len(part)
         if self._body_bytes > self._limits.body_bytes or self._line_bytes > self._limits.line_bytes:
-            raise BackendProtocolError(f"The model server at {self._address} sent more than an answer can be.")
+            raise self._bad("sent more than an answer can be.")
+
+    def _end(self, error: BackendError | None) -> None:
+        """The first ending counts. What has come of an answer is read before its error."""
+        if not self._ended:
+            self._ended, self._error = True, error
+        self._parser = None
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _flushed(self) -> BackendError | None:
+        """Let what came of a chunk be read that will not be whole; an error where it is more than an answer can be."""
+        try:
+            self.on_chunk_complete()
+        except BackendProtocolError as error:
+            return error.again()
+        return None
+
+    def _misframed(self) -> BackendError:
+        if not self.status:
+            return self._no_http()
+        return self._flushed() or self._bad("sent a body with broken framing.")
+
+    def _no_http(self) -> BackendError:
+        return self._bad("sent something that is not an HTTP answer.")
+
+    def _bad(self, what: str) -> BackendError:
+        return BackendProtocolError(f"The model server at {self._address} {what}")
+
+
+def _is_encoded(name: bytes, value: bytes) -> bool:
+    if name == b"content-encoding":
+        return value.strip().lower() not in {b"", b"identity"}
+    return name == b"transfer-encoding" and value.strip().lower() not in {b"chunked", b"identity"}

@@ -19,8 +19,7 @@ from typing import Any
 
 from yarl import URL
 
-from hearth.backends import headers as fields
-from hearth.backends.http1 import Answer, Limits, Link
+from hearth.backends.http1 import Answer, Limits, Link, to_send
 from hearth.errors import BackendGone, BackendUnreachable, BadRequest, ConfigError, HearthError
 from hearth.types import BackendCall, Headers
 
@@ -102,15 +101,13 @@ class OllamaBackend:
         """End all connections. The backend can be used again afterwards."""
         links, self._links = self._links, set()
         self._idle.clear()
-        if self._tidying is not None:
-            self._tidying.cancel()
-            self._tidying = None
         for link in links:
             link.cut()
 
     def _ask(self, link: Link, call: BackendCall, request: bytes) -> Answer:
         answer = Answer(link, method=call.method, address=self._address, limits=self._limits, put_back=self._put_back)
-        link.send(request, answer)
+        link.answer = answer
+        link.transport.write(request)
         return answer
 
     def _request(self, call: BackendCall) -> bytes:
@@ -124,7 +121,7 @@ class OllamaBackend:
         if not PATH.fullmatch(path):
             raise BadRequest("The path is not a plain URL path.")
         lines = [f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode("ascii"), self._host_line]
-        lines += [b"%b: %b\r\n" % field for field in fields.to_send(headers)]
+        lines += [b"%b: %b\r\n" % field for field in to_send(headers)]
         return b"".join((*lines, b"Accept-Encoding: identity\r\n"))
 
     async def _connect(self) -> Link:
@@ -141,13 +138,13 @@ class OllamaBackend:
         """The connection that was used last: the others may then grow old enough to be closed."""
         while self._idle:
             link = self._idle.pop()
-            if link.usable:
+            if not link.transport.is_closing():
                 return link
         return None
 
     def _put_back(self, link: Link) -> None:
         if link not in self._links or len(self._idle) >= KEPT:
-            link.abort()
+            link.transport.abort()
             return
         loop = asyncio.get_running_loop()
         link.idle_since = loop.time()
@@ -160,7 +157,7 @@ class OllamaBackend:
         loop = asyncio.get_running_loop()
         too_old_at = loop.time() - self._kept_for_s
         while self._idle and self._idle[0].idle_since <= too_old_at:
-            self._idle.pop(0).abort()
+            self._idle.pop(0).transport.abort()
         due_at = self._idle[0].idle_since + self._kept_for_s if self._idle else None
         self._tidying = None if due_at is None else loop.call_at(due_at, self._tidy)
 

@@ -1,28 +1,86 @@
-"""The control path to Ollama: what is installed, what is in memory, load this, drop that.
+"""The control path to Ollama: what is installed, what is in memory, load this, drop that. It decides nothing about when to swap.
 
-A load belongs to the gateway and not to whoever asked for it: a caller that stops waiting never cancels the HTTP call, because Ollama would
-abort the load for everybody who waits for it. It decides nothing about when to swap.
+It is the official client, speaking through `OllamaBackend`: httpx's own connections would take three times as much, every few seconds, of
+the loop that everybody waits for. The rules of `/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps` are
+those of Ollama's API page (https://docs.ollama.com/api).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hearth.errors import BackendGone
-from hearth.types import InstalledModel, LoadOptions, ResidentModel
+from hearth.backends.ollama import OllamaBackend
+from hearth.errors import (
+    BackendError,
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+    HearthError,
+    ModelNotFound,
+    SwapFailed,
+    SwapTimedOut,
+)
+from hearth.types import MIB, BackendCall, InstalledModel, LoadOptions, ResidentModel
 
 if TYPE_CHECKING:
-    from hearth.backends.ollama_client import ControlClient
+    import httpx
+    import ollama
 
 T = TypeVar("T")
+Body = Mapping[str, object]
+
+MAX_BODY_BYTES = 16 * 1024**2
+"""A list of models takes less than a KiB for each."""
+FOREVER = -1
+"""`keep_alive` of a loaded model: Hearth alone decides when it goes."""
+NOT_A_TEXT_MODEL = "does not support generate"
+
+
+class Refused(BackendProtocolError):
+    """The model server answered with an error."""
+
+    def __init__(self, status_code: int, text: str) -> None:
+        self.status_code = status_code
+        self.text = text
+        super().__init__(f"The model server answered {status_code}: {text}")
+
+
+class _DataPath:
+    """`OllamaBackend` as the transport of an httpx client. No timeouts of its own."""
+
+    def __init__(self, backend: OllamaBackend) -> None:
+        self._backend = backend
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        import httpx  # noqa: PLC0415 - see `OllamaControl._client`
+
+        headers = tuple((name.lower(), value) for name, value in request.headers.raw)
+        path = request.url.raw_path.decode("ascii")
+        answer = await self._backend.open(BackendCall(method=request.method, path=path, headers=headers, body=request.content))
+        parts: list[bytes] = []
+        try:
+            while chunks := await answer.take():
+                parts += chunks
+        finally:
+            answer.close()
+        return httpx.Response(answer.status, headers=list(answer.headers), content=b"".join(parts), request=request)
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
 
 
 class OllamaControl:
     """`ModelControl` by way of the official client.
 
-    Every call but `probe` runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still waits.
+    Every call but `probe` runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still waits: Ollama
+    aborts a load whose client has left, for everybody who waits for it.
+
+    The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`, which is BackendUnreachable
+    in `version`: that needs nothing of any model), BackendGone, BackendProtocolError.
 
     Args:
         base_url: `http://host:port`.
@@ -30,45 +88,107 @@ class OllamaControl:
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
-        self._base_url = base_url
+        self._backend = OllamaBackend(base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES)
         self._timeout_s = timeout_s
-        self._opened: ControlClient | None = None
+        self._opened: ollama.AsyncClient | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def version(self) -> str:
-        """Raises BackendUnreachable, BackendGone, BackendProtocolError (not an Ollama)."""
-        return await self._owned(self._client().server_version())
+        """The version that the server reports."""
+        try:
+            version = (await self._read("/api/version")).get("version")
+        except BackendTimeout as error:
+            raise BackendUnreachable from error
+        if not version:
+            raise BackendProtocolError("The model server does not say its version: is it an Ollama?")
+        return str(version)
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        """Raises BackendUnreachable, BackendTimeout, BackendGone, BackendProtocolError."""
-        return await self._owned(self._client().installed())
+        """The models on disk, tags included."""
+        return tuple(
+            InstalledModel(name=_text(model, "model"), digest=_text(model, "digest"), remote_host=_text(model, "remote_host"))
+            for model in _listed(await self._read("/api/tags"))
+            if _text(model, "model")
+        )
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """Raises BackendUnreachable, BackendTimeout, BackendGone, BackendProtocolError."""
-        return await self._owned(self._client().resident())
+        """What is in memory; a model without sizes counts as 0 MiB."""
+        listed = await self._owned(_in_our_terms(self._client().ps(), self._timeout_s))
+        return tuple(_resident(model) for model in listed.models if model.model or model.name)
 
     async def load(self, model: str, options: LoadOptions, timeout_s: float) -> None:
-        """Raises ModelNotFound, SwapTimedOut, SwapFailed, BackendUnreachable. Success is the server's word: look at `resident`."""
-        await self._owned(self._client().load(model, options, timeout_s))
+        """Load and keep, by an empty prompt; models that only embed, by an empty input. Success is the server's word: look at `resident`.
+
+        Raises:
+            ModelNotFound, SwapTimedOut, BackendUnreachable, and SwapFailed with the server's words for everything else.
+        """
+        pinned = {} if options.num_ctx is None else {"options": {"num_ctx": options.num_ctx}}
+        late = SwapTimedOut(f"{model} did not load within {timeout_s:g} s.")
+        await self._owned(self._change(model, {"keep_alive": FOREVER, **pinned}, timeout_s, late))
 
     async def unload(self, model: str) -> None:
-        """Raises ModelNotFound, SwapFailed, BackendUnreachable. Dropping what is not loaded succeeds."""
-        await self._owned(self._client().unload(model))
+        """Drop as soon as nothing runs on it; what is not loaded, too. Raises ModelNotFound, BackendUnreachable and SwapFailed."""
+        late = SwapFailed(f"The model server did not say within {self._timeout_s:g} s that {model} goes.")
+        await self._owned(self._change(model, {"keep_alive": 0}, self._timeout_s, late))
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        """Has no task of its own: a token for nobody is not worth a slot."""
-        return await self._client().probe(model, options, timeout_s)
+        """Generate one token from a prompt of one; False where nothing is answered in time. Ends with whoever awaits it."""
+        limits = {"num_predict": 1} if options.num_ctx is None else {"num_predict": 1, "num_ctx": options.num_ctx}
+        body = {"model": model, "prompt": " ", "raw": True, "stream": False, "options": limits}
+        try:
+            await _in_our_terms(self._send("POST", "/api/generate", body), timeout_s)
+        except BackendTimeout:
+            return False
+        except BackendError:
+            return True  # the request that is about to be sent meets the same and says so
+        return True
 
     async def aclose(self) -> None:
         """Drop the calls that still run and the client. Whoever awaits one of them gets BackendGone."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        client, self._opened = self._opened, None
-        if client is not None:
-            await client.close()  # type: ignore[no-untyped-call]  # untyped in the package
+        await self._backend.aclose()
+
+    async def _change(self, model: str, wish: Body, timeout_s: float, late: HearthError) -> None:
+        try:
+            await _in_our_terms(self._generate_or_embed(model, wish), timeout_s)
+        except BackendTimeout as error:
+            raise late from error
+        except Refused as error:
+            if error.status_code == HTTPStatus.NOT_FOUND:
+                raise ModelNotFound(error.text) from error
+            raise SwapFailed(error.text) from error
+        except (BackendGone, BackendProtocolError) as error:
+            raise SwapFailed(error.message) from error
+
+    async def _generate_or_embed(self, model: str, wish: Body) -> None:
+        import ollama  # noqa: PLC0415 - see `_client`
+
+        try:
+            await self._send("POST", "/api/generate", {"model": model, **wish})
+        except ollama.ResponseError as error:
+            if error.status_code != HTTPStatus.BAD_REQUEST or NOT_A_TEXT_MODEL not in error.error:
+                raise
+            await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
+
+    async def _read(self, path: str) -> dict[str, Any]:
+        answer = await self._owned(_in_our_terms(self._send("GET", path), self._timeout_s))
+        try:
+            said = answer.json()
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            raise _no_answer()
+        return said
+
+    async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
+        """By the client's inner call: it has none for `/api/version`, and those for a load send more than a load needs."""
+        answer: httpx.Response = await self._client()._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        return answer
 
     async def _owned(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call in a task of its own."""
         task = asyncio.create_task(call)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -85,9 +205,54 @@ class OllamaControl:
         if not task.cancelled():
             task.exception()  # looked at, so that asyncio does not report it when nobody awaits the call any more
 
-    def _client(self) -> ControlClient:
+    def _client(self) -> ollama.AsyncClient:
         if self._opened is None:
-            from hearth.backends.ollama_client import ControlClient  # noqa: PLC0415  # a third of a second that `hearth --help` must not pay
+            import ollama  # noqa: PLC0415 - a third of a second that `hearth --help` must not pay
 
-            self._opened = ControlClient(self._base_url, timeout_s=self._timeout_s)
+            transport = _DataPath(self._backend)
+            self._opened = ollama.AsyncClient("http://model-server", transport=transport, trust_env=False, follow_redirects=False)
         return self._opened
+
+
+async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    """Await a call of the library and translate what it raises; BackendTimeout: no answer in time."""
+    import ollama  # noqa: PLC0415 - see `OllamaControl._client`
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await call
+    except TimeoutError as error:
+        raise BackendTimeout from error
+    except ollama.ResponseError as error:
+        raise Refused(error.status_code, str(error.error)) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.
+        raise _no_answer() from error
+
+
+def _no_answer() -> BackendProtocolError:
+    return BackendProtocolError("The model server sent something that is not an answer.")
+
+
+def _listed(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    models = said.get("models")
+    if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
+        raise _no_answer()
+    return models
+
+
+def _text(model: Mapping[str, Any], name: str) -> str:
+    text = model.get(name)
+    return text if isinstance(text, str) else ""
+
+
+def _resident(model: ollama.ProcessResponse.Model) -> ResidentModel:
+    """Ollama lists no capabilities here: an embedding model is known by its architecture (`nomic-bert`), or by its name."""
+    name, family = model.model or model.name or "", (model.details and model.details.family) or ""
+    return ResidentModel(
+        name=name,
+        size_mib=(model.size or 0) / MIB,
+        vram_mib=(model.size_vram or 0) / MIB,
+        context_tokens=model.context_length,
+        embeds="bert" in family.lower() or "embed" in name.lower(),
+    )

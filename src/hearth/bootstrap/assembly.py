@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hearth.alerts.alerter import GatewayAlerter
-from hearth.backends.amdgpu import AmdCard
 from hearth.backends.claude import ClaudeBackend
 from hearth.backends.claude_prices import ClaudePrices
-from hearth.backends.gpu_thread import GpuThread
+from hearth.backends.gpu import AmdCard, GpuThread
 from hearth.backends.nvml import NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl

@@ -25,7 +25,14 @@ DOWN_CHECK_INTERVAL_S = 1.0
 
 
 class BackendWatch:
-    """What is known of the model server, and the task that keeps it known."""
+    """What is known of the model server, and the task that keeps it known.
+
+    Attributes:
+        up: it answered the last time.
+        version: its version, empty before the first answer.
+        resident: what was in memory at the last look.
+        offloaded: models that ran, wholly or in part, on the CPU at the last look, though there is a GPU.
+    """
 
     def __init__(
         self,
@@ -38,6 +45,10 @@ class BackendWatch:
         events: EventSink,
         tracker: GpuTracker,
     ) -> None:
+        self.up = False
+        self.version = ""
+        self.resident: tuple[ResidentModel, ...] = ()
+        self.offloaded: frozenset[str] = frozenset()
         self._control = control
         self._clock = clock
         self._settings = settings
@@ -49,34 +60,10 @@ class BackendWatch:
         self._listed: frozenset[str] | None = None
         self._elsewhere: dict[str, str] = {}
         self._one_of: dict[str, str] = {}
-        self._resident: tuple[ResidentModel, ...] = ()
-        self._offloaded: frozenset[str] = frozenset()
         self._swaps_begun = -1
         self._missing_home = ""
-        self._up: bool | None = None
-        self._down_since = 0.0
-        self._version = ""
+        self._down_since: float | None = None
         self._sleep = WakeableSleep()
-
-    @property
-    def up(self) -> bool:
-        """It answered the last time."""
-        return bool(self._up)
-
-    @property
-    def version(self) -> str:
-        """Its version, empty before the first answer."""
-        return self._version
-
-    @property
-    def resident(self) -> tuple[ResidentModel, ...]:
-        """What was in memory at the last look."""
-        return self._resident
-
-    @property
-    def offloaded(self) -> frozenset[str]:
-        """Models that ran, wholly or in part, on the CPU at the last look, though there is a GPU."""
-        return self._offloaded
 
     @property
     def installed(self) -> tuple[str, ...]:
@@ -121,7 +108,7 @@ class BackendWatch:
         """Look until cancelled."""
         while True:
             await self.look()
-            await self._sleep.pause(self._settings().backend.check_interval_s if self._up else DOWN_CHECK_INTERVAL_S)
+            await self._sleep.pause(self._settings().backend.check_interval_s if self.up else DOWN_CHECK_INTERVAL_S)
 
     async def look(self) -> None:
         """One look, reported as facts and events."""
@@ -130,19 +117,20 @@ class BackendWatch:
             version = await self._control.version()
             await self.refresh_installed()
             begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
-            seen = await self._control.resident()
+            listed = await self._control.resident()
         except BackendError as error:
             if version and isinstance(error, BackendTimeout):
                 self._came_up(version)  # a model hangs, and what asks for it too; the work on it notices
             else:
                 self._went_down(error)
             return
-        before, self._resident = self._named(self._resident), seen
+        before, self.resident = self._named(self.resident), listed
         if moving is None and self._state.residency.swaps_begun == begun_before:
-            self._note_offloaded(before)
-            self._reconcile()
+            seen = self._named(listed)
+            self._note_offloaded(before, seen)
+            self._reconcile(seen)
             if self._swaps_begun == begun_before:  # else it may be we who loaded it
-                self._note_reloaded(before)
+                self._note_reloaded(before, seen)
         self._swaps_begun = begun_before
         self._came_up(version)
 
@@ -173,60 +161,59 @@ class BackendWatch:
         return self.name_of(model) or canonical_model(model)
 
     def _went_down(self, error: BackendError) -> None:
-        if self._up is not False:
-            self._up = False
+        if self.up or self._down_since is None:
+            self.up = False
             self._down_since = self._clock.monotonic()
             self._events.emit(BackendWentDown(at=self._down_since, reason=error.reason))
         self._post(BackendDown())
 
     def _came_up(self, version: str) -> None:
         now = self._clock.monotonic()
-        if not self._up:
-            down_s = now - self._down_since if self._up is False else 0.0
+        if not self.up:
+            down_s = 0.0 if self._down_since is None else now - self._down_since
             self._events.emit(BackendCameUp(at=now, version=version, down_s=down_s))
-        if not self._up or self._state.down_since is not None:
+        if not self.up or self._state.down_since is not None:
             self._post(BackendUp())
-        self._up, self._version = True, version
+        self.up, self.version = True, version
 
     def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
-        return {self._known_name(model.name): model for model in models}
+        return {self.name_of(model.name) or canonical_model(model.name): model for model in models}
 
-    def _note_offloaded(self, before: dict[str, ResidentModel]) -> None:
+    def _note_offloaded(self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]) -> None:
         """Say which models came to run on the CPU since the last look; of those that we loaded a split one is no news (`SwapCompleted`)."""
         has_gpu = self._state.residency.capacity_mib not in {None, inf}
-        seen = self._named(self._resident)
         offloaded = frozenset(name for name, model in seen.items() if _is_offloaded(model, has_gpu=has_gpu))
-        for name in sorted(offloaded - self._offloaded):
+        for name in sorted(offloaded - self.offloaded):
             model = seen[name]
             told = name in self._state.residency.residents and name not in before and model.vram_mib > 0
             if not told:
                 now = self._clock.monotonic()
                 self._events.emit(ModelOffloaded(at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib))
-        self._offloaded = offloaded
+        self.offloaded = offloaded
         self._tracker.record_offloaded(offloaded)
 
-    def _note_reloaded(self, before: dict[str, ResidentModel]) -> None:
-        """Ollama loads a model anew, unasked, for a request that wants another context: native ones bring a pinned `num_ctx`."""
-        there = {name: model.context_tokens for name, model in self._named(self._resident).items() if model.context_tokens}
-        had = {name: model.context_tokens for name, model in before.items() if model.context_tokens}
-        changed = tuple(f"{name} ({had[name]} -> {there[name]} tokens)" for name in had if there.get(name, had[name]) != had[name])
-        if changed:
-            self._tracker.record_drift()
-            self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=(), vanished=(), reloaded=changed))
-
-    def _reconcile(self) -> None:
+    def _reconcile(self, seen: dict[str, ResidentModel]) -> None:
         """Tell the scheduler what is really in memory. A model that work runs on is left to that work to find gone."""
         residents = self._state.residency.residents
-        seen = self._named(self._resident)
         appeared = tuple(name for name in seen if name not in residents)
         vanished = tuple(name for name, resident in residents.items() if name not in seen and not resident.running)
         if not (appeared or vanished):
             return
         loaded = tuple(Loaded(model=name, vram_mib=seen[name].vram_mib or None, embeds=seen[name].embeds) for name in appeared)
         self._post(Drifted(appeared=loaded, vanished=tuple(Unloaded(model=name) for name in vanished)))
-        if self._up:
-            self._tracker.record_drift()
-            self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished))
+        if self.up:
+            self._drifted(appeared=appeared, vanished=vanished)
+
+    def _note_reloaded(self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]) -> None:
+        """Ollama loads a model anew, unasked, for a request that wants another context: native ones bring a pinned `num_ctx`."""
+        pairs = [(name, old.context_tokens, seen[name].context_tokens) for name, old in before.items() if name in seen]
+        changed = tuple(f"{name} ({had} -> {has} tokens)" for name, had, has in pairs if had and has and had != has)
+        if changed:
+            self._drifted(reloaded=changed)
+
+    def _drifted(self, *, appeared: tuple[str, ...] = (), vanished: tuple[str, ...] = (), reloaded: tuple[str, ...] = ()) -> None:
+        self._tracker.record_drift()
+        self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded))
 
 
 def _is_offloaded(model: ResidentModel, *, has_gpu: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.faults.table import Part, row, shown
 
-TARGET, HOUSE, POSTER, ANSWERS = "alerts/test_target", "alerts/test_house", "alerts/test_poster", "alerts/test_answers"
+TARGET, HOUSE, POSTER = "alerts/test_delivery", "alerts/test_house", "alerts/test_poster"
 
 PART = Part(
     name="Alerts",
@@ -13,11 +13,11 @@ PART = Part(
             "F-66",
             "429, with any advice or none",
             "the advice is kept, one post at a time, a bounded queue, losses counted",
-            shown(ANSWERS, "a_429_that_says_nothing_usable_waits_the_default", "no_answer_silences_a_target_for_more_than_an_hour"),
             shown(
                 TARGET,
+                "a_429_that_says_nothing_usable_waits_the_default",
+                "the_longest_advice_holds_but_no_answer_silences_a_target_for_more_than_an_hour",
                 "an_answer_that_asks_for_time_gets_it_and_then_the_same_message",
-                "ten_minutes_of_silence_that_were_asked_for_are_kept_also_for_what_comes_meanwhile",
                 "ten_thousand_alerts_while_the_target_stalls_are_bounded_and_counted",
             ),
         ),
@@ -60,7 +60,7 @@ PART = Part(
             shown("alerts/test_rules", "there_is_no_alert_about_alerts"),
             shown(
                 TARGET,
-                "what_waits_at_the_end_is_sent_in_one_message",
+                "what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_out_is_not_sent_twice",
                 "a_target_that_stalls_holds_up_the_end_for_two_seconds_at_most",
             ),
         ),

@@ -6,7 +6,7 @@ from tests.faults.table import Part, in_every_phase, row, shown
 
 FAULTS, HTTP, HEALS, LOADING = (
     "worker/test_backend_faults",
-    "backends/test_ollama_faults",
+    "backends/test_data_path",
     "emulator/test_gateway_heals",
     "worker/test_loading",
 )
@@ -129,7 +129,7 @@ PART = Part(
             shown(
                 "dialects/test_framing", "how_a_stream_is_cut_into_chunks_never_matters", "a_stream_that_comes_byte_by_byte_means_the_same"
             ),
-            shown("backends/test_ollama_passthrough", "a_character_split_over_two_chunks_stays_split"),
+            shown(HTTP, "chunks_come_as_the_server_made_them_and_in_their_order"),
             shown(NONSENSE, "what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one"),
         ),
         row(
@@ -147,8 +147,7 @@ PART = Part(
             shown(
                 HTTP,
                 "a_body_that_breaks_its_framing_gives_what_came_and_then_an_error",
-                "a_body_shorter_than_its_length_is_gone",
-                "a_reset_in_mid_body_is_gone",
+                "a_reset_before_the_head_or_in_mid_body_is_gone",
             ),
             shown(HEALS, "a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect"),
         ),
@@ -156,7 +155,11 @@ PART = Part(
             "F-29",
             "a line without end",
             "cut off",
-            shown(HTTP, "a_streamed_line_without_end_is_cut_off", "a_body_larger_than_any_answer_is_cut_off"),
+            shown(
+                HTTP,
+                "a_streamed_line_without_end_is_cut_off_and_a_long_one_of_a_whole_answer_is_not",
+                "a_body_larger_than_any_answer_is_cut_off",
+            ),
         ),
         row(
             "F-30",
@@ -173,7 +176,7 @@ PART = Part(
             "F-31",
             "fifty thousand tiny chunks",
             "all of them, in order",
-            shown("backends/test_ollama_passthrough", "fifty_thousand_tiny_chunks_keep_their_order"),
+            shown(HTTP, "chunks_come_as_the_server_made_them_and_in_their_order"),
         ),
         row(
             "F-32",
@@ -190,7 +193,7 @@ PART = Part(
             "it answers a cancelled call later",
             "nobody gets that answer",
             shown(HTTP, "a_late_answer_to_a_cancelled_call_reaches_nobody"),
-            shown("backends/test_ollama_connections", "an_answer_that_was_not_read_to_the_end_ends_its_connection"),
+            shown(HTTP, "an_answer_that_was_not_read_to_the_end_ends_its_connection"),
         ),
         row(
             "F-34",
@@ -217,7 +220,7 @@ PART = Part(
             shown(
                 HTTP,
                 "an_endless_head_is_cut_off",
-                "what_is_beside_a_body_without_end_is_cut_off",
+                "a_body_that_breaks_its_framing_gives_what_came_and_then_an_error",
                 "a_redirect_is_refused_and_its_target_never_called",
             ),
         ),
@@ -232,7 +235,7 @@ PART = Part(
             "unknown fields, an absurd date, another version",
             "passed on as they came",
             shown(NONSENSE, "an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm"),
-            shown("backends/test_ollama_passthrough", "a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk"),
+            shown(HTTP, "a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk"),
         ),
     ),
 )
