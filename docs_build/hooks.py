@@ -15,6 +15,7 @@ from typing import Any, cast
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from docs_build.faults_page import faults_page
 from docs_build.http_page import http_page
 from docs_build.settings_page import settings_page
 from hearth.bootstrap import running_gateway
@@ -35,6 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     pages = {
         "reference/settings.md": settings_page(),
+        "reference/faults.md": faults_page(),
         "reference/http.md": http_page(asyncio.run(openapi())),
         "changelog.md": _REPOSITORY_LINK.sub(r"](\1)", Path("CHANGELOG.md").read_text("utf-8")),
     }

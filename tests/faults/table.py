@@ -1,7 +1,7 @@
 """Every fault that Hearth is built for, what must hold when it happens, and the tests that show it.
 
 The rows are in `tests/faults/rows/`, one module per part of the house. `test_table.py` keeps them true: every test that is named exists,
-no row is empty, and docs/faults.md says the same. What holds for every row and is not repeated in it: nothing accepted is lost or ended
+and no row is empty; docs_build/ makes a page of them. What holds for every row and is not repeated in it: nothing accepted is lost or ended
 twice, nobody is answered with a defect, nothing is left over, and the house recovers without a restart.
 """
 

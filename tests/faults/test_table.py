@@ -14,7 +14,6 @@ from tests.faults.table import MATRIX, Row
 from tests.faults.test_phases import FAULTS, PHASES
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "faults.md"
 ROWS = [row for part in PARTS for row in part.rows]
 
 
@@ -58,35 +57,3 @@ def test_what_is_not_there_is_noticed():
     assert not exists("tests/faults/test_table.py::test_no_such")
     assert not exists("tests/faults/test_nowhere.py::test_every_fault_has_one_row")
     assert not exists(f"{MATRIX}[no such fault-at rest]")
-
-
-def page() -> str:
-    """docs/faults.md as it must be."""
-    lines = [INTRODUCTION]
-    for part in PARTS:
-        lines += [f"\n## {part.name}\n", "| | what happens | what holds | shown in |", "|---|---|---|---|"]
-        lines += [f"| {row.key} | {row.fault} | {row.expected} | {shown_in(row)} |" for row in part.rows]
-    return "\n".join(lines) + "\n"
-
-
-def shown_in(row: Row) -> str:
-    files = sorted({node.partition("::")[0].removeprefix("tests/") for node in row.proven_by})
-    return "; ".join([*(f"`{file}`" for file in files), *([row.left_out] if row.left_out else [])])
-
-
-INTRODUCTION = """# Faults
-
-What Hearth is built to survive, and the tests under `tests/` that show it. For every row: nothing that was accepted is lost or ended
-twice, nobody is answered with a defect, nothing is left over, and the house recovers without a restart. Faults that can come at any time
-are tried at rest, with a full queue and in the middle of a stream (`faults/test_phases.py`).
-
-This page is written from the table in `tests/faults/rows/`, which names every test; a test compares the two. To write it again:
-`python -m tests.faults.test_table`."""
-
-
-def test_the_page_says_what_the_table_says():
-    assert PAGE.read_text() == page(), "python -m tests.faults.test_table"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
