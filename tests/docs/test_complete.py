@@ -19,7 +19,6 @@ from hearth.config.settings import Settings
 from hearth.dialects.routes import TRANSCRIPTIONS_PATH
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
 from tests.config.kinds import entry_of, kind_of, section_in
-from tests.docs.pages import PAGES
 
 SETTINGS = [setting for section in sections() for setting in section.settings]
 
