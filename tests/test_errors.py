@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hearth.errors import ConfigError, GpuFault, GpuUnavailable, HearthError, RateLimited, StorageFault, StorageUnavailable
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     "error",
     [
         HearthError(),
@@ -16,7 +15,6 @@ from hearth.errors import ConfigError, GpuFault, GpuUnavailable, HearthError, Ra
         GpuUnavailable(GpuFault.LOST, "gone"),
         StorageUnavailable(StorageFault.IO, "the disk", needs_space=True),
     ],
-    ids=lambda error: type(error).__name__,
 )
 def test_an_error_is_had_again_with_all_that_it_says_and_without_where_it_was(error):
     try:

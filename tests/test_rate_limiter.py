@@ -11,6 +11,7 @@ import pytest
 
 from hearth.admission.limits import HOUR_S, MINUTE_S, CallerUsage, RateLimiter
 from hearth.config.settings import CallerLimits, RateLimitSettings
+from tests.support.cases import for_each
 
 EPS_S = 2.0**-20  # dyadic, so that instants in these tests are exact and the window edges are hit exactly
 
@@ -279,7 +280,7 @@ class Sequence:
             assert not self.oracle.admits(caller, self.now + wait_s - EPS_S / 2)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_fifty_thousand_random_histories_agree_with_counting_every_admission(seed: int):
     rng = random.Random(seed)
     for _ in range(5000):

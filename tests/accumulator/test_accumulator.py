@@ -25,6 +25,7 @@ from hearth.events import (
 )
 from hearth.types import SEVERAL_CALLERS, BackendCall, Lane, Outcome, Priority, RequestId, Sequence
 from tests.accumulator.house import OPENAI, SERVICE_S, EmbeddingHouse, check_all, vector_in
+from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
 from tests.support.ollama_wire import vector_of
@@ -95,7 +96,7 @@ async def test_a_call_for_another_model_sends_what_is_held_so_that_models_wait_i
         await check_all(tickets)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "different",
     [
         {"dimensions": 8},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.embedding import MAX_BODY_BYTES, SingleInput, joined_body, shares_of, single_input, split_answer
 from hearth.dialects.routes import INFERENCE_ROUTES
 from tests.emulator.captures import CAPTURES
+from tests.support.cases import for_each
 
 EMBED, OPENAI, LEGACY = (INFERENCE_ROUTES[path] for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"))
 
@@ -27,14 +27,14 @@ def inputs(*texts: str) -> list[SingleInput]:
     return [each for each in found if each]
 
 
-@pytest.mark.parametrize("body", [{"model": "m", "input": "a"}, {"model": "m", "input": ["a"]}, {"input": "a", "model": "m"}])
+@for_each("body", [{"model": "m", "input": "a"}, {"model": "m", "input": ["a"]}, {"input": "a", "model": "m"}])
 def test_one_input_is_one_whether_it_stands_in_a_list_or_not(body):
     one = single_input(EMBED, json.dumps(body).encode())
     assert one is not None
     assert (one.text, one.options) == ("a", b'{"model":"m"}')
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b'{"model":"m","input":["a","b"]}',
@@ -70,7 +70,7 @@ def test_the_old_route_takes_one_prompt_only_and_is_left_alone():
     assert single_input(LEGACY, b'{"model":"m","prompt":"a","input":"a"}') is None
 
 
-@pytest.mark.parametrize("other", [{"dimensions": 8}, {"truncate": False}, {"options": {"num_batch": 4}}, {"model": "M"}, {"anything": 1}])
+@for_each("other", [{"dimensions": 8}, {"truncate": False}, {"options": {"num_batch": 4}}, {"model": "M"}, {"anything": 1}])
 def test_any_other_field_makes_another_kind_of_call(other):
     body = {"model": "m", "input": "a"}
     plain, changed = (single_input(EMBED, json.dumps(each).encode()) for each in (body, {**body, **other}))
@@ -118,7 +118,7 @@ def test_base64_is_cut_like_numbers():
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from hearth.admission.http_checks import (
     OpenConnections,
     Place,
 )
+from tests.support.cases import for_each
 
 LIMITS = ConnectionLimits.sharing(80)
 """20 for one machine, 70 for this one and 70 for all others together."""
@@ -48,7 +48,7 @@ def test_this_machine_with_its_proxy_leaves_an_eighth_to_others():
     assert fill(shares, "10.0.0.1", 20) == 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "peer", "bound"),
     [
         ({"10.0.0.1": 20}, "10.0.0.1", Bound.ONE_MACHINE),
@@ -101,7 +101,7 @@ def test_many_refused_peers_take_bounded_memory():
     assert refusal.unsaid == 1  # forgotten, so said again
 
 
-@pytest.mark.parametrize("connections", [1, 2, 3, 7, 8, 64, 4096])
+@for_each("connections", [1, 2, 3, 7, 8, 64, 4096])
 def test_every_total_has_room_for_everybody_alone(connections):
     limits = ConnectionLimits.sharing(connections)
     for peer in (THIS_MACHINE, "10.0.0.1"):

@@ -11,6 +11,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited
 from hearth.types import Lane, Priority
+from tests.support.cases import for_each
 
 CONFIG = GatewayConfig(settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND}))
 
@@ -52,7 +53,7 @@ def test_the_local_caller_claims_the_internal_lane_by_naming_a_task_type():
     assert claimed == Admission(lane=Lane.INTERNAL, priority=Priority.CRITICAL, task_type="reply")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hint", "expected"),
     [
         ("background", Priority.BACKGROUND),
@@ -74,7 +75,7 @@ def test_the_task_type_of_a_body_goes_before_the_header():
     assert admission_of(INTERNAL, headers(x_task_type="reply"), CONFIG, task_type="digest").task_type == "digest"
 
 
-@pytest.mark.parametrize("task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut"])
+@for_each("task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut"])
 def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
     with pytest.raises(BadRequest):
         admission_of(INTERNAL, headers(), CONFIG, task_type=task_type)

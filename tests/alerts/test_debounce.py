@@ -6,12 +6,11 @@ import itertools
 import random
 from dataclasses import replace
 
-import pytest
-
 from hearth.alerts.alerter import MAX_KEYS, Debouncer
 from hearth.alerts.rules import Alert
 from hearth.config.settings import AlertType
 from tests.alerts.samples import alert, down, up
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 WINDOW_S = 600.0
@@ -25,7 +24,7 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+@for_each("name", HISTORIES)
 def test_what_is_sent_says_how_many_were_left_out_before(name):
     debouncer = Debouncer(WINDOW_S)
     alerts, suppressed = HISTORIES[name]
@@ -57,7 +56,7 @@ def test_what_is_remembered_is_bounded_and_what_goes_on_is_kept():
     assert debouncer.take(up(1e6)) is not None
 
 
-@pytest.mark.parametrize("seed", range(50 * EXAMPLES))
+@for_each("seed", range(50 * EXAMPLES))
 def test_over_any_history_no_window_has_two_messages_and_after_a_window_the_owner_knows_the_truth(seed):
     rng = random.Random(seed)
     debouncer = Debouncer(WINDOW_S)

@@ -15,6 +15,7 @@ from hearth.alerts.delivery import CAPACITY, DIGEST_ABOVE, GATHER_S, MAX_ATTEMPT
 from hearth.alerts.rules import Alert, Severity
 from hearth.events import AlertFailed, AlertSent, InternalFault
 from tests.alerts.samples import alert, down, message, up
+from tests.support.cases import for_each
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, limited
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
 from tests.worker.house import Recorder
@@ -55,7 +56,7 @@ NO_ADVICE = [
 ]
 
 
-@pytest.mark.parametrize("name", REPLIES)
+@for_each("name", REPLIES)
 def test_what_an_answer_means(name):
     reply = REPLIES[name]
     answer = Answer(status=reply.status, headers={name.lower(): value for name, value in reply.headers.items()}, body=reply.body)
@@ -67,7 +68,7 @@ def test_what_the_other_statuses_mean_and_none_at_all():
     assert outcome_of(Answer(failure="dns"), 0.0) == (Outcome.RETRY, 0.0)
 
 
-@pytest.mark.parametrize("header", ["", "soon", "-3", "nan", "Mon, 05 Jan 1970 00:00:00 GMT", "99999 99999"])
+@for_each("header", ["", "soon", "-3", "nan", "Mon, 05 Jan 1970 00:00:00 GMT", "99999 99999"])
 def test_a_429_that_says_nothing_usable_waits_the_default(header):
     answers = [Answer(status=429, headers={"retry-after": header}, body=body) for body in NO_ADVICE]
     assert [outcome_of(answer, WALL_AT_START) for answer in answers] == [(Outcome.WAIT, DEFAULT_WAIT_S)] * len(NO_ADVICE)
@@ -181,7 +182,7 @@ async def test_where_there_is_no_room_the_oldest_of_the_least_bad_goes_and_the_n
         assert last == "Hearth: Queue full: about z"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reply", "times"),
     [
         *((REPLIES[name], [2.0, 2.3, 2.3]) for name in ("429 json", "429 json with Via")),
@@ -242,7 +243,7 @@ def test_a_message_that_is_refused_is_given_up_and_the_next_one_goes_out(name):
     scenario()
 
 
-@pytest.mark.parametrize(("reply", "reason"), [(REPLIES["500"], "http_500"), (STALL, "timeout"), (Reply(reset=True), "broken")])
+@for_each(("reply", "reason"), [(REPLIES["500"], "http_500"), (STALL, "timeout"), (Reply(reset=True), "broken")])
 def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_further_and_further_apart(reply, reason):
     @in_virtual_time
     async def scenario() -> None:
@@ -335,7 +336,7 @@ async def test_what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_o
         assert (it.target.dropped, len(it.events.of(AlertSent))) == (0, 2)
 
 
-@pytest.mark.parametrize("moment", [1.0, 2.5, 13.0])
+@for_each("moment", [1.0, 2.5, 13.0])
 def test_a_target_that_stalls_holds_up_the_end_for_two_seconds_at_most(moment):
     @in_virtual_time
     async def scenario() -> None:

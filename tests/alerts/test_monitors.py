@@ -12,11 +12,12 @@ import pytest
 from hearth.config.settings import AlertSettings
 from hearth.events import DiskRanLow, DiskSpaceReturned, Event, LoopLagged
 from hearth.observability.monitors import BEAT_S, DiskSpaceMonitor, LoopLagMonitor, free_mib
+from tests.support.cases import for_each
 from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
 from tests.worker.house import Recorder
 
 
-@pytest.mark.parametrize(("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)])
+@for_each(("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)])
 def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_s, lags):
     @in_virtual_time
     async def scenario() -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from hearth.alerts.delivery import CAPACITY
 from hearth.alerts.rules import TITLES, Severity, shown
 from hearth.config.settings import AlertType
 from tests.alerts.samples import alert, down, message, up
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_webhooks import why_discord_refuses
 
@@ -44,7 +44,7 @@ def test_discord_gets_one_embed_that_can_notify_nobody_and_is_asked_to_answer():
     assert why_discord_refuses(post.body) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("of", "colour", "priority", "tag"),
     [
         (alert(severity=Severity.ERROR), 0xE74C3C, "5", "rotating_light"),
@@ -100,7 +100,7 @@ def test_a_webhook_gets_every_alert_by_itself():
     }
 
 
-@pytest.mark.parametrize("name", COMPOSERS)
+@for_each("name", COMPOSERS)
 def test_a_digest_names_the_worst_first_and_counts_the_rest(name):
     alerts = [alert(f"c{number}", text=f"caller {number} was refused") for number in range(40)]
     post = COMPOSERS[name]("https://host/x", message(*alerts, down(), dropped=9))
@@ -122,8 +122,8 @@ def test_every_type_has_a_title_that_a_header_can_carry():
     assert all(title.isascii() and title.isprintable() for title in TITLES.values())
 
 
-@pytest.mark.parametrize("count", [1, 2, 25, 26, CAPACITY])
-@pytest.mark.parametrize("char", ["x", "*", "@", "\U0001f600", "\\", "\n"])
+@for_each("count", [1, 2, 25, 26, CAPACITY])
+@for_each("char", ["x", "*", "@", "\U0001f600", "\\", "\n"])
 def test_whatever_is_said_fits_into_what_discord_takes(count, char):
     alerts = [alert(f"c{number}", text=char * 3000) for number in range(count)]
     post = COMPOSERS["discord"](URL, message(*alerts, dropped=3))
@@ -133,7 +133,7 @@ def test_whatever_is_said_fits_into_what_discord_takes(count, char):
     assert why_discord_refuses(post.body) is None
 
 
-@pytest.mark.parametrize("char", ["x", "ü", "\U0001f600"])
+@for_each("char", ["x", "ü", "\U0001f600"])
 def test_what_is_too_long_for_ntfy_or_a_webhook_is_cut_between_two_characters(char):
     post = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(alert(text=char * 5000)))
     assert NTFY_BYTES - 4 < len(post.body) <= NTFY_BYTES
@@ -161,7 +161,7 @@ def test_a_text_that_fits_reads_as_it_was_written():
     )
 
 
-@pytest.mark.parametrize("name", COMPOSERS)
+@for_each("name", COMPOSERS)
 def test_no_repr_shows_the_address(name):
     assert SECRET not in repr(COMPOSERS[name](URL, message()))
 

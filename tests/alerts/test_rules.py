@@ -22,6 +22,7 @@ from hearth.events import (
     SwapFailed,
 )
 from tests.observability.samples import all_kinds, sample
+from tests.support.cases import for_each
 
 RAISES: dict[type[Event], AlertType] = {
     events.BackendWentDown: AlertType.BACKEND_DOWN,
@@ -124,7 +125,7 @@ def test_an_event_raises_or_ends_its_alert_or_is_none_by_itself():
     assert not any(alerts_of(sample(kind)) for kind in all_kinds() if kind not in RULES)
 
 
-@pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
+@for_each("kind", RULES)
 def test_whatever_stands_in_an_event_stays_on_one_short_line_and_details_stay_in_the_log(kind):
     event = sample(kind, text="\x1b[2J\n@everyone " + "x" * 5000)
     if typing.get_type_hints(kind).get("detail") is str and kind is not InternalFault:
@@ -143,7 +144,7 @@ def test_a_swap_that_worked_ends_the_failure_of_its_model_and_says_whether_it_fo
     assert (fit.key, fit.resolved, fit.lasting) == ((AlertType.MODEL_OFFLOADED, "a"), not offloaded, offloaded)
 
 
-@pytest.mark.parametrize(("event", "text"), TEXTS)
+@for_each(("event", "text"), TEXTS)
 def test_texts_say_what_an_owner_needs(event, text):
     assert only(event).text.startswith(text)
 

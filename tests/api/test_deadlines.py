@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import pytest
 from uvicorn.server import ServerState
 
 from hearth.api.protocol import DeadlineProtocol, Deadlines
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
 from tests.api.house import FakeGateway, Serve, hello, never
+from tests.support.cases import for_each
 from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -63,7 +63,7 @@ async def connection(serve: Serve = hello) -> AsyncIterator[Connection]:
     await gateway.worker.aclose()
 
 
-@pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+@for_each("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
 @in_virtual_time
 async def test_headers_that_do_not_come_in_time_end_the_connection(beginning):
     async with connection() as one:

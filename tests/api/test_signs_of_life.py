@@ -6,11 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from hearth.execution.request import Reply, ReplyHead
 from hearth.queue.item import Submission
 from tests.api.house import NDJSON, FakeGateway, ask, http_scope
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 5}
@@ -80,7 +79,7 @@ async def test_who_does_not_stream_is_sent_nothing_but_the_answer():
     assert (await ask(gateway.app(), "POST", "/api/chat", {**CHAT, "stream": False})).chunks == (b"{}",)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "said"),
     [
         ("/api/chat", lambda chunk: json.loads(chunk)["error"]),
@@ -88,7 +87,7 @@ async def test_who_does_not_stream_is_sent_nothing_but_the_answer():
         ("/v1/messages", lambda chunk: json.loads(chunk.removeprefix(b"event: error\ndata: "))["error"]["message"]),
     ],
 )
-@pytest.mark.parametrize(
+@for_each(
     ("body", "reason"),
     [
         (b'{"error":"out of memory"}', "out of memory"),
@@ -118,8 +117,8 @@ def event(number: int, kind: str, **fields: Any) -> bytes:
     return f"event: response.{kind}\ndata: {json.dumps(told)}\n\n".encode()
 
 
-@pytest.mark.parametrize("size", [1, 50, 10_000], ids="in pieces of {} bytes".format)
-@pytest.mark.parametrize("waits_s", [1.0, 30.0])
+@for_each("size", [1, 50, 10_000])
+@for_each("waits_s", [1.0, 30.0])
 @in_virtual_time
 async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_it_is_cut(size: int, waits_s: float):
     opening = event(0, "created", response={"id": "resp_1"}) + event(1, "in_progress", response={"id": "resp_1"})

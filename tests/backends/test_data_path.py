@@ -29,6 +29,7 @@ from tests.backends.stub_server import (
     saying_and_waiting,
 )
 from tests.dialects.captured import captured
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.taking import chunks_of
 from tests.support.virtual_time import in_virtual_time
@@ -76,8 +77,8 @@ def raw_answer(name: str) -> bytes:
     return raw.split(b"<<< RESPONSE (raw, chunked framing kept)\n", 1)[1].rsplit(b"\n--- recv timings", 1)[0]
 
 
-@pytest.mark.parametrize("name", [name for name in CAPTURES if captured(name).status not in {301, 307}])
-@pytest.mark.parametrize("segment_bytes", [7, 65_536])
+@for_each("name", [name for name in CAPTURES if captured(name).status not in {301, 307}])
+@for_each("segment_bytes", [7, 65_536])
 async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(name: str, segment_bytes: int) -> None:
     expected, wire = captured(name), raw_answer(name)
     segments = [wire[start : start + segment_bytes] for start in range(0, len(wire), segment_bytes)]
@@ -92,7 +93,7 @@ async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(
     assert {name.decode(): value.decode() for name, value in exchange.headers} == kept
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("segments", "chunks"),
     [
         ([STREAM], [b"one\n", b"two\n"]),
@@ -101,7 +102,6 @@ async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(
         ([STREAM_HEAD + chunked(*TINY) + LAST_CHUNK], TINY),
         ([STREAM_HEAD + chunked(b"x") * 100_000, LAST_CHUNK], [b"x"] * 100_000),
     ],
-    ids=["in one segment", "one chunk in many segments", "half a character in each", "fifty thousand tiny ones", "of a single byte"],
 )
 async def test_chunks_come_as_the_server_made_them_and_in_their_order(segments: list[bytes], chunks: list[bytes]) -> None:
     assert await answer_to(saying(*segments)) == (chunks, None)
@@ -119,7 +119,7 @@ async def test_the_request_carries_what_was_given_and_nothing_invented() -> None
     assert sorted(peer.fields) == sorted((*odd, *ours))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         *("authorization", "x-api-key", "api-key", "cookie", "proxy-authorization", "origin", "keep-alive", "te", "upgrade"),
@@ -142,19 +142,19 @@ async def test_the_answer_loses_only_its_hop_by_hop_fields_and_what_is_hearths_t
         assert exchange.headers == ((b"x-stay", b"1"), (b"x-stay", b"2"), (b"content-length", b"0"))
 
 
-@pytest.mark.parametrize("size", [0, 1, 3 * 1024**2])
+@for_each("size", [0, 1, 3 * 1024**2])
 async def test_a_body_of_any_size_arrives_whole(size: int) -> None:
     peer = await received(body=b"x" * size)
     assert (peer.body, dict(peer.fields)[b"content-length"]) == (b"x" * size, b"%d" % size)
 
 
-@pytest.mark.parametrize("path", ["/api/show?verbose=1&x=%2F%20", "//evil.example/api", "/a/../b", "/v1/models/a%3Ab"])
+@for_each("path", ["/api/show?verbose=1&x=%2F%20", "//evil.example/api", "/a/../b", "/v1/models/a%3Ab"])
 async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_url(path: str) -> None:
     assert (await received(path=path)).path == path
     assert (await received(path=path, prefix="/ollama/")).path == f"/ollama{path}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "refused",
     [
         *(call(path=path) for path in ("", "api", "@evil.example/", "/a b", "/a\r\nX: 1", "/ä", "http://evil.example/")),
@@ -168,7 +168,7 @@ async def test_what_is_no_plain_path_or_header_is_refused_and_not_sent(refused: 
         assert server.connections == 0
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:11434", "ftp://127.0.0.1", "http://", "http://[::1"])
+@for_each("url", ["", "127.0.0.1:11434", "ftp://127.0.0.1", "http://", "http://[::1"])
 def test_a_url_that_is_no_http_url_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError):
         OllamaBackend(url, connect_timeout_s=1.0)
@@ -188,7 +188,7 @@ BROKEN: dict[str, tuple[bytes, bytes, type[BackendError]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@for_each("name", BROKEN)
 async def test_a_body_that_breaks_its_framing_gives_what_came_and_then_an_error(name: str) -> None:
     said, came, ended_by = BROKEN[name]
     chunks, error = await answer_to(saying_and_waiting(said) if "endless" in name else saying(said))
@@ -214,7 +214,7 @@ async def test_a_reset_before_the_head_or_in_mid_body_is_gone() -> None:
             await anext(chunks)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "said",
     [
         b"<html>hello</html>\r\n\r\n",
@@ -229,7 +229,6 @@ async def test_a_reset_before_the_head_or_in_mid_body_is_gone() -> None:
         OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08",
         OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n3\r\n\x1f\x8b\x08\r\n0\r\n\r\n",
     ],
-    ids=["html", "binary", "huge header", "many headers", "two framings", "bad length", "600", "999", "upgrade", "gzip", "gzip framing"],
 )
 async def test_what_is_no_plain_answer_is_a_protocol_error(said: bytes) -> None:
     async with StubServer(saying(said)) as server, backend_at(server.url) as backend:
@@ -248,8 +247,8 @@ async def test_an_endless_head_is_cut_off() -> None:
             await backend.open(call())
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("method", ["GET", "POST"])
+@for_each("status", [301, 302, 303, 307, 308])
+@for_each("method", ["GET", "POST"])
 async def test_a_redirect_is_refused_and_its_target_never_called(status: int, method: str) -> None:
     async with StubServer(saying(OK)) as target:
         moved = b"HTTP/1.1 %d Moved\r\nLocation: %b/api/generate\r\nContent-Length: 0\r\n\r\n" % (status, target.url.encode())
@@ -396,7 +395,7 @@ async def test_closing_the_backend_ends_running_answers_and_it_can_be_used_again
         (await backend.open(call())).close()
 
 
-@pytest.mark.parametrize("rest", [b"no chunk\r\n", b"7ffffff\r\n" + 0x180000 * b"x", None])
+@for_each("rest", [b"no chunk\r\n", b"7ffffff\r\n" + 0x180000 * b"x", None])
 @in_virtual_time
 async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest):
     """The error that is raised knows the answer."""
@@ -434,7 +433,7 @@ async def test_a_connection_whose_answer_was_read_to_the_end_carries_the_next_ca
     assert await connections_for(saying(said), 5) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "method"),
     [
         (OK + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi", "POST"),
@@ -443,7 +442,6 @@ async def test_a_connection_whose_answer_was_read_to_the_end_carries_the_next_ca
         (WHOLE + WHOLE, "POST"),
         (OK + b"Content-Length: 2\r\n\r\n", "HEAD"),
     ],
-    ids=["the server says so", "http 1.0", "bytes after the end", "a second answer", "a head without its body"],
 )
 async def test_a_connection_that_may_not_be_trusted_carries_no_second_call(said: bytes, method: str) -> None:
     assert await connections_for(saying(said), 3, method) == 3

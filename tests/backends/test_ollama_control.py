@@ -25,6 +25,7 @@ from hearth.errors import (
 from hearth.types import InstalledModel, LoadOptions, ResidentModel
 from tests.backends.stub_server import Peer, Serve, StubServer, saying, saying_and_waiting
 from tests.dialects.captured import captured
+from tests.support.cases import for_each
 
 Asked = Callable[[OllamaControl], Awaitable[object]]
 SILENT_S = 0.2
@@ -76,7 +77,7 @@ async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]
     return [(peer.path, peer.json) for peer in seen]
 
 
-@pytest.mark.parametrize("asked", READS)
+@for_each("asked", READS)
 async def test_a_server_that_accepts_and_says_nothing_is_unreachable_and_one_that_lists_nothing_is_late(asked: Asked) -> None:
     late = BackendUnreachable if asked is OllamaControl.version else BackendTimeout
     assert type(await failure(saying_and_waiting(), asked, SILENT_S)) is late
@@ -100,7 +101,7 @@ async def test_a_swap_without_an_answer_or_with_a_broken_one_has_failed() -> Non
         assert type(await failure(saying(), asked)) is SwapFailed
 
 
-@pytest.mark.parametrize("asked", READS)
+@for_each("asked", READS)
 async def test_what_is_no_ollama_answer_is_a_protocol_error(asked: Asked) -> None:
     for body in (b"<html>hello</html>", b"[1, 2]", b'"text"', b'{"models": 5}', b'{"models": [5]}', b"{}", b'{"half'):
         assert isinstance(await failure(saying(json_answer(body)), asked), BackendProtocolError), body
@@ -111,8 +112,8 @@ async def test_what_is_no_ollama_answer_is_a_protocol_error(asked: Asked) -> Non
     assert type(await failure(saying(), asked)) is BackendGone
 
 
-@pytest.mark.parametrize("asked", [load, unload])
-@pytest.mark.parametrize(
+@for_each("asked", [load, unload])
+@for_each(
     ("said", "text"),
     [
         (json_answer(b'{"error":"llama-server process has terminated: signal: killed"}', 500), "signal: killed"),
@@ -187,7 +188,7 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
 )
 
 
-@pytest.mark.parametrize(("asked", "body", "read"), READ)
+@for_each(("asked", "body", "read"), READ)
 async def test_what_the_server_says_is_understood(asked: Asked, body: bytes, read: object) -> None:
     assert await ask(saying(json_answer(body)), asked) == read
 

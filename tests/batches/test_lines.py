@@ -13,6 +13,7 @@ from hearth.job_types import BatchLine, BatchStatus, EndedLine, JobEnd, JobState
 from hearth.jobs.batch_lines import RawLine, Splitter, Terms, check_line, request_in
 from hearth.jobs.batch_runner import outcome_of, undone
 from tests.batches.house import COMPLETIONS, jsonl, line
+from tests.support.cases import for_each
 
 TERMS = Terms(endpoint=COMPLETIONS, models=(), settings=Settings())
 GOOD = line("x")
@@ -52,7 +53,7 @@ def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_stre
     assert json.loads(request_in(text, COMPLETIONS)) == {**GOOD["body"], "stream": False}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changed", "code", "param"),
     [
         ({"custom_id": None}, "missing_required_parameter", "custom_id"),
@@ -80,7 +81,7 @@ def test_what_is_wrong_with_a_request_is_said_with_its_line(changed, code, param
     assert (problem.code, problem.line, problem.param) == (code, 7, param)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]", b"7", b"\xff", b"[" * 100_000])
+@for_each("text", [b"{", b"[]", b"7", b"\xff", b"[" * 100_000])
 def test_what_is_no_object_is_no_request(text):
     problem = checked(text)
     assert isinstance(problem, Problem)
@@ -119,7 +120,7 @@ def test_a_refusal_of_the_model_server_stands_in_the_error_file_with_its_answer(
     assert text["response"] == {"status_code": 400, "request_id": "batch_req_1", "body": {"error": {"message": "no"}}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("end", "ending", "code"),
     [
         (None, None, "result_lost"),

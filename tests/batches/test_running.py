@@ -20,6 +20,7 @@ from hearth.jobs.batches import FORGET_INTERVAL_S, GATHER_S
 from hearth.storage.files import AFTER_DELETED_S
 from tests.batches.house import BatchHouse, jsonl, line, lines, new_batch
 from tests.jobs.house import Disk, job
+from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import settings_with
@@ -221,7 +222,7 @@ async def test_a_result_that_was_deleted_before_it_was_written_is_no_reason_to_w
         assert (len(done), list(codes.values())) == (1, ["result_lost"])
 
 
-@pytest.mark.parametrize("dies_at", [0.05, 0.3, 3.0, 17.5, 29.9, 60.0, 100.2])
+@for_each("dies_at", [0.05, 0.3, 3.0, 17.5, 29.9, 60.0, 100.2])
 def test_a_batch_survives_the_death_of_its_process_and_writes_every_request_once(dies_at):
     @in_virtual_time
     async def scenario() -> None:
@@ -317,7 +318,7 @@ async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_
         assert [event.state for event in house.events.of(JobEnded)] == ["cancelled"] * 2
 
 
-@pytest.mark.parametrize("status", [BatchStatus.IN_PROGRESS, BatchStatus.FAILED, BatchStatus.FINALIZING, BatchStatus.CANCELLING])
+@for_each("status", [BatchStatus.IN_PROGRESS, BatchStatus.FAILED, BatchStatus.FINALIZING, BatchStatus.CANCELLING])
 @in_virtual_time
 async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(status):
     disk, request = Disk(), lines(3)
@@ -407,7 +408,7 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
         assert house.now < 50.0
 
 
-@pytest.mark.parametrize("max_queued", [1, 7, JOBS_AT_ONCE])
+@for_each("max_queued", [1, 7, JOBS_AT_ONCE])
 @in_virtual_time
 async def test_a_batch_runs_where_fewer_jobs_may_wait_than_it_has_requests_and_leaves_room_for_others(max_queued):
     settings = settings_with().replace(jobs=JobSettings(max_queued=max_queued))

@@ -19,21 +19,19 @@ from benchmarks.plot import draw_png
 from benchmarks.process import Child
 from benchmarks.slot import gaps_ms
 from benchmarks.startup import by_package
+from tests.support.cases import for_each
 
 
 def finding(measured: float | None, target: float | None) -> Finding:
     return Finding(subject="s", name="n", unit="ms", measured=measured, target=target)
 
 
-@pytest.mark.parametrize(
-    ("measured", "target", "verdict"),
-    [(0.5, 0.5, "ok"), (0.51, 0.5, "over"), (None, 0.5, ""), (0.5, None, "")],
-)
+@for_each(("measured", "target", "verdict"), [(0.5, 0.5, "ok"), (0.51, 0.5, "over"), (None, 0.5, ""), (0.5, None, "")])
 def test_a_number_is_over_only_when_it_exceeds_its_target(measured, target, verdict):
     assert finding(measured, target).verdict == verdict
 
 
-@pytest.mark.parametrize(("measured", "verdict"), [(1.0, "ok"), (0.9, "under"), (None, "")])
+@for_each(("measured", "verdict"), [(1.0, "ok"), (0.9, "under"), (None, "")])
 def test_a_rate_is_under_only_when_it_falls_short_of_its_target(measured, verdict):
     assert Finding(subject="s", name="n", unit="/s", measured=measured, target=1.0, at_least=True).verdict == verdict
 
@@ -108,7 +106,7 @@ def test_the_processor_is_named_as_the_system_names_it():
     assert cpu_model("processor : 0\n")
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.12345, "0.123"), (12.345, "12.3"), (1234.5, "1,234")])
+@for_each(("value", "text"), [(0.12345, "0.123"), (12.345, "12.3"), (1234.5, "1,234")])
 def test_numbers_have_three_significant_digits(value, text):
     assert number(value) == text
 

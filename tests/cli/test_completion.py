@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from click.shell_completion import ShellComplete
 
 from hearth.cli import main
+from tests.support.cases import for_each
 
 
 def completed(*words: str) -> list[str]:
@@ -13,7 +13,7 @@ def completed(*words: str) -> list[str]:
     return [item.value for item in ShellComplete(main, {}, "hearth", "_HEARTH_COMPLETE").get_completions(before, incomplete)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "offered"),
     [
         (("s",), ["serve", "status", "submit", "simulate"]),

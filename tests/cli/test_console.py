@@ -9,6 +9,7 @@ from rich.text import Text
 
 from hearth.cli.gateway_client import printable
 from hearth.cli.views import console_for
+from tests.support.cases import for_each
 
 
 class Terminal(io.StringIO):
@@ -56,7 +57,7 @@ def test_markup_in_a_name_is_only_text():
     assert stream.getvalue() == "[red]x[/red] :smile:\n"
 
 
-@pytest.mark.parametrize("name", ["\x1b[2Jx", "x\ry", "x\ny", "\u202ex", "\x07", "\x9b2J"])
+@for_each("name", ["\x1b[2Jx", "x\ry", "x\ny", "\u202ex", "\x07", "\x9b2J"])
 def test_a_name_cannot_steer_the_terminal(name):
     assert printable(name).isprintable()
     assert len(printable(name)) == len(name)

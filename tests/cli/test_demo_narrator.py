@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-import pytest
-
 from hearth.cli.demo_callers import Narrator
 from hearth.cli.views import console_for
 from hearth.events import Event, ModeChanged
@@ -24,6 +22,7 @@ from tests.cli.facts import (
     swap_failed,
     swap_started,
 )
+from tests.support.cases import for_each
 
 
 def told(*events: Event, speed: float = 10.0) -> list[str]:
@@ -79,7 +78,7 @@ def test_going_home_is_told_as_such():
     assert "comes home" in told(swap_started(why="home"))[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("event", "words"),
     [
         (swap_failed(), f"{CODER} could not be loaded: no room"),

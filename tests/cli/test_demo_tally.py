@@ -11,6 +11,7 @@ from hearth.cli.views import console_for
 from hearth.events import Event
 from hearth.types import Outcome
 from tests.cli.facts import ended, interrupted, queued, swap_completed
+from tests.support.cases import for_each
 
 
 def tally_of(*events: Event) -> Tally:
@@ -31,7 +32,7 @@ def test_an_interruption_counts_before_its_request_has_ended():
     assert tally.callers["editor"].mean_wait_s is None
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED])
+@for_each("outcome", [Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED])
 def test_only_a_completed_request_is_not_a_failed_one(outcome):
     count = tally_of(ended("chat-1"), ended("chat-2", outcome=outcome)).callers["chat"]
     assert (count.completed, count.failed) == (1, 1)

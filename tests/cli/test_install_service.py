@@ -22,6 +22,7 @@ from hearth.cli.install_service import (
 from hearth.cli.lazy import CommandFailed
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 HEARTH = Path(sys.executable).with_name("hearth")
@@ -61,7 +62,7 @@ def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
     assert re.findall(r"@[A-Z_]+@", text) == []
 
 
-@pytest.mark.parametrize(("grace_s", "stop_s"), [(0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")])
+@for_each(("grace_s", "stop_s"), [(0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")])
 def test_systemd_waits_longer_than_running_work_does(grace_s: float, stop_s: str):
     assert keys(unit_text(plan(grace_s=grace_s)))["TimeoutStopSec"] == [stop_s]
 

@@ -13,6 +13,7 @@ from hearth.cli import main
 from hearth.cli.lazy import LazyCommand, RootGroup
 from hearth.errors import ConfigError, SwapFailed
 from hearth.types import __version__
+from tests.support.cases import for_each
 
 HEAVY = ("fastapi", "starlette", "uvicorn", "ollama", "aiohttp", "pydantic", "rich", "asyncio", "yaml")
 
@@ -44,7 +45,7 @@ def test_a_misspelt_command_is_corrected_without_importing_any():
     assert imported_by("stauts") == set()
 
 
-@pytest.mark.parametrize("command", ["status --json", "cancel 17", "admin pause"])
+@for_each("command", ["status --json", "cancel 17", "admin pause"])
 def test_a_command_that_draws_nothing_imports_neither_web_framework_nor_rich(command):
     assert imported_by(*command.split(), "--url", "http://127.0.0.1:1") == set()
 
@@ -55,7 +56,7 @@ def test_a_misspelt_command_is_a_usage_error_that_names_the_right_one(hearth):
     assert "Did you mean 'status'?" in result.stderr
 
 
-@pytest.mark.parametrize("name", sorted(main.commands))
+@for_each("name", sorted(main.commands))
 def test_the_line_in_the_list_is_the_first_line_of_the_commands_own_help(name):
     stand_in = main.commands[name]
     assert isinstance(stand_in, LazyCommand)

@@ -20,6 +20,7 @@ from hearth.simulation.workloads import WORKLOADS
 from tests.cli.stub_gateway import StubGateway
 from tests.simulation.test_log_trace import BEGAN, swap
 from tests.simulation.test_log_trace import row as item
+from tests.support.cases import for_each
 
 FIRST, SECOND = list(WORKLOADS)[:2]
 
@@ -200,11 +201,7 @@ class Ticking:
         return self._now
 
 
-@pytest.mark.parametrize(
-    ("step_s", "terminal", "drawn"),
-    [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)],
-    ids=["quickly done", "on a terminal", "in a pipe"],
-)
+@for_each(("step_s", "terminal", "drawn"), [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)])
 def test_a_bar_is_drawn_on_a_terminal_from_the_first_second_on(step_s, terminal, drawn):
     out = StringIO()
     progress = RunProgress(Console(file=out, force_terminal=terminal, width=80), Ticking(step_s))

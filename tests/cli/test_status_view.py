@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.cli.looking import read_status
 from hearth.cli.views import console_for, duration, status_view
 from tests.cli.stub_gateway import recorded
+from tests.support.cases import for_each
 
 TEXTS = st.sampled_from(["", "x", "\x1b[2J", "[red]"])
 FIELDS = st.sampled_from(
@@ -131,7 +131,7 @@ CARD = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changed", "words"),
     [
         ({}, "RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, held down: hardware thermal"),
@@ -146,7 +146,7 @@ def test_what_the_card_says_has_a_line(changed, words):
     assert words in re.sub(r" +\n", "\n", drawn(busy(gpu=CARD | changed)))
 
 
-@pytest.mark.parametrize("readings", ["off", "", 7])
+@for_each("readings", ["off", "", 7])
 def test_a_card_that_nobody_reads_has_none(readings):
     assert "RTX 3090" not in drawn(busy(gpu=CARD | {"readings": readings}))
 
@@ -174,7 +174,7 @@ def test_the_last_hour_has_a_line_for_each_lane_with_what_is_typical_and_what_is
     assert text.count("last hour") == 2
 
 
-@pytest.mark.parametrize("latency", [None, {}, {"last_hour": "x"}, {"last_hour": [1, {"model": None, "queue_wait_s": 3}]}])
+@for_each("latency", [None, {}, {"last_hour": "x"}, {"last_hour": [1, {"model": None, "queue_wait_s": 3}]}])
 def test_an_hour_of_which_nothing_is_known_is_no_error(latency):
     assert "waits" not in drawn(busy(running=[], latency=latency, internal_queue={}, external_queue={}))
 
@@ -183,7 +183,7 @@ def test_truth_values_are_not_numbers():
     assert read_status({"internal_queue": {"pending": True}}).lanes[0].pending == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "words"),
     [(None, "-"), (0.04, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (89, "89 s"), (90, "2 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min")],
 )

@@ -29,6 +29,7 @@ from hearth.config.settings import BackendMode, Settings
 from hearth.events import ItemEnded
 from tests.cli.stub_gateway import StubGateway, recorded
 from tests.cli.test_console import Terminal
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
@@ -256,7 +257,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "words"), WORDS)
+@for_each(("answer", "words"), WORDS)
 def test_the_wait_in_words(answer, words):
     assert waiting_words(answer, "me") == words
 

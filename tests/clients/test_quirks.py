@@ -18,6 +18,7 @@ from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
 from tests.clients.home import CODER, EMBEDDER, HELLO, LLAMA, NARROW, SLOW, WIDE, Home, StartHome, house_settings
 from tests.clients.recordings import NAMES, recording
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 LOAD_TIME = {"num_ctx", "num_thread", "use_mmap", "num_gpu"}
@@ -50,7 +51,7 @@ def mended(body: Any) -> Any:
     return {**kept, **({"options": options} if options else {})}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 async def test_of_a_recorded_request_nothing_but_its_quirks_is_changed(name):
     body, _ = await forwarded(name)
     assert without_seed(body) == mended(recording(name).body)
@@ -76,7 +77,7 @@ async def test_an_owner_who_wants_the_attribution_line_keeps_it():
     assert body["system"] == recording("claude_code_turn_1").body["system"]
 
 
-@pytest.mark.parametrize("name", ["home_assistant_chat", "open_webui_chat", "continue_raw", "continue_fim"])
+@for_each("name", ["home_assistant_chat", "open_webui_chat", "continue_raw", "continue_fim"])
 async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for(name):
     asked = recording(name).body
     gateway = FakeGateway(models={asked["model"]: ModelSettings(num_ctx=16384)})

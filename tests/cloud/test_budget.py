@@ -12,6 +12,7 @@ from hearth.admission.budget import REMEMBERED_DAYS, Booked, Budget, Caps, Day, 
 from hearth.config.active_hours import day_of
 from hearth.errors import BudgetExceeded, TooExpensive
 from hearth.types import Lane
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 TODAY, TOMORROW = Day(start_wall_s=0.0, end_wall_s=86_400.0), Day(start_wall_s=86_400.0, end_wall_s=172_800.0)
@@ -136,7 +137,7 @@ def test_the_threshold_is_crossed_once_a_day():
     assert budget.crossed(TOMORROW, 50)
 
 
-@pytest.mark.parametrize("seed", range(20 * EXAMPLES))
+@for_each("seed", range(20 * EXAMPLES))
 def test_spent_and_reserved_are_always_the_sum_of_what_happened_and_never_above_the_cap(seed):
     chance, budget = random.Random(seed), budget_with()
     spent, opened = 0, dict[str, int]()
@@ -163,7 +164,7 @@ def at(zone: str, *fields: int) -> float:
     return datetime(*fields, tzinfo=ZoneInfo(zone)).timestamp()  # type: ignore[misc,arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("zone", "date", "hours"),
     [
         ("Europe/Berlin", (2026, 3, 29), 23),
@@ -181,7 +182,7 @@ def test_a_day_lasts_from_midnight_to_midnight_on_the_wall(zone, date, hours):
     assert start_s <= noon < end_s
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Sao_Paulo", "America/St_Johns", "Africa/Cairo", "Pacific/Apia", "UTC"])
+@for_each("zone", ["Europe/Berlin", "America/Sao_Paulo", "America/St_Johns", "Africa/Cairo", "Pacific/Apia", "UTC"])
 def test_days_adjoin_and_every_instant_is_in_exactly_one(zone):
     moment = datetime(2009, 12, 25, tzinfo=UTC).timestamp()
     last_s = datetime(2012, 1, 5, tzinfo=UTC).timestamp()

@@ -24,6 +24,7 @@ from hearth.cloud.routing import (
 from hearth.config.settings import AuthSettings, BudgetSettings, CloudPriceSettings, CloudSettings, KeySettings, Settings
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendTimeout, BackendUnreachable, BadRequest, CloudUnavailable
 from hearth.types import BilledTokens, Price, Rates, Sequence, nano_usd, usd
+from tests.support.cases import for_each
 
 CHEAP = Rates.in_usd(input_usd=1, output_usd=5, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2)
 DEAR = Rates.in_usd(input_usd=2, output_usd=7.5, cache_read_usd=0.2, cache_write_usd=2.5, cache_write_hour_usd=4)
@@ -68,7 +69,7 @@ def test_dollars_and_nanos_are_the_same_money():
         assert nano_usd(usd(nano)) == nano
 
 
-@pytest.mark.parametrize("model", ["claude-haiku-4-5", "claude-haiku-5-5", "claude-sonnet-4-5", "claude-opus-5-5", CloudSettings().model])
+@for_each("model", ["claude-haiku-4-5", "claude-haiku-5-5", "claude-sonnet-4-5", "claude-opus-5-5", CloudSettings().model])
 async def test_the_list_knows_the_models_and_bills_as_it_says(model):
     price = await ClaudePrices().price_of(model)
     assert price is not None
@@ -106,7 +107,7 @@ def test_images_in_a_document_are_counted_like_those_beside_it():
     assert prompt_bound_tokens(body, len(encoded("m", body))) < IMAGE_TOKENS + OVERHEAD_TOKENS + 500
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": IMAGE}]}]},
@@ -168,7 +169,7 @@ def test_thoughts_may_have_cost_all_that_was_allowed(how):
     assert meter.tokens.output == 50
 
 
-@pytest.mark.parametrize(
+@for_each(
     "event",
     [
         {},
@@ -188,7 +189,7 @@ def test_malformed_events_count_nothing(event):
     assert meter.tokens == BilledTokens()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "attempt", "again"),
     [
         (BackendBusy(), 1, True),
@@ -219,7 +220,7 @@ def test_delays_grow_up_to_a_limit_and_are_spread():
     assert len({retry_delay_s(BackendBusy(), 1, max_retries=9, sequence=Sequence(number)) for number in range(20)}) == 20
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "gets"),
     [
         ("llama3.1:8b", "claude-small"),

@@ -19,6 +19,7 @@ from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import Lane, nano_usd
 from tests.clients.home import Events
 from tests.storage.house import StoppedClock
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -122,7 +123,7 @@ async def test_a_new_day_begins_at_local_midnight_with_all_its_money():
     assert money.purse.totals().external_spent == DIME
 
 
-@pytest.mark.parametrize(("month", "day", "hours"), [(3, 29, 23), (10, 25, 25), (6, 1, 24)])
+@for_each(("month", "day", "hours"), [(3, 29, 23), (10, 25, 25), (6, 1, 24)])
 def test_a_day_with_a_clock_change_has_one_budget_and_no_more(month, day, hours):
     @in_virtual_time
     async def scenario() -> None:

@@ -21,6 +21,7 @@ from hearth.config.active_hours import (
     zone_of,
 )
 from hearth.config.settings import Announcement, Window
+from tests.support.cases import for_each
 
 DAY_MINUTES = 1440
 
@@ -72,8 +73,8 @@ def oracle(change: int, before: int, after: int, window: Window) -> Callable[[in
     return answer
 
 
-@pytest.mark.parametrize("text", WINDOWS)
-@pytest.mark.parametrize(("zone_name", "change_text", "before", "after"), CHANGES)
+@for_each("text", WINDOWS)
+@for_each(("zone_name", "change_text", "before", "after"), CHANGES)
 def test_every_minute_around_a_clock_change_is_classified_by_the_wall_clock(
     zone_name: str, change_text: str, before: int, after: int, text: str
 ) -> None:
@@ -83,8 +84,8 @@ def test_every_minute_around_a_clock_change_is_classified_by_the_wall_clock(
     assert wrong == []
 
 
-@pytest.mark.parametrize("text", WINDOWS)
-@pytest.mark.parametrize(("zone_name", "change_text", "before", "after"), CHANGES)
+@for_each("text", WINDOWS)
+@for_each(("zone_name", "change_text", "before", "after"), CHANGES)
 def test_the_next_change_is_the_first_minute_with_another_answer(
     zone_name: str, change_text: str, before: int, after: int, text: str
 ) -> None:
@@ -132,25 +133,23 @@ def test_a_boundary_inside_the_repeated_hour_is_crossed_twice() -> None:
     assert crossings == ["00:30", "01:00", "01:30", "05:00"]
 
 
-@pytest.mark.parametrize(("text", "whole"), [("00:00-24:00", True), ("00:00-00:00", True), ("06:00-06:00", True), ("22:00-24:00", False)])
+@for_each(("text", "whole"), [("00:00-24:00", True), ("00:00-00:00", True), ("06:00-06:00", True), ("22:00-24:00", False)])
 def test_a_window_whose_end_is_its_start_is_the_whole_day(text: str, whole: bool) -> None:
     assert is_whole_day(parse_window(text)) is whole
 
 
-@pytest.mark.parametrize("text", WINDOWS)
+@for_each("text", WINDOWS)
 def test_a_window_is_written_as_it_was_read(text: str) -> None:
     assert window_text(parse_window(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "6-22", "6:00-22:00", "06:00", "24:00-06:00", "06:60-07:00", "06:00-24:01", "٠٦:00-22:00", "06:00-22:00\n"]
-)
+@for_each("text", ["", "6-22", "6:00-22:00", "06:00", "24:00-06:00", "06:60-07:00", "06:00-24:01", "٠٦:00-22:00", "06:00-22:00\n"])
 def test_text_that_is_no_window_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be a window|names a time that no clock shows"):
         parse_window(text)
 
 
-@pytest.mark.parametrize("name", ["Mars/Olympus", "", "../../etc/passwd", "/etc/localtime", "Europe", "a" * 5000, "Europe/Berlin\0"])
+@for_each("name", ["Mars/Olympus", "", "../../etc/passwd", "/etc/localtime", "Europe", "a" * 5000, "Europe/Berlin\0"])
 def test_a_zone_that_the_machine_does_not_know_is_refused_with_advice(name: str) -> None:
     with pytest.raises(ValueError, match="tzdata"):
         zone_of(name)

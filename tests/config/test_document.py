@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hearth.config.document import FASTEST_LOADER, MAX_DEPTH, Document, Loader, read_document
 from hearth.config.loading import parse_config
 from hearth.errors import ConfigError
+from tests.support.cases import for_each
 
 SHIPPED = Path(__file__).parents[2] / "config/llm_gateway.yaml"
 PURE: Loader = yaml.SafeLoader
@@ -143,7 +144,7 @@ def test_sixteen_levels_are_read_and_one_more_is_not() -> None:
     assert "nested deeper" in fatal("{a: " * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1))
 
 
-@pytest.mark.parametrize("character", ["\0", "\x1b", "\x7f", "\x85"])
+@for_each("character", ["\0", "\x1b", "\x7f", "\x85"])
 def test_control_characters_are_refused_with_their_line(character: str) -> None:
     assert fatal(f"a: 1\nb: {character}\n").startswith(f"f:2: control character U+00{ord(character):02X}")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from types import MappingProxyType
 
-import pytest
-
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, parse_config
 from hearth.config.settings import CallerLimits, RateLimitSettings, SchedulerSettings, Settings
 from hearth.types import Priority
+from tests.support.cases import for_each
 
 
 def config_of(text: str) -> GatewayConfig:
@@ -84,7 +83,7 @@ def test_equal_files_make_equal_configurations() -> None:
 KEYS = f"auth: {{keys: [{{name: a, sha256: '{'1' * 64}'}}, {{name: boss, sha256: '{'2' * 64}', lane: internal}}]}}\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("rate_limits: {callers: {ghost: {requests_per_minute: 3}}}", "rate_limits.callers.ghost: no key in auth.keys has this name"),

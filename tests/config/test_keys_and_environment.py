@@ -12,6 +12,7 @@ from hearth.config.settings import KeySettings, Settings
 from hearth.errors import ConfigError
 from hearth.types import Lane, Priority
 from tests.config.reading import only_problem_of, problems_of, settings_of
+from tests.support.cases import for_each
 
 SECRET = "hk_correct-horse-battery-staple"
 DIGITS = "01234567"
@@ -36,7 +37,7 @@ def test_a_digest_is_compared_in_lower_case() -> None:
     assert settings_of(f"auth: {{keys: [{{name: a, sha256: '{DIGEST.upper()}'}}]}}").auth.keys[0].sha256 == DIGEST
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("entry", "says"),
     [
         ("{name: a}", "auth.keys[0].sha256: is missing: give sha256, or key: ${NAME}"),
@@ -74,7 +75,7 @@ def test_two_keys_may_share_neither_name_nor_secret() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         f"auth: {{keys: [{{name: a, key: {SECRET}}}]}}",
@@ -115,7 +116,7 @@ def test_the_address_of_the_model_server_may_come_from_the_environment() -> None
     assert settings_of("ollama: {url: 'http://${BOX}:${PORT}'}", BOX="gpu", PORT="11434").ollama.url == "http://gpu:11434"
 
 
-@pytest.mark.parametrize("name", ["discord_webhook_url", "webhook_url", "ntfy_url"])
+@for_each("name", ["discord_webhook_url", "webhook_url", "ntfy_url"])
 def test_the_address_of_a_webhook_may_come_from_the_environment_and_shows_nowhere(name: str) -> None:
     config = parse_config(f"alerts: {{{name}: '${{HOOK}}'}}", source="f.yaml", environ={"HOOK": f"https://host/{SECRET}"})
     assert getattr(config.settings.alerts, name) == f"https://host/{SECRET}"
@@ -123,9 +124,7 @@ def test_the_address_of_a_webhook_may_come_from_the_environment_and_shows_nowher
     assert SECRET not in as_yaml(config.settings)
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://host/x", "host/x", "https:///x", "https://host/ x", "https://ho\u017ft/x", "https://host:0/", "//host"]
-)
+@for_each("url", ["ftp://host/x", "host/x", "https:///x", "https://host/ x", "https://ho\u017ft/x", "https://host:0/", "//host"])
 def test_a_webhook_that_could_not_be_posted_to_is_refused_without_quoting_it(url: str) -> None:
     (problem,) = problems_of(f"alerts: {{webhook_url: '{url}'}}")
     assert problem.startswith("f.yaml:1: alerts.webhook_url: must be the whole URL that messages are posted to")
@@ -146,14 +145,14 @@ def test_a_reference_without_a_name_is_refused() -> None:
     assert "names no variable" in only_problem_of("ollama: {url: 'http://a/${b'}")
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "gpu-box.lan", "127.0.0.1.example.org"])
+@for_each("host", ["0.0.0.0", "::", "192.168.1.5", "gpu-box.lan", "127.0.0.1.example.org"])
 def test_listening_beyond_this_machine_needs_keys(host: str) -> None:
     assert only_problem_of(f"server: {{host: '{host}'}}").startswith("f.yaml:1: server.host: without auth.keys")
     key = f"auth: {{keys: [{{name: a, sha256: '{DIGEST}'}}]}}"
     assert settings_of(f"server: {{host: '{host}'}}\n{key}").server.host == host
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST"])
+@for_each("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST"])
 def test_listening_on_this_machine_needs_none(host: str) -> None:
     assert settings_of(f"server: {{host: '{host}'}}").server.host == host
 
@@ -169,7 +168,7 @@ def test_what_calls_and_messages_are_signed_with_comes_from_the_environment_and_
     assert differences(Settings(), settings) == {path: True}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("cloud: {api_key: sk-ant-clear}", "cloud.api_key: must be ${NAME}, so that no key stands in this file"),

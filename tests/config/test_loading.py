@@ -21,13 +21,14 @@ from hearth.errors import ConfigError
 from hearth.types import Priority
 from tests.config.kinds import NUMBERS, entry_of, kind_of, limits_of
 from tests.config.reading import only_problem_of, problems_of, settings_of
+from tests.support.cases import for_each
 
 
 def test_an_empty_mapping_means_all_defaults() -> None:
     assert parse_config("{}", source="f.yaml", environ={}) == GatewayConfig()
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "\ufeff"])
+@for_each("text", ["", "\n\n", "# only a comment\n", "\ufeff"])
 def test_an_empty_file_is_refused_because_it_may_be_an_accident(text: str) -> None:
     assert only_problem_of(text) == "f.yaml:1: is empty, which may be an accident; write `{}` if all defaults are meant"
 
@@ -76,7 +77,7 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
     assert problems[-1] == "f.yaml: and 150 more problems"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("gpu: 5", "gpu: must be a mapping, not 5"),
@@ -120,7 +121,7 @@ def test_a_wrong_value_is_told_with_what_would_be_right(text: str, says: str) ->
     assert only_problem_of(text).startswith(f"f.yaml:1: {says}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cron", "says"),
     [
         ("0 6 * *", "must have five fields"),
@@ -161,7 +162,7 @@ def place(cls: type[Section], name: str) -> str:
     return around.get(cls.__name__, f"{sections.get(cls)}: {{%s}}") % f"{name}: {value}"
 
 
-@pytest.mark.parametrize(("cls", "name"), NUMBERS)
+@for_each(("cls", "name"), NUMBERS)
 def test_every_number_has_a_range_that_holds_at_both_ends(cls: type[Section], name: str) -> None:
     limits, text = limits_of(cls, name), place(cls, name)
     whole = kind_of(cls, name) is int

@@ -17,6 +17,7 @@ from hearth.config.reload import (
     ReloadPlan,
     Step,
 )
+from tests.support.cases import for_each
 
 OLD, NEW, HALF = b"old", b"new", b"ne"
 Fact = Callable[["Desk"], None]
@@ -89,7 +90,7 @@ def test_a_file_that_was_only_touched_or_saved_unchanged_is_not_tried():
     assert desk.tries == []
 
 
-@pytest.mark.parametrize("gap_s", [0.001, 0.1, 0.29])
+@for_each("gap_s", [0.001, 0.1, 0.29])
 def test_a_file_that_is_written_in_steps_is_tried_when_it_is_complete(gap_s):
     """Truncated, half written, complete; each within the quiet time of the one before."""
     desk = Desk()

@@ -13,8 +13,6 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, get_origin
 
-import pytest
-
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
@@ -29,6 +27,7 @@ from hearth.config.settings import (
     Settings,
 )
 from tests.config.kinds import entry_of, kind_of, section_in
+from tests.support.cases import for_each
 
 Path = tuple[str, ...]
 UNTOUCHED = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, type, enum.Enum)
@@ -142,7 +141,7 @@ def some(item: Any) -> object:
     return next(iter(item)) if isinstance(item, enum.EnumMeta) else item(3)
 
 
-@pytest.mark.parametrize("path", CONTAINERS, ids=".".join)
+@for_each("path", CONTAINERS)
 async def test_no_part_of_the_house_keeps_an_entry_that_is_gone(path: Path):
     base = marked(late=False)
     before = changed(base, path, filled(*HOT[path], "marker-of-before:1b"))

@@ -20,6 +20,7 @@ from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 from hearth.types import Priority
 from tests.config.kinds import entry_of, kind_of, section_in, settings_classes
+from tests.support.cases import for_each
 
 FOLDER = Path(__file__).parents[2] / "config"
 SHIPPED = (FOLDER / "llm_gateway.yaml").read_text("utf-8")
@@ -128,13 +129,13 @@ def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
     assert {each.cls for each in FIELDS} == set(settings_classes())
 
 
-@pytest.mark.parametrize("each", FIELDS, ids=lambda each: f"{each.cls.__name__}.{each.name}")
+@for_each("each", FIELDS)
 def test_every_setting_stands_in_the_file_under_a_comment(each: Documented) -> None:
     if each.cls.__name__ != "CallerLimits" or each.path[1] != "callers":
         assert each.comment
 
 
-@pytest.mark.parametrize("each", VALUES, ids=lambda each: f"{each.cls.__name__}.{each.name}")
+@for_each("each", VALUES)
 def test_every_comment_states_the_default_and_whether_it_is_hot(each: Documented) -> None:
     assert re.search(rf"\b{each.cls.reload_of(each.name).note.split(',')[0]}(, [^.]*)?$", each.comment)
     field = each.cls.model_fields[each.name]
@@ -206,15 +207,13 @@ def accepts_mapping(node: dict[str, Any], value: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "text", [SHIPPED, COMPLETE, "{}", "gpu:\nauth:\n  keys:\n", "backend: auto", "auth: {keys: [{name: a, key: '${K}'}]}"]
-)
+@for_each("text", [SHIPPED, COMPLETE, "{}", "gpu:\nauth:\n  keys:\n", "backend: auto", "auth: {keys: [{name: a, key: '${K}'}]}"])
 def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
     parse_config(text, source="f", environ={"K": "hearth_key_of_the_tests"})
     assert accepts(schema(), read_document(text, source="f").value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "colour: red",

@@ -14,6 +14,7 @@ from hearth.config.settings import KeySettings
 from hearth.errors import CapacityError
 from hearth.types import Priority
 from tests.dashboard.listening import Listener, guest
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time
@@ -149,7 +150,7 @@ async def test_of_what_has_ended_a_caller_sees_only_its_own_and_an_admin_sees_al
         await friend.leave()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("situation", "kind"),
     [
         ("other model", "swap"),

@@ -12,6 +12,7 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.api.dashboard.feed import CONTENT_SECURITY_POLICY, DashboardPages
 from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway, ask
+from tests.support.cases import for_each
 
 STATIC = Path(str(files("hearth.api").joinpath("static")))
 OWN = sorted(path for path in STATIC.iterdir() if path.is_file())
@@ -92,7 +93,7 @@ def test_what_others_wrote_is_here_as_they_published_it_with_licences():
     assert {name for name in present if name.startswith("LICENSE")} == {"LICENSE-htm.txt", "LICENSE-preact.txt", "LICENSE-uPlot.txt"}
 
 
-@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
+@for_each("path", OWN)
 def test_our_own_files_load_nothing_from_elsewhere_and_write_text_only_as_text(path):
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|\bsrc=\"//", text)

@@ -7,8 +7,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 from hearth.dialects.claude.asking import claude_request
 from hearth.dialects.embedding import single_input
 from hearth.dialects.replay_seed import seeded
@@ -17,6 +15,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import CallerError
 from hearth.types import LoadOptions
 from tests.dialects.claude.stories import PNG
+from tests.support.cases import for_each
 
 ODD: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "text", [], {}, [None], [[]], [{}], {"type": []}, {"a": []}]
 
@@ -115,8 +114,8 @@ def translate(path: str, body: bytes) -> None:
     claude_request(path, body, default_max_tokens=10)
 
 
-@pytest.mark.parametrize("done", [read, translate])
-@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
+@for_each("done", [read, translate])
+@for_each("path", sorted(INFERENCE_ROUTES))
 def test_no_value_in_any_place_breaks_the_reading_of_a_request(path: str, done: Callable[[str, bytes], None]) -> None:
     for request in with_odd_values({"model": "m", **REQUESTS[path]}):
         with contextlib.suppress(CallerError):
@@ -129,7 +128,7 @@ def test_no_value_in_any_place_breaks_the_counting_of_tokens() -> None:
             count_tokens(json.dumps(request).encode())
 
 
-@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
+@for_each("path", sorted(INFERENCE_ROUTES))
 def test_the_requests_of_this_test_are_sound(path: str) -> None:
     read(path, json.dumps({"model": "m", **REQUESTS[path]}).encode())
     if "embed" not in path:

@@ -20,6 +20,7 @@ from tests.dialects.replay_play import chunked, expected, sent_of
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, some_text, stream
 from tests.dialects.replay_streams import route as route_of
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 PREFIX = "<user>hello\n<assistant>"
@@ -116,7 +117,7 @@ def places(path: str, frames: list[bytes]) -> Iterator[bytes]:
     yield from (b"".join(frames[:-left]) for left in range(ENDINGS.get(path, 1) - 1, 0, -1))
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
     went_on = 0
     for number in range(6 * EXAMPLES):
@@ -141,7 +142,7 @@ def test_any_text_goes_on_from_any_place_also_with_stop_sequences(path: str, con
     assert seen is None or told(path, seen).answer == expected(path, answer)
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: str) -> None:
     answer, rng = Answer(parts=(("content", "one two three four five"),)), random.Random(3)
     for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
@@ -164,7 +165,7 @@ def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> dict[st
     return body
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sent", "stop", "known"),
     [
         ("one| two", [], "one two"),
@@ -253,7 +254,7 @@ def test_a_rest_without_its_last_line_is_not_complete() -> None:
     assert not rest.complete
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "more"),
     [
         ("/api/chat", {"format": "json"}),
@@ -297,10 +298,8 @@ def chat_rest(rest: str, calls: Sequence[str], cut: Run, done: str = "stop") -> 
     return b"".join(encode(line) + b"\n" for line in (*lines, last))
 
 
-@pytest.mark.parametrize(
-    "calls", [(), ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',), ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]')]
-)
-@pytest.mark.parametrize("path", CHATS)
+@for_each("calls", [(), ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',), ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]')])
+@for_each("path", CHATS)
 def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_with_calls(path: str, calls: tuple[str, ...]) -> None:
     reason = TOLD_BY.get(path, "stop") if calls else "stop"
     for number in range(6 * EXAMPLES):
@@ -322,7 +321,7 @@ def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_w
             assert told(path, seen).answer == expected(path, answer), (number, cut)
 
 
-@pytest.mark.parametrize("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
+@for_each("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
 def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments: bytes) -> None:
     call: JsonObject = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
     fields: JsonObject = {
@@ -359,7 +358,7 @@ CALLED: JsonObject = {"id": "c1", "function": {"name": "find", "arguments": {"ci
 NATIVE_TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "", "parameters": {"type": "object"}}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "more", "messages"),
     [
         (
@@ -444,7 +443,7 @@ def test_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(
 TWO = Answer(parts=(("content", "one two three four"),))
 
 
-@pytest.mark.parametrize("path", [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")])
+@for_each("path", [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")])
 def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path: str) -> None:
     for parts in ((("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))):
         whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
@@ -459,7 +458,7 @@ def rendering_of(path: str, **more: Any) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "more", "messages"),
     [
         ("/v1/messages", {"system": "be brief", "messages": TURNS}, [{"role": "system", "content": "be brief"}, *TURNS]),
@@ -498,7 +497,7 @@ def test_messages_are_brought_into_native_form_as_ollama_does_it(path: str, more
     assert (body["stream"], body["_debug_render_only"]) == (False, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "more", "options"),
     [
         (
@@ -546,9 +545,7 @@ def test_a_prompt_that_ends_with_open_thoughts_is_not_continued_with_text() -> N
     assert rest.prefix("<final>", "<assistant>", None) == "<assistant><final>"
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"[]", b'{"message":{}}', b'{"_debug_info":{}}', b'{"_debug_info":{"rendered_template":"x","image_count":1}}']
-)
+@for_each("answer", [b"", b"[]", b'{"message":{}}', b'{"_debug_info":{}}', b'{"_debug_info":{"rendered_template":"x","image_count":1}}'])
 def test_an_answer_without_a_rendering_shows_none(answer: bytes) -> None:
     assert rendered_in(answer) is None
     assert rendered_in(b'{"_debug_info":{"rendered_template":"\\u003cuser\\u003e"}}') == "<user>"

@@ -6,11 +6,12 @@ import pytest
 
 from hearth.dialects.gojson import GoJsonError, JsonValue
 from hearth.dialects.validation import keep_alive_ns
+from tests.support.cases import for_each
 
 FOR_EVER_NS = 2**63 - 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "expected_ns"),
     [
         (None, None),
@@ -40,7 +41,7 @@ def test_numbers_are_seconds_and_strings_are_go_durations(value: JsonValue, expe
     assert keep_alive_ns(value) == expected_ns
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "text"),
     [
         ("5", 'time: missing unit in duration "5"'),

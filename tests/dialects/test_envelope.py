@@ -16,6 +16,7 @@ from hearth.dialects.validation import is_model_name
 from hearth.errors import BadRequest, CallerError, ModelNotFound
 from hearth.types import LoadOptions, RequestId, WorkKind
 from tests.dialects.captured import captured
+from tests.support.cases import for_each
 
 BELOW_ONE = "integer below minimum value. Expected a value >= 1, but got 0 instead."
 HELLO = [{"role": "user", "content": "hello"}]
@@ -58,7 +59,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@for_each("name", REFUSED)
 def test_a_request_that_ollama_refuses_unseen_is_refused_with_the_same_status_and_bytes(name: str) -> None:
     answer = captured(name)
     error = refusal(answer.path, answer.request_body)
@@ -68,7 +69,7 @@ def test_a_request_that_ollama_refuses_unseen_is_refused_with_the_same_status_an
     assert (reply.status, reply.body) == (answer.status, answer.body)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "chat_stream",
@@ -97,7 +98,7 @@ def test_a_body_that_asks_for_nothing_of_the_owners_goes_on_as_the_very_same_byt
     assert envelope.dialect is INFERENCE_ROUTES[request.path].dialect
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "kind"),
     [
         ("/api/generate", {"model": "a", "prompt": "x"}, WorkKind.GENERATE),
@@ -127,7 +128,7 @@ def test_the_kind_of_work_follows_from_route_and_form(path: str, body: object, k
     assert read(path, body).kind is kind
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "extra", "streaming"),
     [
         ("/api/chat", {}, True),
@@ -152,7 +153,7 @@ def test_streaming_has_the_default_of_the_dialect_and_never_holds_for_loads_and_
     assert read(path, {"model": "a", "messages": HELLO, **extra}).streaming is streaming
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "extra", "limit"),
     [
         ("/api/chat", {"options": {"num_predict": 7}}, 7),
@@ -174,7 +175,7 @@ def test_the_output_limit_is_read_where_ollama_reads_it(path: str, extra: dict[s
     assert read(path, {"model": "a", "messages": HELLO, **extra}).max_tokens == limit
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "tokens"),
     [
         ("/api/generate", {"prompt": "x" * 7}, 2),
@@ -197,7 +198,7 @@ def test_the_prompt_is_estimated_from_its_text_and_images(path: str, body: dict[
     assert read(path, {"model": "a", **body}).prompt_tokens == tokens
 
 
-@pytest.mark.parametrize("key", ["keep_alive", "Keep_Alive", "KEEP_ALIVE", "\u212aeep_alive"])
+@for_each("key", ["keep_alive", "Keep_Alive", "KEEP_ALIVE", "\u212aeep_alive"])
 def test_keep_alive_is_taken_out_of_native_bodies_in_every_spelling(key: str) -> None:
     envelope = read("/api/chat", {"model": "a", key: -1, "messages": HELLO})
     assert envelope.body == b'{"model":"a","messages":[{"role":"user","content":"hello"}]}'
@@ -211,7 +212,7 @@ def test_load_time_options_are_taken_out_and_the_others_stay_in_place() -> None:
     assert envelope.rewritten == ("options.num_ctx", "options.num_gpu", "options.NUM_THREAD")
 
 
-@pytest.mark.parametrize("name", ["num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"])
+@for_each("name", ["num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"])
 def test_every_option_that_would_reload_the_model_is_taken_out(name: str) -> None:
     envelope = read("/api/embed", {"model": "a", "input": "x", "options": {name: 3}})
     assert json.loads(envelope.body) == {"model": "a", "input": "x", "options": {}}
@@ -223,7 +224,7 @@ def test_a_pinned_context_length_replaces_the_callers_in_its_place() -> None:
     assert envelope.rewritten == ("options.num_ctx",)
 
 
-@pytest.mark.parametrize("options", [{}, {"options": None}, {"options": {}}])
+@for_each("options", [{}, {"options": None}, {"options": {}}])
 def test_a_pinned_context_length_is_filled_in_where_the_caller_gave_none(options: dict[str, object]) -> None:
     envelope = read("/api/generate", {"model": "a", "prompt": "x", **options}, pinned)
     assert json.loads(envelope.body) == {"model": "a", "prompt": "x", "options": {"num_ctx": 4096}}
@@ -284,7 +285,7 @@ def test_a_rewrite_changes_nothing_else_in_meaning_or_order(extra: dict[str, obj
     assert list(json.loads(envelope.body)) == list(expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "text"),
     [
         ("/api/chat", [1], "json: cannot unmarshal array into Go value of type api.ChatRequest"),
@@ -321,14 +322,14 @@ def test_a_body_that_does_not_fit_the_route_is_refused_with_ollamas_text(path: s
     assert error.message == text
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings", "/api/generate", "/api/embed"])
+@for_each("path", ["/v1/completions", "/v1/embeddings", "/api/generate", "/api/embed"])
 def test_a_missing_model_is_not_found_on_the_routes_that_look_it_up_first(path: str) -> None:
     error = refusal(path, {"prompt": "x", "input": "x"})
     assert isinstance(error, ModelNotFound)
     assert error.message == "model '' not found"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body"),
     [
         ("/api/chat", {"messages": HELLO * 10_001}),
@@ -347,12 +348,12 @@ def test_ten_thousand_inputs_are_accepted() -> None:
     assert read("/api/embed", {"model": "a", "input": ["x"] * 10_000}).prompt_tokens == 2858
 
 
-@pytest.mark.parametrize("path", [endpoint.value for endpoint in Endpoint])
+@for_each("path", [endpoint.value for endpoint in Endpoint])
 def test_no_body_nests_deep_enough_to_break_a_route(path: str) -> None:
     assert refusal(path, b'{"model":"a","x":' + b"[" * 100_000).message == "exceeded max depth"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "llama3.1:8b",
@@ -370,7 +371,7 @@ def test_names_that_ollama_parses_are_model_names(name: str) -> None:
     assert is_model_name(name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "",

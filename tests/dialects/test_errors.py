@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from hearth.dialects.errors import PAGE_NOT_FOUND, render_error, stream_error
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import (
@@ -26,6 +24,7 @@ from hearth.errors import (
 )
 from hearth.types import Dialect, RequestId
 from tests.dialects.captured import captured
+from tests.support.cases import for_each
 
 REQUEST_ID = RequestId("req_0123456789abcdef")
 
@@ -39,7 +38,7 @@ def rendered(dialect: Dialect, error: HearthError) -> dict[str, Any]:
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "error"),
     [
         ("chat_missing", ModelNotFound("model 'missing' not found")),
@@ -65,8 +64,8 @@ def test_an_error_that_ollama_knows_is_rendered_byte_for_byte_as_ollama_does(nam
     assert dict(reply.headers)[b"content-type"].decode() == answer.headers["content-type"]
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
-@pytest.mark.parametrize(("name", "error"), [("method_not_allowed", MethodNotAllowed()), ("not_found_path", NotFound(PAGE_NOT_FOUND))])
+@for_each("dialect", list(Dialect))
+@for_each(("name", "error"), [("method_not_allowed", MethodNotAllowed()), ("not_found_path", NotFound(PAGE_NOT_FOUND))])
 def test_an_address_that_does_not_exist_answers_plain_text_in_every_dialect(dialect: Dialect, name: str, error: HearthError) -> None:
     answer = captured(name)
     reply = render_error(dialect, error, REQUEST_ID)
@@ -74,7 +73,7 @@ def test_an_address_that_does_not_exist_answers_plain_text_in_every_dialect(dial
     assert reply.headers == ((b"content-type", b"text/plain"),)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "openai", "anthropic"),
     [
         (Unauthenticated(), "authentication_error", "authentication_error"),
@@ -102,8 +101,8 @@ def test_a_native_error_is_always_a_plain_string() -> None:
     assert rendered(Dialect.OLLAMA, BadRequest('{"a": "<b>"}')) == {"error": '{"a": "<b>"}'}
 
 
-@pytest.mark.parametrize(("seconds", "header"), [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.01, b"2"), (59.5, b"60")])
-@pytest.mark.parametrize("dialect", list(Dialect))
+@for_each(("seconds", "header"), [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.01, b"2"), (59.5, b"60")])
+@for_each("dialect", list(Dialect))
 def test_a_known_delay_is_rounded_up_to_whole_seconds(dialect: Dialect, seconds: float, header: bytes) -> None:
     reply = render_error(dialect, QueueFull(retry_after_s=seconds), REQUEST_ID)
     assert dict(reply.headers)[b"retry-after"] == header
@@ -117,7 +116,7 @@ def test_a_missing_key_names_the_scheme_to_use() -> None:
     assert dict(render_error(Dialect.OPENAI, Unauthenticated(), REQUEST_ID).headers)[b"www-authenticate"] == b"Bearer"
 
 
-@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
+@for_each("path", sorted(INFERENCE_ROUTES))
 def test_an_error_inside_a_stream_is_one_frame_whatever_its_text(path: str) -> None:
     frame = stream_error(INFERENCE_ROUTES[path], BadRequest("a\n\ndata: [DONE]\r\n\u2028b"), REQUEST_ID)
     lines = frame.rstrip(b"\n").split(b"\n")

@@ -14,6 +14,7 @@ from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS, Ending, Stream
 from hearth.errors import BackendGone
 from hearth.types import RequestId, Usage
 from tests.dialects.captured import Captured, captured, captured_streams
+from tests.support.cases import for_each
 
 STREAMS = [name for name in captured_streams() if captured(name).path in INFERENCE_ROUTES]
 WHOLE = ["chat_stream", "generate_stream", "oai_chat_stream", "oai_chat_stream_usage", "oai_compl_stream", "oai_resp_stream", "anth_stream"]
@@ -43,24 +44,24 @@ def test_the_captures_hold_a_whole_and_a_broken_stream_of_every_dialect() -> Non
     assert set(WHOLE) | set(BROKEN) <= set(STREAMS)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@for_each("name", WHOLE)
 def test_a_stream_that_ollama_ended_itself_is_complete(name: str) -> None:
     ending = replay(captured(name))
     assert ending.complete
     assert not ending.reported_error
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@for_each("name", BROKEN)
 def test_a_stream_that_only_stops_is_not_complete_although_its_http_framing_is(name: str) -> None:
     assert not replay(captured(name)).complete
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@for_each("name", BROKEN)
 def test_only_native_routes_report_that_their_runner_died(name: str) -> None:
     assert replay(captured(name)).reported_error is (name in ("midstream_kill_chat", "midstream_kill_generate"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "usage"),
     [
         ("chat_stream", Usage(prompt_tokens=24, output_tokens=6, load_s=0.000914769, prompt_s=0.005029, decode_s=0.003629)),
@@ -85,19 +86,19 @@ def test_how_a_stream_is_cut_into_chunks_never_matters(name: str, data: st.DataO
     assert ending_of(stream.path, *pieces) == ending_of(stream.path, stream.body)
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@for_each("name", STREAMS)
 def test_a_stream_that_comes_byte_by_byte_means_the_same(name: str) -> None:
     stream = captured(name)
     assert ending_of(stream.path, *(bytes((byte,)) for byte in stream.body)) == replay(stream)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@for_each("name", WHOLE)
 def test_a_stream_is_not_complete_before_its_last_line(name: str) -> None:
     stream = captured(name)
     assert not ending_of(stream.path, stream.body.rstrip(b"\n")[:-1]).complete
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@for_each("name", WHOLE)
 def test_a_stream_of_any_length_is_judged_by_its_end(name: str) -> None:
     stream = captured(name)
     body = stream.chunks[0] * 5000 + stream.body
@@ -127,7 +128,7 @@ def test_only_line_feeds_end_a_line(separator: str) -> None:
     assert ending_of("/api/generate", text + b"\n").usage == Usage(output_tokens=3)
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+@for_each("path", ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
 def test_our_own_last_frame_counts_as_a_reported_error(path: str) -> None:
     frame = stream_error(INFERENCE_ROUTES[path], BackendGone(), RequestId("req_1"))
     ending = ending_of(path, frame)
@@ -147,10 +148,8 @@ def test_an_incomplete_response_ends_its_stream_with_usage() -> None:
     assert ending == Ending(complete=True, reported_error=False, usage=Usage(prompt_tokens=3, output_tokens=4))
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
-@pytest.mark.parametrize(
-    "body", [b"", b"\n\n", b"<html>\n", b"data: <html>\n\n", b"[1]\n", b"data: [1]\n\n", b'data: {"type":[]}\n\n', b"\xff\xfe\n"]
-)
+@for_each("path", ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@for_each("body", [b"", b"\n\n", b"<html>\n", b"data: <html>\n\n", b"[1]\n", b"data: [1]\n\n", b'data: {"type":[]}\n\n', b"\xff\xfe\n"])
 def test_what_is_no_stream_at_all_is_neither_complete_nor_an_error(path: str, body: bytes) -> None:
     assert ending_of(path, body) == Ending(complete=False, reported_error=False, usage=Usage())
 
@@ -160,7 +159,7 @@ def test_done_in_the_text_of_an_answer_is_not_the_terminator() -> None:
     assert not ending_of("/v1/chat/completions", b'data: {"choices":[{"delta":{"content":"[DONE]"}}]}\n\n').complete
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "usage"),
     [
         ("chat_nostream", Usage(prompt_tokens=24, output_tokens=6, load_s=0.000770124, prompt_s=0.000335, decode_s=0.001536)),
@@ -186,7 +185,7 @@ def test_a_counter_or_a_time_that_nothing_can_have_is_none() -> None:
         assert read_whole(INFERENCE_ROUTES["/api/chat"], said).usage == (Usage() if more else most)
 
 
-@pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"usage":5}', b'{"usage":{"prompt_tokens":"x","completion_tokens":-1}}'])
-@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
+@for_each("body", [b"", b"nonsense", b"[]", b'{"usage":5}', b'{"usage":{"prompt_tokens":"x","completion_tokens":-1}}'])
+@for_each("path", sorted(INFERENCE_ROUTES))
 def test_an_answer_that_makes_no_sense_reports_nothing(path: str, body: bytes) -> None:
     assert read_whole(INFERENCE_ROUTES[path], body).usage == Usage()

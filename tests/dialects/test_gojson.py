@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hearth.dialects import gojson
 from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonValue, check_structure, decode, encode_large
 from hearth.errors import BadRequest
+from tests.support.cases import for_each
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -26,7 +27,7 @@ def error_of(body: bytes) -> str:
     return raised.value.message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "text"),
     [
         (b"", "EOF"),
@@ -65,7 +66,7 @@ def test_a_broken_body_is_refused_with_the_text_of_gos_decoder(body: bytes, text
     assert error_of(body) == text
 
 
-@pytest.mark.parametrize("body", [b"NaN", b"[Infinity]", b'{"a":-Infinity}'])
+@for_each("body", [b"NaN", b"[Infinity]", b'{"a":-Infinity}'])
 def test_numbers_that_json_does_not_have_are_refused(body: bytes) -> None:
     assert error_of(body).startswith("invalid character")
 
@@ -84,8 +85,8 @@ def test_nesting_up_to_the_limit_is_read() -> None:
     assert gojson.encode(gojson.decode(body)) == body
 
 
-@pytest.mark.parametrize("depth", [gojson.MAX_DEPTH + 1, 1000, 200_000])
-@pytest.mark.parametrize("closed", [True, False])
+@for_each("depth", [gojson.MAX_DEPTH + 1, 1000, 200_000])
+@for_each("closed", [True, False])
 def test_deeper_nesting_is_refused_by_name_and_never_exhausts_the_stack(depth: int, closed: bool) -> None:
     assert error_of(b"[" * depth + b"]" * (depth if closed else 0)) == "exceeded max depth"
 
@@ -95,7 +96,7 @@ def test_brackets_inside_strings_are_not_nesting() -> None:
     assert gojson.decode(json.dumps([text]).encode()) == [text]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "text"),
     [
         (rb'"\ud800"', "\ufffd"),
@@ -143,9 +144,7 @@ def test_a_body_without_repeated_keys_is_exact() -> None:
     assert gojson.decode_document(b'{"a":1,"A":{"a":2}}').exact
 
 
-@pytest.mark.parametrize(
-    ("tail", "text"), [(b"", "unexpected EOF"), (b'"', "unexpected EOF"), (b"}", "invalid JSON near byte 200001: Expecting value")]
-)
+@for_each(("tail", "text"), [(b"", "unexpected EOF"), (b'"', "unexpected EOF"), (b"}", "invalid JSON near byte 200001: Expecting value")])
 def test_a_large_broken_body_gets_a_plain_text_without_a_slow_scan(tail: bytes, text: str) -> None:
     assert error_of(b"[" + b"1," * 100_000 + tail) == text
 
@@ -177,7 +176,7 @@ def test_a_lone_surrogate_is_written_as_the_replacement_character() -> None:
     assert gojson.encode("\ud800") == '"\ufffd"'.encode()
 
 
-@pytest.mark.parametrize("key", ["keep_alive", "Keep_Alive", "KEEP_ALIVE", "\u212aeep_alive"])
+@for_each("key", ["keep_alive", "Keep_Alive", "KEEP_ALIVE", "\u212aeep_alive"])
 def test_a_key_matches_in_every_spelling_that_go_accepts(key: str) -> None:
     assert gojson.lookup({key: 5}, "keep_alive") == 5
     assert gojson.without({"a": 1, key: 5, "b": 2}, "keep_alive") == {"a": 1, "b": 2}
@@ -193,14 +192,14 @@ def test_of_several_spellings_the_last_one_counts_and_null_changes_nothing() -> 
         assert gojson.lookup_all({name: "a", "system": None}, ("model", "system", "prompt")) == ["a"]
 
 
-@pytest.mark.parametrize(("value", "kind"), [(5, "number"), (1.5, "number"), (True, "bool"), ([], "array"), ({}, "object")])
+@for_each(("value", "kind"), [(5, "number"), (1.5, "number"), (True, "bool"), ([], "array"), ({}, "object")])
 def test_a_wrong_type_is_named_as_go_names_it(value: JsonValue, kind: str) -> None:
     with pytest.raises(GoJsonError) as raised:
         gojson.string_field({"model": value}, "model", "ChatRequest")
     assert raised.value.message == f"json: cannot unmarshal {kind} into Go struct field ChatRequest.model of type string"
 
 
-@pytest.mark.parametrize("number", [1.5, 2**63, -(2**63) - 1])
+@for_each("number", [1.5, 2**63, -(2**63) - 1])
 def test_a_fraction_or_a_number_of_more_than_64_bits_does_not_fit_an_integer(number: float) -> None:
     with pytest.raises(GoJsonError) as raised:
         gojson.integer_field({"max_tokens": number}, "max_tokens", "MessagesRequest")
@@ -211,7 +210,7 @@ def test_the_largest_integer_of_64_bits_fits() -> None:
     assert gojson.integer_field({"n": 2**63 - 1}, "n", "X") == 2**63 - 1
 
 
-@pytest.mark.parametrize("value", ["1", True, []])
+@for_each("value", ["1", True, []])
 def test_other_types_do_not_fit_an_integer(value: JsonValue) -> None:
     with pytest.raises(GoJsonError, match="of type int"):
         gojson.integer_field({"n": value}, "n", "X")
@@ -237,8 +236,8 @@ AWKWARD = '\U0001f600\\"\\\\\n<é\u4e2d,{[:'
 """What a cut in the wrong place would spoil."""
 
 
-@pytest.mark.parametrize("escaped", [True, False])
-@pytest.mark.parametrize("shift", range(13))
+@for_each("escaped", [True, False])
+@for_each("shift", range(13))
 def test_a_large_text_is_read_and_written_in_pieces_as_if_it_were_whole(shift: int, escaped: bool) -> None:
     value: JsonValue = {"model": "a", "prompt": "x" * shift + AWKWARD * (LARGE_BYTES // 12), "few": [1, 2.5, None, True, {}, [], ["a"]]}
     body = json.dumps(value, ensure_ascii=escaped).encode()
@@ -247,10 +246,7 @@ def test_a_large_text_is_read_and_written_in_pieces_as_if_it_were_whole(shift: i
     assert json.loads(encode_large(value)) == value
 
 
-@pytest.mark.parametrize(
-    ("broken", "says"),
-    [(b'\\q"}', "Invalid"), (b"\x01", "Invalid control"), (b"", "unexpected EOF"), (b'" 1', "delimiter")],
-)
+@for_each(("broken", "says"), [(b'\\q"}', "Invalid"), (b"\x01", "Invalid control"), (b"", "unexpected EOF"), (b'" 1', "delimiter")])
 def test_a_large_text_that_is_broken_is_refused(broken: bytes, says: str) -> None:
     with pytest.raises(GoJsonError, match=says):
         decode(b'{"prompt":"' + b"a" * 2 * LARGE_BYTES + broken)

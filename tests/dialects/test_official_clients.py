@@ -14,6 +14,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, HearthError, ModelNotFound, QueueFull, RateLimited, Unauthenticated
 from hearth.types import Dialect, RequestId
 from tests.dialects.captured import captured
+from tests.support.cases import for_each
 
 REQUEST_ID = RequestId("req_0123456789abcdef")
 GONE = BackendGone("the model server closed the connection")
@@ -75,7 +76,7 @@ def test_the_openai_client_raises_for_the_last_event_of_a_broken_response() -> N
         list(stream)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "kind"), [(GONE, "api_error"), (QueueFull("preempted, try again"), "overloaded_error"), (RateLimited(), "rate_limit_error")]
 )
 def test_the_anthropic_client_raises_for_the_last_event_of_a_broken_message(error: HearthError, kind: str) -> None:

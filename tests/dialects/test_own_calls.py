@@ -12,6 +12,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendProtocolError, BadRequest
 from hearth.types import LoadOptions, WorkKind
 from tests.dialects.captured import captured
+from tests.support.cases import for_each
 
 
 def test_a_completion_call_asks_generate_for_one_whole_answer() -> None:
@@ -44,7 +45,7 @@ def test_counters_that_ollama_left_out_are_zero() -> None:
     assert (completion.output, completion.tokens_in, completion.tokens_out) == ("", 0, 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",
@@ -64,7 +65,7 @@ def test_whatever_is_not_a_whole_answer_is_a_protocol_error(body: bytes) -> None
         read_completion(body, 1, "a")
 
 
-@pytest.mark.parametrize("name", ["unload_chat", "unload_generate", "unload_not_loaded"])
+@for_each("name", ["unload_chat", "unload_generate", "unload_not_loaded"])
 def test_an_unload_is_answered_byte_for_byte_as_ollama_does(name: str) -> None:
     answer = captured(name)
     created_at = json.loads(answer.body)["created_at"]
@@ -89,7 +90,7 @@ def test_counting_needs_no_max_tokens() -> None:
     assert count_tokens(captured("anth_count").request_body) == b'{"input_tokens":2}'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "text"),
     [
         (b"", "EOF"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from hearth.dialects.request import BackgroundTask, Envelope, background_task, on_model, prompt_tokens, read_envelope, without_attribution
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.types import LoadOptions
+from tests.support.cases import for_each
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"
 HISTORY = "### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"
@@ -28,7 +27,7 @@ def messages_envelope(body: bytes, *, strip: bool = True) -> Envelope:
     return read_envelope(INFERENCE_ROUTES["/v1/messages"], body, lambda _: LoadOptions(), strip_attribution=strip)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("system", "left"),
     [
         ([block(LINE), block("You are Claude Code.", cache_control={"type": "ephemeral"})], "the second block"),
@@ -46,7 +45,7 @@ def test_the_attribution_line_goes_and_the_rest_of_the_system_prompt_stays(syste
     assert list(kept) == (["model", "messages"] if left is None else ["model", "system", "messages"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "system",
     [
         None,
@@ -99,7 +98,7 @@ def test_a_body_that_repeats_a_key_is_left_to_the_model_server():
     assert messages_envelope(body).body is body
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "task"),
     [
         ('{ "title": "your concise title here" }', BackgroundTask.TITLE),
@@ -107,7 +106,7 @@ def test_a_body_that_repeats_a_key_is_left_to_the_model_server():
         ('{ "follow_ups": ["Question 1?", "Question 2?"] }', BackgroundTask.FOLLOW_UPS),
     ],
 )
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+@for_each("path", ["/api/chat", "/v1/chat/completions"])
 def test_a_background_task_is_known_by_what_its_prompt_asks_for(answer, task, path):
     assert chat(f"### Task:\nDo it.\n### Output:\nJSON format: {answer}\n{HISTORY}", path=path) is task
 
@@ -116,7 +115,7 @@ def test_a_system_prompt_of_the_model_does_not_hide_a_background_task():
     assert chat(TITLE, {"role": "system", "content": "You speak like a pirate."}) is BackgroundTask.TITLE
 
 
-@pytest.mark.parametrize(
+@for_each(
     "prompt",
     [
         "write a title",
@@ -137,12 +136,12 @@ def test_a_background_prompt_inside_a_conversation_is_a_question_about_it():
     assert chat(TITLE, *said) is None
 
 
-@pytest.mark.parametrize("messages", [None, [], "no list", [5], [{"role": "assistant", "content": TITLE}]])
+@for_each("messages", [None, [], "no list", [5], [{"role": "assistant", "content": TITLE}]])
 def test_odd_messages_are_no_background_task(messages):
     assert background_task(INFERENCE_ROUTES["/api/chat"], {"messages": messages}) is None
 
 
-@pytest.mark.parametrize("path", ["/api/generate", "/v1/completions", "/v1/messages"])
+@for_each("path", ["/api/generate", "/v1/completions", "/v1/messages"])
 def test_only_the_chat_routes_carry_background_tasks(path):
     assert chat(TITLE, path=path) is None
 

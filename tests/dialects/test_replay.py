@@ -15,21 +15,22 @@ from tests.dialects.captured import captured
 from tests.dialects.replay_play import expected, go_on, interrupted, sent_of
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, route, some_answer, stream
+from tests.support.cases import for_each
 
 SHARDS = range(24)
 STREAMS_PER_SHARD = 70
 """10,080 random streams over six routes and 24 shards."""
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_the_readers_of_this_test_understand_an_uninterrupted_stream(path: str) -> None:
     rng = random.Random(path)
     answer = some_answer(rng, path)
     assert told(path, b"".join(stream(path, answer, Run(rng=rng)))).answer == expected(path, answer)
 
 
-@pytest.mark.parametrize("shard", SHARDS)
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("shard", SHARDS)
+@for_each("path", ROUTES)
 def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(path: str, shard: int) -> None:
     for number in range(STREAMS_PER_SHARD):
         seed = f"{path} {shard} {number}"
@@ -46,8 +47,8 @@ def test_any_unicode_text_survives_any_interruption(path: str, content: str, see
     assert told(path, interrupted(path, answer, random.Random(seed))).answer == expected(path, answer)
 
 
-@pytest.mark.parametrize("offset", range(1, 6))
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("offset", range(1, 6))
+@for_each("path", ROUTES)
 def test_every_single_byte_is_a_place_to_go_on_from(path: str, offset: int) -> None:
     answer = Answer(parts=(("content", "é\n😀"),))
     first, second = (b"".join(stream(path, answer, Run(rng=random.Random(seed)))) for seed in (1, 2))
@@ -57,7 +58,7 @@ def test_every_single_byte_is_a_place_to_go_on_from(path: str, offset: int) -> N
         assert told(path, seen).answer == expected(path, answer), cut
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_a_stream_that_lacks_only_its_end_gets_only_its_end(path: str) -> None:
     answer = Answer(parts=(("content", "abcdefg"),))
     first, second = (stream(path, answer, Run(rng=random.Random(seed))) for seed in (1, 2))
@@ -66,14 +67,14 @@ def test_a_stream_that_lacks_only_its_end_gets_only_its_end(path: str) -> None:
     assert replay.finish() == b""
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_a_whole_stream_said_again_adds_nothing(path: str) -> None:
     answer = Answer(parts=(("content", "abcdef"),))
     first, second = (b"".join(stream(path, answer, Run(rng=random.Random(seed)))) for seed in (1, 2))
     assert go_on(path, sent_of(path, first), second, random.Random(1)) == b""
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_with_nothing_sent_yet_a_run_passes_as_it_is(path: str) -> None:
     data = b"".join(stream(path, Answer(parts=(("content", "abcdef"),)), Run(rng=random.Random(1))))
     assert go_on(path, sent_of(path, b""), data, random.Random(5)) == data
@@ -90,7 +91,7 @@ def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
         Replay(route("/api/chat"), sent)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "step"),
     [
         ("chat_stream", 3),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
-
 from hearth.dialects.replay import Replay, Sent
 from tests.dialects.replay_streams import Answer, Run, route, some_text, stream
 from tests.dialects.test_official_clients import anthropic_client, ollama_client, openai_client
+from tests.support.cases import for_each
 
 CASES = range(12)
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -41,7 +40,7 @@ def called(answer: Answer) -> list[tuple[str, object]]:
     return [tuple(json.loads(text)) for kind, text in answer.parts if kind == "call"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_the_ollama_client_reads_a_continued_chat(case: int) -> None:
     answer, body = continued("/api/chat", case)
     parts = list(ollama_client(200, "application/x-ndjson", body).chat(model="m", messages=MESSAGES, stream=True))
@@ -52,7 +51,7 @@ def test_the_ollama_client_reads_a_continued_chat(case: int) -> None:
     assert [part.done for part in parts].count(True) == 1
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_the_ollama_client_reads_a_continued_generation(case: int) -> None:
     answer, body = continued("/api/generate", case)
     parts = list(ollama_client(200, "application/x-ndjson", body).generate(model="m", prompt="x", stream=True))
@@ -60,7 +59,7 @@ def test_the_ollama_client_reads_a_continued_generation(case: int) -> None:
     assert parts[-1].context == [1, 2, 33]
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_the_openai_client_reads_a_continued_chat(case: int) -> None:
     answer, body = continued("/v1/chat/completions", case)
     chunks = list(
@@ -74,14 +73,14 @@ def test_the_openai_client_reads_a_continued_chat(case: int) -> None:
     assert chunks[-1].usage is not None
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_the_openai_client_reads_a_continued_completion(case: int) -> None:
     answer, body = continued("/v1/completions", case)
     chunks = list(openai_client(200, SSE, body).completions.create(model="m", prompt="x", stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == said(answer, "content")
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_the_openai_client_reads_a_continued_response(case: int) -> None:
     answer, body = continued("/v1/responses", case)
     events = list(openai_client(200, SSE, body).responses.create(model="m", input="x", stream=True))
@@ -93,7 +92,7 @@ def test_the_openai_client_reads_a_continued_response(case: int) -> None:
     assert last.response.output_text == text
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_the_anthropic_client_gathers_a_continued_message(case: int) -> None:
     answer, body = continued("/v1/messages", case)
     with anthropic_client(200, SSE, body).messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]) as events:

@@ -15,6 +15,7 @@ from hearth.types import RequestId
 from tests.dialects.replay_play import chunked, expected, go_on, sent_of
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, route, some_answer, stream
+from tests.support.cases import for_each
 
 
 def changed(answer: Answer, rng: random.Random) -> Answer:
@@ -33,8 +34,8 @@ def changed(answer: Answer, rng: random.Random) -> Answer:
     return Answer(parts=tuple((kind, text) for kind, text in parts if text), reason=answer.reason)
 
 
-@pytest.mark.parametrize("shard", range(4))
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("shard", range(4))
+@for_each("path", ROUTES)
 def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path: str, shard: int) -> None:
     outcomes = set()
     for number in range(80):
@@ -58,7 +59,7 @@ def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path
     assert outcomes == {"diverged", "went on"}
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_what_the_caller_has_of_a_letter_must_be_the_beginning_of_the_second_runs_letter(path: str) -> None:
     first = b"".join(stream(path, Answer(parts=(("content", "ab😀"),)), Run(rng=random.Random(1))))
     cut = first.index("😀".encode()) + 3
@@ -72,9 +73,9 @@ def test_what_the_caller_has_of_a_letter_must_be_the_beginning_of_the_second_run
                 replay.feed(again)
 
 
-@pytest.mark.parametrize("place", ["first", "middle", "last"])
-@pytest.mark.parametrize("kind", ["thinking", "content"])
-@pytest.mark.parametrize("path", [path for path in ROUTES if path != "/v1/completions"])
+@for_each("place", ["first", "middle", "last"])
+@for_each("kind", ["thinking", "content"])
+@for_each("path", [path for path in ROUTES if path != "/v1/completions"])
 def test_the_first_different_letter_ends_the_comparison_wherever_it_is(path: str, kind: str, place: str) -> None:
     at = {"first": 0, "middle": 5, "last": 9}[place]
     answers = [Answer(parts=((kind, "0123456789"), ("content", "end"))) for _ in range(2)]
@@ -86,7 +87,7 @@ def test_the_first_different_letter_ends_the_comparison_wherever_it_is(path: str
     assert replay.verified_chars <= at + len("assistant")
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: str) -> None:
     long, short = Answer(parts=(("content", "abcdef"),)), Answer(parts=(("content", "abc"),))
     sent = sent_of(path, b"".join(stream(path, long, Run(rng=random.Random(1)))[:-1]))
@@ -94,7 +95,7 @@ def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: st
         go_on(path, sent, b"".join(stream(path, short, Run(rng=random.Random(2)))), random.Random(1))
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_a_run_that_stops_while_catching_up_has_shown_nothing_and_is_refused(path: str) -> None:
     answer = Answer(parts=(("content", "abcdef"),))
     first, second = (stream(path, answer, Run(rng=random.Random(seed))) for seed in (1, 2))
@@ -105,7 +106,7 @@ def test_a_run_that_stops_while_catching_up_has_shown_nothing_and_is_refused(pat
         replay.finish()
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_an_error_that_the_backend_reports_reaches_the_caller_while_the_answer_does_not(path: str) -> None:
     answer = Answer(parts=(("content", "abcdef"),))
     first, second = (stream(path, answer, Run(rng=random.Random(seed))) for seed in (1, 2))
@@ -115,7 +116,7 @@ def test_an_error_that_the_backend_reports_reaches_the_caller_while_the_answer_d
     assert replay.finish() == b""
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_an_error_after_half_a_frame_stands_in_a_frame_of_its_own(path: str) -> None:
     first = b"".join(stream(path, Answer(parts=(("content", "abcdef"),)), Run(rng=random.Random(1))))
     sent = sent_of(path, first[: len(first) // 2])
@@ -123,7 +124,7 @@ def test_an_error_after_half_a_frame_stands_in_a_frame_of_its_own(path: str) -> 
     assert Replay(route(path), sent).feed(failed) == frame_end(route(path)) + failed
 
 
-@pytest.mark.parametrize("path", [path for path in ROUTES if path != "/v1/responses"])
+@for_each("path", [path for path in ROUTES if path != "/v1/responses"])
 def test_the_same_text_with_another_reason_to_end_is_another_answer(path: str) -> None:
     first, second = (Answer(parts=(("content", "abc"),), reason=reason) for reason in ("stop", "length"))
     sent = sent_of(path, b"".join(stream(path, first, Run(rng=random.Random(1)))))

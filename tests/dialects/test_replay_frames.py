@@ -15,6 +15,7 @@ from hearth.errors import StreamDiverged
 from tests.dialects.replay_play import expected, go_on, sent_of
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, route, stream
+from tests.support.cases import for_each
 
 
 def test_a_payload_that_is_not_understood_is_compared_as_it_is() -> None:
@@ -59,7 +60,7 @@ def test_two_calls_in_one_frame_go_on_after_the_one_that_was_sent() -> None:
     assert [call["id"] for call in message["tool_calls"]] == ["call_b"]
 
 
-@pytest.mark.parametrize("levels", [300, 900, 5_000])
+@for_each("levels", [300, 900, 5_000])
 def test_a_payload_nested_deeper_than_any_answer_does_not_stop_the_gateway(levels: int) -> None:
     deep = b'{"message":{"content":"ab","tool_calls":' + b"[" * levels + b"]" * levels + b"}}\n"
     assert Replay(route("/api/chat"), sent_of("/api/chat", deep)).feed(deep + b'{"done":true}\n') == b'{"done":true}\n'

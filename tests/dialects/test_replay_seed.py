@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.replay_seed import Seeded, can_seed, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.types import Way
+from tests.support.cases import for_each
 
 NATIVE = ["/api/chat", "/api/generate"]
 OPENAI = ["/v1/chat/completions", "/v1/completions"]
@@ -29,7 +29,7 @@ def test_only_routes_that_have_a_field_for_it_take_a_seed() -> None:
     assert [path for path, route in INFERENCE_ROUTES.items() if can_seed(route)] == [*NATIVE, *OPENAI]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "expected"),
     [
         ("/api/chat", b' {"model": "m", "n": 1.0}', b' {"options":{"seed":4711},"model": "m", "n": 1.0}'),
@@ -50,17 +50,16 @@ def test_a_seed_is_put_in_where_none_was_given(path: str, body: bytes, expected:
     assert told(seeding(path, body)) == (expected, True)
 
 
-@pytest.mark.parametrize(
-    ("seed", "repeatable"),
-    [("0", True), ("7", True), ("-2", True), ("-1", False), ("4294967295", False), ("5.0", True), ("1" * 400, True)],
+@for_each(
+    ("seed", "repeatable"), [("0", True), ("7", True), ("-2", True), ("-1", False), ("4294967295", False), ("5.0", True), ("1" * 400, True)]
 )
-@pytest.mark.parametrize("path", [*NATIVE, *OPENAI])
+@for_each("path", [*NATIVE, *OPENAI])
 def test_the_callers_own_seed_stays_and_minus_one_means_another_answer_every_time(path: str, seed: str, *, repeatable: bool) -> None:
     body = ('{"options":{"seed":%s}}' if path in NATIVE else '{"seed":%s}') % seed
     assert told(seeding(path, body.encode())) == (body.encode(), repeatable)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body"),
     [
         ("/api/chat", b'{"options":{"temperature":0,"seed":-1}}'),
@@ -75,13 +74,13 @@ def test_at_temperature_zero_a_request_repeats_itself_without_a_seed(path: str, 
     assert answer.repeatable
 
 
-@pytest.mark.parametrize("path", SEEDLESS)
-@pytest.mark.parametrize("body", [b'{"temperature":0.1}', b'{"temperature":false}', b'{"seed":5}', b"{}"])
+@for_each("path", SEEDLESS)
+@for_each("body", [b'{"temperature":0.1}', b'{"temperature":false}', b'{"seed":5}', b"{}"])
 def test_routes_without_a_seed_do_not_repeat_themselves(path: str, body: bytes) -> None:
     assert told(seeding(path, body)) == (body, False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body"),
     [
         ("/api/chat", b""),
@@ -124,7 +123,7 @@ def test_no_other_field_and_no_order_changes(fields: dict[str, object], indent: 
 REPLAY, CONTINUE = Way.REPLAY, Way.CONTINUE
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "options", "only_replay", "continue_diverged", "ways"),
     [
         ("/api/chat", {}, False, True, (CONTINUE, REPLAY)),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, Endpoint, dialect_of
 from hearth.types import Dialect, WorkKind
+from tests.support.cases import for_each
 
 
 def test_every_endpoint_has_exactly_one_route_under_its_own_path() -> None:
@@ -22,7 +21,7 @@ def test_embedding_routes_are_the_three_of_ollama() -> None:
     assert embedding == {"/api/embed", "/api/embeddings", "/v1/embeddings"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "dialect"),
     [
         ("/", Dialect.OLLAMA),

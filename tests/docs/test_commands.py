@@ -24,6 +24,7 @@ from hearth.emulator import Emulator
 from hearth.emulator.service_model import default_profiles
 from tests.docs import stand_ins
 from tests.docs.pages import PAGES, Block, blocks, inline_code
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 BASH = shutil.which("bash") or "/bin/bash"
@@ -116,12 +117,12 @@ async def test_every_script_of_the_client_pages_runs_and_prints_an_answer(house:
     assert output.strip()
 
 
-@pytest.mark.parametrize("block", OURS, ids=lambda block: block.place)
+@for_each("block", OURS)
 def test_every_piece_of_our_configuration_that_is_shown_is_usable(block: Block) -> None:
     parse_config(block.text, source=block.place, environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.text), "x" * 32))
 
 
-@pytest.mark.parametrize("text", NAMED)
+@for_each("text", NAMED)
 def test_every_hearth_command_in_a_text_exists_with_its_options(text: str) -> None:
     command, rest = found(text.split()[1:])
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}

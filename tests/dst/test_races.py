@@ -23,8 +23,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import pytest
-
 from hearth.events import JobEnded
 from hearth.job_types import JobState
 from tests.accumulator.house import SERVICE_S, EmbeddingHouse, vector_in
@@ -32,6 +30,7 @@ from tests.batches.house import BatchHouse, jsonl, lines
 from tests.dst.neighbour import SharedOllama
 from tests.dst.threads import AtOnce
 from tests.jobs.house import JobHouse, job
+from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
 from tests.support.ollama_wire import vector_of
 from tests.support.virtual_time import run_virtual, sleep_until
@@ -66,7 +65,7 @@ def turns(start: float) -> int:
     return turns_of(start / APART_S * 10.0)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_a_request_at_the_instant_of_the_home_models_return_is_served_and_the_house_comes_home(seed: int):
     models = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
     settings = settings_with(gpu={"home_model": "a", "restore_home_delay_s": 8.0})
@@ -98,8 +97,8 @@ class NeighbourHouse(House):
         self.shared.believed = lambda: frozenset(self.worker.scheduler.state.residency.residents)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("other", [None, "b"], ids=["it goes", "another one comes"])
+@for_each("seed", SEEDS)
+@for_each("other", [None, "b"])
 def test_a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_all_the_same(seed: int, other: str | None):
     async def race(house: NeighbourHouse, start: float) -> str:
         def interfere() -> None:
@@ -121,8 +120,8 @@ def test_a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_
     assert min(winners["reloaded"], winners["served"]) > 0, winners
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("instant", ["sent", "answered"])
+@for_each("seed", SEEDS)
+@for_each("instant", ["sent", "answered"])
 def test_one_who_leaves_a_shared_call_as_it_is_sent_or_answered_leaves_the_others_their_own_vectors(seed: int, instant: str):
     async def race(house: EmbeddingHouse, start: float) -> str:
         names = [f"{start} {place}" for place in range(3)]
@@ -140,7 +139,7 @@ def test_one_who_leaves_a_shared_call_as_it_is_sent_or_answered_leaves_the_other
     assert len(winners) > 1 or instant == "answered", winners
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(seed: int):
     async def race(house: JobHouse, start: float) -> str:
         job_id = f"job_{start:g}"
@@ -158,7 +157,7 @@ def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(see
     assert set(rounds_of(lambda: JobHouse("a", resident=("a",)), race, seed)) == {"completed", "cancelled"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_a_batch_that_is_cancelled_as_its_last_line_is_done_has_written_each_line_once(seed: int):
     async def race(house: BatchHouse, start: float) -> str:
         batch_id = f"batch_{start:g}"

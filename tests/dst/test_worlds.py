@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-import pytest
-
 from hearth.errors import BadRequest, StorageUnavailable
 from hearth.types import Lane
 from tests.dst.asks import askers_of
@@ -18,6 +16,7 @@ from tests.dst.more import More, with_more
 from tests.dst.neighbour import SharedOllama
 from tests.dst.telling import lived, simulated
 from tests.dst.world import World
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 BLOCK = 125
@@ -39,7 +38,7 @@ def first_broken(numbers: range | tuple[int, ...], *, without: frozenset[More] =
     return None
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@for_each("block", range(BLOCKS))
 def test_no_world_breaks_a_rule(block: int) -> None:
     assert first_broken(range(block * BLOCK, block * BLOCK + BLOCK)) is None
 

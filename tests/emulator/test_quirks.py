@@ -15,6 +15,7 @@ from hearth.errors import ConfigError
 from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, STREAMS, cancel, leave_in_mid_stream, loaded_names, model, started
 from tests.emulator.captures import dechunk, masked, read_capture
 from tests.emulator.waiting import until
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "emulator.md"
@@ -46,7 +47,7 @@ def test_an_unknown_quirk_is_refused_with_the_known_ones() -> None:
         parse_quirk("leak=1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "eviction-wedge=maybe",

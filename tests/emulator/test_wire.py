@@ -13,6 +13,7 @@ from hearth.errors import ConfigError
 from tests.emulator.captures import connect, send, take_apart
 from tests.emulator.conftest import StartEmulator, toys
 from tests.emulator.waiting import until
+from tests.support.cases import for_each
 
 
 def request(method: str, path: str, body: str = "", *headers: str) -> bytes:
@@ -34,9 +35,8 @@ def test_timestamps_drop_trailing_zeros_and_durations_are_never_zero() -> None:
     assert nanoseconds(0.0123456789, step=1000) == 12_345_000
 
 
-@pytest.mark.parametrize(
-    ("text", "short"),
-    [("a", "a:latest"), ("a:b", "a:b"), ("me/a", "me/a:latest"), ("hub.example:5000/me/a:x", "hub.example:5000/me/a:x")],
+@for_each(
+    ("text", "short"), [("a", "a:latest"), ("a:b", "a:b"), ("me/a", "me/a:latest"), ("hub.example:5000/me/a:x", "hub.example:5000/me/a:x")]
 )
 def test_names_are_completed_with_their_defaults(text: str, short: str) -> None:
     name = parse_name(text)
@@ -44,12 +44,12 @@ def test_names_are_completed_with_their_defaults(text: str, short: str) -> None:
     assert name.short == short
 
 
-@pytest.mark.parametrize("text", ["", "bad name!!", "a:", "a/b/c/d", "/a", ":x"])
+@for_each("text", ["", "bad name!!", "a:", "a/b/c/d", "/a", ":x"])
 def test_impossible_names_are_no_names(text: str) -> None:
     assert parse_name(text) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "allowed"),
     [("localhost:1", True), ("127.0.0.1", True), ("box.local", True), ("192.168.1.5:8", True), ("[::1]:9", True), ("evil.example", False)],
 )
@@ -173,9 +173,7 @@ def test_a_model_file_may_be_json_and_needs_only_names() -> None:
     assert [one.profile.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')] == ["a", "b:c"]
 
 
-@pytest.mark.parametrize(
-    "text", ["{}", "[{}]", "[{name: a, nope: 1}]", "[{name: 'no good'}]", "[{name: a, decode_tokens_per_s: 0}]", "[", ""]
-)
+@for_each("text", ["{}", "[{}]", "[{name: a, nope: 1}]", "[{name: 'no good'}]", "[{name: a, decode_tokens_per_s: 0}]", "[", ""])
 def test_a_bad_model_file_is_a_config_error(text: str) -> None:
     with pytest.raises(ConfigError):
         load_profiles(text)

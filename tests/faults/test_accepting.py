@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from hearth.errors import ShuttingDown
 from hearth.job_types import Acceptance
 from tests.jobs.house import Disk, JobHouse, job
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 COMMIT_S = 0.5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stopped_at", "promised"),
     [(0.9, False), (1.0, False), (1.001, True), (1.25, True), (1.499, True), (1.5, True), (1.501, True), (2.0, True)],
 )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hearth.admission.auth import digest_of
@@ -18,6 +17,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import KeySettings
 from tests.emulator.callers import model
 from tests.emulator.waiting import until
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.wire.front import Front, front_settings, open_front
 
@@ -90,7 +90,7 @@ async def test_an_offer_of_http_2_is_not_taken_up_and_the_request_is_answered():
         assert [said.count(b"HTTP/1.1 %d " % status) for status in (101, 200, 400)] == [0, 2, 0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "message"),
     [
         ("/v1/responses", lambda said: said["error"]["message"]),

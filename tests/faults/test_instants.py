@@ -13,6 +13,7 @@ from hearth.config.settings import Window
 from hearth.errors import HearthError
 from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.types import Outcome
+from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
 from tests.worker.house import House, body_of, settings_with, settle
@@ -52,7 +53,7 @@ def told_of(act_at: float = 0.0, act: Callable[[House], object] = undisturbed) -
     return run_virtual(lambda: busy_house(act_at, act))
 
 
-@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S])
+@for_each("jump_s", [HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S])
 def test_a_wall_clock_that_jumps_changes_nothing_for_anybody_who_waits_or_runs(jump_s: float):
     def jump(house: House) -> None:
         house.clock._wall_at_start += jump_s
@@ -87,7 +88,7 @@ FIRST_MINUTE = settings_with(
 )
 
 
-@pytest.mark.parametrize(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
+@for_each(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
 @in_virtual_time
 async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(asked_at: float, interrupted: int):
     async with House("a", resident=("a",), settings=FIRST_MINUTE) as house:
@@ -99,7 +100,7 @@ async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(aske
         assert (await house.end_of(external)).interrupt_count == interrupted
 
 
-@pytest.mark.parametrize("asked_at", [59.0, 59.4, 60.0])
+@for_each("asked_at", [59.0, 59.4, 60.0])
 @in_virtual_time
 async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(asked_at: float):
     async with House(*MODELS, resident=("a",), settings=FIRST_MINUTE) as house:
@@ -111,7 +112,7 @@ async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(aske
         assert house.now < 70.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("leaves_after_s", "loads"),
     [*((early_s, ["a:latest"]) for early_s in (0.0, 0.2, 0.5)), *((late_s, ["b:latest", "a:latest"]) for late_s in (0.9, 1.4, 1.6))],
 )

@@ -8,12 +8,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pytest
-
 from hearth.errors import BackendError
 from hearth.queue.item import Ticket
 from hearth.types import BackendCall, Outcome
 from tests.support import ollama_wire as wire
+from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import in_virtual_time
@@ -73,7 +72,7 @@ NO_ANSWER: dict[str, Callable[[Chunks], Chunks]] = {
 
 
 @in_virtual_time
-@pytest.mark.parametrize(("odd", "stream"), in_both_forms(NO_ANSWER, without={"a page in the middle", "no end", "words after the end"}))
+@for_each(("odd", "stream"), in_both_forms(NO_ANSWER, without={"a page in the middle", "no end", "words after the end"}))
 async def test_what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one(odd: str, stream: bool):
     async with house(NO_ANSWER[odd], NO_ANSWER[odd]) as home:
         ticket = home.submit("a", stream=stream)
@@ -101,7 +100,7 @@ ODD_ENDS: dict[str, Callable[[Chunks], Chunks]] = {
 
 
 @in_virtual_time
-@pytest.mark.parametrize(("odd", "stream"), in_both_forms(ODD_ENDS, without={"twice"}))
+@for_each(("odd", "stream"), in_both_forms(ODD_ENDS, without={"twice"}))
 async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(odd: str, stream: bool):
     async with house(ODD_ENDS[odd]) as home:
         ticket = home.submit("a", stream=stream, prompt_tokens=10, max_tokens=20)

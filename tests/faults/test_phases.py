@@ -15,6 +15,7 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError, QueueFull
 from hearth.queue.item import Ticket
+from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
@@ -95,8 +96,8 @@ UNNOTICED = {
 PHASES = {"at rest": at_rest, "queue full": queue_full, "mid-stream": mid_stream}
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("fault", FAULTS)
+@for_each("phase", PHASES)
+@for_each("fault", FAULTS)
 @in_virtual_time
 async def test_nothing_is_lost_doubled_or_left_over_and_the_house_recovers(fault: str, phase: str):
     models = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]

@@ -7,11 +7,10 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-import pytest
-
 from tests.faults.rows import PARTS
 from tests.faults.table import MATRIX, Row
 from tests.faults.test_phases import FAULTS, PHASES
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 ROWS = [row for part in PARTS for row in part.rows]
@@ -39,7 +38,7 @@ def test_every_fault_has_one_row():
     assert [row.key for row in ROWS] == [f"F-{number:02}" for number in range(1, 114)]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
+@for_each("row", ROWS)
 def test_a_row_says_something_and_everything_that_it_names_exists(row: Row):
     assert row.fault
     assert row.expected

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from hearth.events import ModelOffloaded, ResidencyDrifted, SwapCompleted
+from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with
@@ -92,7 +91,7 @@ async def test_a_resident_model_that_is_loaded_anew_and_split_is_told_of():
         assert [(event.model, event.size_mib) for event in house.events.of(ModelOffloaded)] == [("a:latest", 12_000.0)]
 
 
-@pytest.mark.parametrize(("vram_gb", "told"), [(24.0, 1), (0.0, 0), (None, 0)])
+@for_each(("vram_gb", "told"), [(24.0, 1), (0.0, 0), (None, 0)])
 @in_virtual_time
 async def test_a_model_wholly_on_the_cpu_is_worth_a_word_only_where_there_is_a_gpu(vram_gb, told):
     async with House(ON_CPU, settings=settings_with(gpu={"vram_gb": vram_gb})) as house:

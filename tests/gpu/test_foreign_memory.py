@@ -6,6 +6,7 @@ import pytest
 
 from hearth.execution.gpu_watch import SLACK_MIB, foreign_memory_mib, holds_models
 from hearth.types import GpuProcess, GpuReading, ResidentModel
+from tests.support.cases import for_each
 
 
 def reading(used_mib: float | None, **held: float | None) -> GpuReading:
@@ -18,7 +19,7 @@ def models(*vram_mib: float) -> tuple[ResidentModel, ...]:
     return tuple(ResidentModel(name=f"m{n}", size_mib=mib, vram_mib=mib) for n, mib in enumerate(vram_mib))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "resident", "foreign_mib"),
     [
         pytest.param(reading(9000.0, _usr_bin_ollama=8500.0, game=500.0), models(8000.0), 500.0, id="the runner of an older Ollama"),
@@ -39,7 +40,7 @@ def test_what_is_in_use_and_not_the_model_servers_is_foreign(said, resident, for
     assert foreign_memory_mib(said, resident) == foreign_mib
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("used_mib", "resident", "held"),
     [
         (9000.0, models(8000.0), True),

@@ -15,6 +15,7 @@ from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRe
 from hearth.execution.gpu_watch import UNKNOWN_RETRY_S
 from hearth.scheduling.inputs import GpuSampled
 from tests.gpu.card_house import GIB, TOTAL_MIB, CardHouse, model, sized
+from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeGpu
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, body_of, settings_with, settle, text_of
@@ -42,7 +43,7 @@ ONE_AT_A_TIME: dict[str, tuple[float, float, dict[str, Any], float | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", ONE_AT_A_TIME)
+@for_each("name", ONE_AT_A_TIME)
 def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(name):
     a_gib, b_gib, card, vram_gb = ONE_AT_A_TIME[name]
 

@@ -6,14 +6,15 @@ import pytest
 
 from hearth.config.loading import parse_config
 from hearth.errors import ConfigError
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize("device", ["0", "7", "GPU-8f6d6a1c-2b7f-0c1e-9f51-1d2e3f405162", "MIG-8f6d6a1c-2b7f-0c1e-9f51-1d2e3f405162"])
+@for_each("device", ["0", "7", "GPU-8f6d6a1c-2b7f-0c1e-9f51-1d2e3f405162", "MIG-8f6d6a1c-2b7f-0c1e-9f51-1d2e3f405162"])
 def test_a_card_is_named_by_number_or_uuid(device):
     assert parse_config(f'gpu:\n  device: "{device}"\n', source="f", environ={}).settings.gpu.device == device
 
 
-@pytest.mark.parametrize("written", ["0", "-1", '""', '"first"', '"GPU-"', '"0; rm"'])
+@for_each("written", ["0", "-1", '""', '"first"', '"GPU-"', '"0; rm"'])
 def test_anything_else_is_an_error_with_its_line(written):
     with pytest.raises(ConfigError) as raised:
         parse_config(f"gpu:\n  device: {written}\n", source="f", environ={})

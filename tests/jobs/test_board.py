@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from hearth.job_types import WaitingJob
 from hearth.jobs.queue import BATCH_LIMIT, Board
 from hearth.types import Lane, Priority
+from tests.support.cases import for_each
 
 NOW = 1_767_571_200.0
 
@@ -47,7 +46,7 @@ EXTERNAL: dict[str, Any] = {"lane": Lane.EXTERNAL}
 CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("jobs", "expected"),
     [
         ([waiting(1), waiting(2), waiting(3)], [1, 2, 3]),
@@ -62,20 +61,6 @@ CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
         ([waiting(1, off_peak=True), waiting(2)], [2]),
         ([waiting(3), waiting(1), waiting(4, suspect=True), waiting(2)], [4, 1, 2, 3]),
         ([waiting(1), waiting(2, task_type="t"), waiting(3, task_type="t", suspect=True)], [2, 3, 1]),
-    ],
-    ids=[
-        "in order of acceptance",
-        "by priority",
-        "internal before external",
-        "no external priority passes an internal one",
-        "nor another external one",
-        "jobs of one model together",
-        "but never across priorities",
-        "nor past an older job of the type",
-        "not before their time",
-        "off-peak only then",
-        "first what was running when a process died",
-        "but never past an older job of its type, which that process had put back",
     ],
 )
 def test_the_order(jobs, expected):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
-
 from hearth.job_types import WaitingJob
 from hearth.jobs.queue import BATCH_LIMIT, Board
 from hearth.types import Lane, Priority
 from tests.jobs.test_board import NOW, waiting
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 STEPS = 60
@@ -79,7 +78,7 @@ def some_job(chance: random.Random, number: int) -> WaitingJob:
     )
 
 
-@pytest.mark.parametrize("seed", range(100 * EXAMPLES))
+@for_each("seed", range(100 * EXAMPLES))
 def test_the_board_and_its_rules_agree_on_every_step(seed):
     chance, board, plain = random.Random(seed), Board(), PlainBoard()
     running: list[WaitingJob] = []

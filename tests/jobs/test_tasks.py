@@ -12,6 +12,7 @@ from hearth.events import InternalFault, ItemEnded, JobStarted
 from hearth.jobs.tasks import Submitted
 from hearth.types import Lane, Priority
 from tests.jobs.house import Disk, JobHouse, with_jobs
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import settle
@@ -93,7 +94,7 @@ async def test_a_task_too_many_is_refused_with_a_clear_error():
         await house.ended(first.task_id, second.task_id)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("task_type", "request_", "error"),
     [
         ("letter", None, BadRequest),

@@ -25,6 +25,7 @@ from hearth.events import WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, Webhook
 from hearth.jobs.webhooks import AT_ONCE, Telling, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
 from tests.jobs.house import Disk, job
+from tests.support.cases import for_each
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
 from tests.worker.house import Recorder
 
@@ -36,7 +37,7 @@ SETTINGS = WebhookSettings(allowed_hosts=("hook.lan",), secret=SECRET, max_attem
 # Where they may go.
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     [
         "169.254.169.254",
@@ -62,19 +63,17 @@ def test_nothing_is_sent_to_addresses_of_secrets_and_crowds(address):
     assert is_forbidden(address)
 
 
-@pytest.mark.parametrize(
-    "address", ["127.0.0.1", "::1", "192.168.1.9", "10.0.0.1", "fd12::1", "1.1.1.1", "2606:4700::1111", "::ffff:10.0.0.1"]
-)
+@for_each("address", ["127.0.0.1", "::1", "192.168.1.9", "10.0.0.1", "fd12::1", "1.1.1.1", "2606:4700::1111", "::ffff:10.0.0.1"])
 def test_the_owners_own_machines_and_the_internet_may_be_allowed(address):
     assert not is_forbidden(address)
 
 
-@pytest.mark.parametrize("url", [URL, "https://HOOK.lan/x?y=1", "http://hook.lan./", "https://hook.lan:443"])
+@for_each("url", [URL, "https://HOOK.lan/x?y=1", "http://hook.lan./", "https://hook.lan:443"])
 def test_a_url_on_an_allowed_host_is_taken(url):
     assert check_webhook(url, SETTINGS) == url
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "error"),
     [
         ("http://other.lan/", Forbidden),
@@ -146,7 +145,7 @@ def test_a_signature_covers_body_time_and_id_and_can_be_checked_with_the_secret_
     assert SECRET not in str(headers)
 
 
-@pytest.mark.parametrize("key", ["no base64 at all", "\u00fcber den Wolken", "c2hvcnQgc2VjcmV0", "A" * 100])
+@for_each("key", ["no base64 at all", "\u00fcber den Wolken", "c2hvcnQgc2VjcmV0", "A" * 100])
 def test_a_secret_that_no_library_could_check_is_refused(key: str):
     with pytest.raises(ValueError, match="base64 of 24 to 64 bytes"):
         signing_secret(f"whsec_{key}")
@@ -196,7 +195,7 @@ async def receiving() -> AsyncIterator[Receiver]:
         await runner.cleanup()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "came"),
     [
         ("/200", ""),
@@ -236,7 +235,7 @@ def found(*addresses: str) -> Any:
     return lookup
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lookup", "came"),
     [
         (found("169.254.169.254"), FORBIDDEN_ADDRESS),
@@ -251,9 +250,7 @@ async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(lo
         assert receiver.came == []
 
 
-@pytest.mark.parametrize(
-    "host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"]
-)
+@for_each("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"])
 async def test_an_address_in_any_spelling_is_checked_too(host):
     assert await HttpWebhookPoster(is_forbidden).post(f"http://{host}:9/", b"{}", {}, 30.0) == FORBIDDEN_ADDRESS
 

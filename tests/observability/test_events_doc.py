@@ -1,19 +1,15 @@
-"""docs/events.md names every event and every field, and no other."""
+"""The documentation of an event is its docstring, and names every field of its own."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import fields
-from pathlib import Path
 
-import pytest
-
+from docs_build.vocabulary_page import events_page, metrics_page
 from hearth.events import Event, ItemEvent, JobEvent, name_of
-from hearth.observability.log_writer import level_of
-from tests.observability.samples import all_kinds, sample
-
-PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
-ROWS = {cells[0].strip("` "): cells for cells in (line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `"))}
+from tests.observability.samples import all_kinds
+from tests.observability.test_metrics import ALL
 
 
 def own_fields(kind: type[Event]) -> set[str]:
@@ -21,25 +17,14 @@ def own_fields(kind: type[Event]) -> set[str]:
     return {field.name for field in fields(kind)} - {field.name for field in fields(base)}
 
 
-def test_the_page_lists_exactly_the_events_that_exist():
-    assert set(ROWS) == {name_of(kind) for kind in all_kinds()}
+def test_a_docstring_says_when_an_event_happens_and_names_its_own_fields_and_no_other():
+    for kind in all_kinds():
+        when, _, said = (inspect.getdoc(kind) or "").partition("\n\nFields: ")
+        assert when.endswith("."), kind
+        if said:
+            assert set(re.findall(r"`([a-z_]+)`", said)) - {"reason"} | ({"reason"} & own_fields(kind)) == own_fields(kind), kind
 
 
-@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
-def test_the_row_of_an_event_names_its_own_fields_and_no_other(kind: type[Event]):
-    named = set(re.findall(r"`([a-z_]+)`", ROWS[name_of(kind)][2]))
-    assert own_fields(kind) == named
-
-
-@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
-def test_the_row_of_an_event_says_when_it_happens_and_at_which_level(kind: type[Event]):
-    _, when, _, level = ROWS[name_of(kind)]
-    assert when.endswith(".")
-    levels = set(re.findall(r"\b(debug|info|warning|error)\b", level))
-    assert {10: "debug", 20: "info", 30: "warning", 40: "error"}[level_of(sample(kind))] in levels
-
-
-def test_the_fields_that_all_items_share_are_named_once():
-    shared = PAGE.split("## Items")[1].split("| event |")[0]
-    assert {field.name for field in fields(ItemEvent)} - {"at"} <= set(re.findall(r"`([a-z_]+)`", shared))
-    assert "Every event has `at`" in PAGE
+def test_the_pages_list_every_event_and_every_metric_once():
+    assert sorted(re.findall(r"^\| `(\w+)` \|", events_page(), re.MULTILINE)) == sorted(map(name_of, all_kinds()))
+    assert re.findall(r"^\| `(\w+)` \|", metrics_page(), re.MULTILINE) == list(ALL)

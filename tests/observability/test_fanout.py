@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from hearth.events import BackendCameUp, BackendWentDown, Event, name_of
+from hearth.events import BackendCameUp, BackendWentDown, Event
 from hearth.observability.metrics.counters import Metrics
 from hearth.observability.records import Stats24h
 from hearth.observability.sinks import EventFanout
 from hearth.observability.timeline import Timeline
 from tests.observability.samples import Instants, all_kinds, fact, sample
+from tests.support.cases import for_each
 
 SECRET = "the prompt that an error text quotes"
 
@@ -127,7 +128,7 @@ def test_a_selective_sink_gets_what_it_wants_and_is_spared_the_rest():
     assert (choosy.seen, late.seen, every.seen) == ([1.0, 3.0], [3.0], [1.0, 2.0, 3.0])
 
 
-@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+@for_each("kind", all_kinds())
 def test_our_own_sinks_come_to_the_same_through_either_way_in(kind: type[Event]):
     said = sample(kind)
     for make, state in (

@@ -13,6 +13,7 @@ from hearth.events import BatchEnded, Event, JobEnded, SwapCompleted, name_of
 from hearth.observability.log_writer import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, rejected, sample
+from tests.support.cases import for_each
 
 NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 
@@ -36,7 +37,7 @@ def parsed(event: Event) -> dict[str, object]:
     return loaded
 
 
-@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+@for_each("kind", all_kinds())
 def test_every_kind_of_event_is_one_json_line_with_every_field(kind: type[Event]):
     loaded = parsed(sample(kind))
     assert list(loaded)[:3] == ["ts", "level", "event"]
@@ -44,20 +45,20 @@ def test_every_kind_of_event_is_one_json_line_with_every_field(kind: type[Event]
     assert set(loaded) - {"ts", "level", "event"} == {field.name for field in fields(kind)} - {"at"}
 
 
-@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+@for_each("kind", all_kinds())
 def test_every_kind_of_event_is_one_text_line_that_names_it_in_words(kind: type[Event]):
     line = to_text(line_of(sample(kind), NOON), colour=False)
     assert re.match(r"\d\d:\d\d:\d\d\.\d{3} [·!✗] ", line)
     assert name_of(kind).replace("_", " ") in line
 
 
-@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+@for_each("kind", all_kinds())
 def test_no_field_of_an_event_hides_a_field_of_the_line(kind: type[Event]):
     assert not {field.name for field in fields(kind)} & {"ts", "level", "event"}
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("kind", all_kinds(), ids=name_of)
+@for_each("text", HOSTILE)
+@for_each("kind", all_kinds())
 def test_hostile_text_cannot_leave_its_line_in_either_format(kind: type[Event], text: str):
     line = line_of(sample(kind, text=text), NOON)
     as_json, as_text = to_json(line), to_text(line, colour=False)
@@ -85,7 +86,7 @@ def test_long_lists_are_cut_and_say_how_much_is_missing():
     assert json.loads(to_json(line))["problems"][-1] == "… and 30 more"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "secret"),
     [
         ("Authorization: Bearer abc.DEF-123", "abc.DEF-123"),
@@ -107,7 +108,7 @@ def test_credentials_that_slip_into_a_text_are_masked(text: str, secret: str):
     assert secret not in to_text(line, colour=False)
 
 
-@pytest.mark.parametrize("text", ["qwen2.5:32b-instruct-q6_K", "open webui", "the token limit was reached", "task-runner", "/api/chat?x=1"])
+@for_each("text", ["qwen2.5:32b-instruct-q6_K", "open webui", "the token limit was reached", "task-runner", "/api/chat?x=1"])
 def test_ordinary_text_is_left_as_it_is(text: str):
     assert escape(clean(text)) == text
 
@@ -152,7 +153,7 @@ def test_levels_follow_what_an_owner_should_look_at():
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("outcome", "level"),
     [
         (Outcome.COMPLETED, logging.INFO),

@@ -23,6 +23,7 @@ from hearth.observability.log_writer import DescriptorTarget
 from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
 from tests.cli.test_console import Terminal
 from tests.observability.samples import all_kinds, ended, sample
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 NOON = 1_767_268_800.0
@@ -110,7 +111,7 @@ def test_the_time_stamp_is_the_wall_time_of_the_fact():
     assert json.loads(stream.getvalue())["ts"] == "2026-01-01T11:59:58.500Z"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("log_format", "stream", "is_json"),
     [
         (LogFormat.JSON, Terminal(), True),
@@ -126,7 +127,7 @@ def test_auto_is_text_in_a_terminal_and_json_elsewhere(log_format: LogFormat, st
     assert stream.getvalue().count("\n") == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stream", "environ", "coloured"),
     [
         (Terminal(), {}, True),

@@ -50,6 +50,7 @@ from hearth.observability.metrics.families import CALLERS, DIRECTIONS, MODELS, R
 from hearth.observability.monitors import BEAT_S, LoopLagMonitor
 from hearth.types import Band, GpuReading, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
+from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
 from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import House, Recorder, body_of, settings_with, settle
@@ -150,7 +151,7 @@ COUNTED: list[tuple[Event, str, dict[str, str], float]] = [
 ]
 
 
-@pytest.mark.parametrize(("event", "name", "labels", "expected"), COUNTED, ids=[f"{type(e).__name__}-{n}" for e, n, _, _ in COUNTED])
+@for_each(("event", "name", "labels", "expected"), COUNTED)
 def test_an_event_is_counted_where_the_owner_looks_for_it(event, name, labels, expected):
     assert number(counted(event), name, **labels) == expected
     twice = expected if name == "hearth_disk_low" else 2 * expected
@@ -178,7 +179,7 @@ def test_no_kind_of_event_is_too_much_and_an_unknown_number_of_tokens_is_none():
     assert number(tallies, "hearth_tokens_total", **LANE_MODEL, kind="prompt") == 0
 
 
-@pytest.mark.parametrize(("seconds", "first"), [(0.0, "0.01"), (0.01, "0.01"), (0.011, "0.025"), (60.0, "60.0"), (99_999.0, "+Inf")])
+@for_each(("seconds", "first"), [(0.0, "0.01"), (0.01, "0.01"), (0.011, "0.025"), (60.0, "60.0"), (99_999.0, "+Inf")])
 def test_a_histogram_counts_a_value_in_every_bucket_from_its_own_on(seconds, first):
     found = numbers(counted(replace(ended(), queue_s=seconds)).metrics())
     buckets = [*map(str, PHASE_BOUNDS_S), "+Inf"]
@@ -378,19 +379,6 @@ def test_names_have_units_and_texts_end():
         assert re.fullmatch(r"hearth_[a-z_]+", family.name)
         assert family.name.endswith("_total") == (family.kind is families.Kind.COUNTER), family.name
         assert family.help.endswith(".")
-
-
-def test_the_page_of_documentation_lists_exactly_the_metrics_that_exist():
-    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    rows = {
-        cells[0].strip("` "): cells
-        for cells in (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `hearth"))
-    }
-    assert set(rows) == set(ALL)
-    for name, (_, kind, labels, meaning) in rows.items():
-        assert kind == ALL[name].kind.value
-        assert tuple(re.findall(r"`(\w+)`", labels)) == ALL[name].labels
-        assert meaning == ALL[name].help
 
 
 def metrics_in(expression: str) -> set[str]:

@@ -6,13 +6,12 @@ import io
 import json
 from typing import Any
 
-import pytest
-
 from hearth.events import BudgetExhausted, GatewayStopped, RequestRejected
 from hearth.observability.logs import KINDS, OTHERS, TOLD, WINDOW_S, LogSink, Repeats
 from hearth.types import RequestId
 from tests.observability.samples import fact
 from tests.observability.test_logs import StoppedClock, logging_to
+from tests.support.cases import for_each
 
 
 def refusal(at: float, caller: str = "tagger", *, status: int = 429, reason: str = "rate_limited") -> RequestRejected:
@@ -40,7 +39,7 @@ def test_the_next_minute_begins_anew() -> None:
     assert told(repeats, 2 * WINDOW_S) == []
 
 
-@pytest.mark.parametrize("other", [refusal(1, "camera"), refusal(1, status=503), refusal(1, reason="queue_full")])
+@for_each("other", [refusal(1, "camera"), refusal(1, status=503), refusal(1, reason="queue_full")])
 def test_one_that_repeats_itself_hides_no_other(other: RequestRejected) -> None:
     repeats = Repeats()
     while repeats.admits(refusal(0)):

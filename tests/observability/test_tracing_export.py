@@ -32,6 +32,7 @@ from hearth.events import TelemetryFailed, TelemetryRecovered
 from hearth.observability.otlp import OtlpTraces, address_of
 from hearth.observability.tracing import Mark, Origin, Span, SpanKind, Trace
 from tests.config.keeping import Heard
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -102,9 +103,7 @@ async def exported(*traces: Trace, **settings: Any) -> list[ReadableSpan]:
     return list(memory.get_finished_spans())
 
 
-@pytest.mark.parametrize(
-    "text", ["otlp_endpoint: collector", "otlp_endpoint: 'http://me:secret@c:4318'", "sample_ratio: 1.5", "service_name: ''"]
-)
+@for_each("text", ["otlp_endpoint: collector", "otlp_endpoint: 'http://me:secret@c:4318'", "sample_ratio: 1.5", "service_name: ''"])
 def test_settings_that_cannot_be_used_are_refused_by_name(text: str):
     with pytest.raises(ConfigError, match=rf"telemetry\.{text.partition(':')[0]}"):
         parse_config(f"telemetry: {{{text}}}", source="f", environ={})
@@ -136,7 +135,7 @@ async def test_the_callers_trace_goes_on_in_hearth():
     assert (f"{root.context.trace_id:032x}", f"{root.parent.span_id:016x}") == (TRACE_ID, PARENT_ID)
 
 
-@pytest.mark.parametrize("bad", ["x", "00-0-0-01", f"00-{'0' * 32}-{PARENT_ID}-01", f"ff-{TRACE_ID}-{PARENT_ID}-01", SAMPLED + "\x00"])
+@for_each("bad", ["x", "00-0-0-01", f"00-{'0' * 32}-{PARENT_ID}-01", f"ff-{TRACE_ID}-{PARENT_ID}-01", SAMPLED + "\x00"])
 async def test_a_traceparent_that_cannot_be_read_begins_a_trace_of_its_own(bad: str):
     (root,) = (span for span in await exported(a_trace(bad)) if span.kind.name == "SERVER")
     assert root.parent is None
@@ -152,7 +151,7 @@ async def test_the_sample_ratio_counts_for_those_who_do_not_decide_themselves():
     assert len(spans) == 3
 
 
-@pytest.mark.parametrize("endpoint", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"])
+@for_each("endpoint", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"])
 def test_the_path_of_traces_is_added_where_it_is_missing(endpoint: str):
     assert address_of(endpoint) == "http://c:4318/v1/traces"
 

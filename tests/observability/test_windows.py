@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tracemalloc
 
-import pytest
-
 from hearth.observability.records import BUCKET_S, DAY_S, Stats24h
 from hearth.types import EndedCount, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
+from tests.support.cases import for_each
 
 
 def counted(stats: Stats24h) -> dict[str, int]:
@@ -32,8 +31,8 @@ def test_a_new_window_shows_every_count_as_zero():
     }
 
 
-@pytest.mark.parametrize("lane", list(Lane))
-@pytest.mark.parametrize("outcome", list(Outcome))
+@for_each("lane", list(Lane))
+@for_each("outcome", list(Outcome))
 def test_each_ending_counts_for_its_lane_and_outcome_only(lane: Lane, outcome: Outcome):
     stats = Stats24h()
     stats.emit(ended(outcome, lane=lane))
@@ -55,7 +54,7 @@ def test_other_events_do_not_count():
     assert set(stats.snapshot(5.0).values()) == {0}
 
 
-@pytest.mark.parametrize("at", [0.0, 59.9, 100.0, 123_456.789])
+@for_each("at", [0.0, 59.9, 100.0, 123_456.789])
 def test_an_event_on_its_own_leaves_at_exactly_24_hours(at: float):
     stats = Stats24h()
     stats.emit(ended(at=at))

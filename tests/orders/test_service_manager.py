@@ -15,6 +15,7 @@ import pytest
 from hearth.bootstrap.assembly import join_service_manager
 from hearth.bootstrap.service_manager import BEAT_S, LAST_STEPS_S, ServiceManager, notify_socket, watchdog_s
 from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault, ItemEnded
+from tests.support.cases import for_each
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of
 
@@ -134,7 +135,7 @@ async def test_what_was_not_taken_at_once_is_told_in_its_order():
     assert told == ["RELOADING=1", "READY=1"]
 
 
-@pytest.mark.parametrize("end", [RELOADED, REJECTED, FAULT])
+@for_each("end", [RELOADED, REJECTED, FAULT])
 @in_virtual_time
 async def test_a_reload_that_was_asked_for_ends_however_it_ends(end: Event):
     queue = Queue()
@@ -279,7 +280,7 @@ def test_a_message_reaches_an_abstract_socket():
         assert heard.all() == ["READY=1"]
 
 
-@pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "@"}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
+@for_each("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "@"}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
 def test_where_there_is_no_socket_that_we_know_nobody_is_told(environ: dict[str, str]):
     assert notify_socket(environ) is None
 
@@ -294,7 +295,7 @@ def test_a_manager_that_is_gone_or_does_not_listen_holds_nobody_up(tmp_path: Pat
         assert not all(deaf("STATUS=" + "x" * 1000) for _ in range(2000))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environ", "seconds"),
     [
         ({"WATCHDOG_USEC": "30000000"}, 30.0),

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from hearth.cli import main
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 TEXT = re.sub(r"\\\n\s*", " ", (ROOT / "Containerfile").read_text(encoding="utf-8"))
@@ -33,7 +34,7 @@ def test_every_step_is_one_that_exists():
     assert {step for step, _ in STEPS} <= known
 
 
-@pytest.mark.parametrize("source", copied())
+@for_each("source", copied())
 def test_everything_that_is_copied_exists(source: str):
     assert (ROOT / source).exists()
 

@@ -20,6 +20,7 @@ from tests.reliability.judge import Judge, asked, require_order
 from tests.reliability.model_server import ModelServer
 from tests.reliability.nursery import Life
 from tests.reliability.places import IN_QUEUE, KILLS, SERVING, nth_of, takes_a_new_file
+from tests.support.cases import for_each
 
 CONFIG = """
 gpu: {{home_model: "", nvml: false}}
@@ -42,7 +43,7 @@ def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():
     assert direct | both | {f"{name}.before_commit" for name in posted} == set(POINTS)
 
 
-@pytest.mark.parametrize("text", ["jobs.accept", "jobs.accept.before_commit=0", "jobs.accept.before_commit=x", "jobs.nothing=1"])
+@for_each("text", ["jobs.accept", "jobs.accept.before_commit=0", "jobs.accept.before_commit=x", "jobs.nothing=1"])
 def test_a_place_or_a_count_that_does_not_exist_is_refused(text):
     with pytest.raises(ValueError, match="HEARTH_FAILPOINTS"):
         parsed(text)

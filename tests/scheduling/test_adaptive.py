@@ -13,6 +13,7 @@ from hearth.scheduling.policies.adaptive import HOLD_SHARE, LATE, LATE_S, MOST_T
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads.mixes import rare_in_overload, two_agents
 from hearth.types import Band, Priority
+from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
 
 ROUND_TRIP_S = 20.0
@@ -107,7 +108,7 @@ def left_at(house: Shell, queue: int) -> float:
     return house.now
 
 
-@pytest.mark.parametrize("queue", [1, 4, 40])
+@for_each("queue", [1, 4, 40])
 def test_a_line_that_does_not_get_shorter_keeps_nobody_longer_than_ten_round_trips(queue: int) -> None:
     assert left_at(adaptive(max_swap_wait_s=30.0), queue) == 10 * ROUND_TRIP_S
 
@@ -141,8 +142,8 @@ def test_where_nothing_in_memory_has_work_a_rare_item_waits_at_most_twice_its_pa
     assert rare.wait_s <= 2 * settings.scheduling.max_swap_wait_s + 60.0
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("load", [1.4, 2.5])
+@for_each("seed", range(4))
+@for_each("load", [1.4, 2.5])
 def test_beside_a_model_in_overload_a_rare_one_waits_ten_trips_and_a_little(load: float, seed: int) -> None:
     """As long as the overload lasts. After it the line of the busy model gets shorter, and the item waits for that instead."""
     workload = rare_in_overload(load=load, seed=seed)
@@ -281,7 +282,7 @@ def test_a_hold_does_not_delay_a_model_for_which_there_is_room():
     assert house.said == ["load b"]
 
 
-@pytest.mark.parametrize(("turns", "held_s"), [(1, UNKNOWN_HOLD_S), (4, 5.255), (5, 5.255), (40, 5.255)])
+@for_each(("turns", "held_s"), [(1, UNKNOWN_HOLD_S), (4, 5.255), (5, 5.255), (40, 5.255)])
 def test_a_hold_ends_by_a_timer_a_little_after_the_longest_likely_gap(turns: int, held_s: float) -> None:
     house = adaptive()
     loop_of(house, gap_s=5.0, turns=turns)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-
 from hearth.config.settings import PackingMode, PackingSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.types import Lane, Priority
+from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
 
 DECISIONS = 20
@@ -42,7 +41,7 @@ def _one_of_each(house: Shell) -> None:
         house.swap()
 
 
-@pytest.mark.parametrize("policy", list(PolicyName))
+@for_each("policy", list(PolicyName))
 def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(policy: PolicyName) -> None:
     assert calls_of(house_settings(policy=policy), 6_000) <= 1.5 * calls_of(house_settings(policy=policy), 60)
 

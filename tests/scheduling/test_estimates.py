@@ -8,6 +8,7 @@ import pytest
 
 from hearth.scheduling.estimates import KEPT_CALLERS, MAX_CALLERS, PRIOR_RUN_S, RUNS, Estimates
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
+from tests.support.cases import for_each
 
 
 def item(*, caller: str = "c", prompt_tokens: int = 0, max_tokens: int | None = None, kind: WorkKind = WorkKind.GENERATE) -> QueueItem:
@@ -142,11 +143,7 @@ def test_the_guessed_size_of_a_prompt_is_corrected_by_what_the_model_has_counted
     assert estimates.prompt_s(item(prompt_tokens=1000), "b") == 1.0
 
 
-@pytest.mark.parametrize(
-    ("guessed", "counted"),
-    [(3, 40), (63, 70), (1000, 10), (1000, 90_000)],
-    ids=["a greeting inside a template", "too short", "cut to the context", "images"],
-)
+@for_each(("guessed", "counted"), [(3, 40), (63, 70), (1000, 10), (1000, 90_000)])
 def test_a_count_that_says_little_of_the_models_tokens_teaches_nothing(guessed: int, counted: int) -> None:
     estimates = Estimates(swap_prior_s=10.0)
     estimates.learn_item(item(prompt_tokens=guessed), "a", Usage(prompt_tokens=counted), run_s=1.0)
@@ -196,7 +193,7 @@ def test_of_many_callers_the_latest_are_written_down():
     assert [written[0][0], written[-1][0], len(written)] == ["c3", f"c{KEPT_CALLERS + 2}", KEPT_CALLERS]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "document",
     [
         {},

@@ -18,6 +18,7 @@ from hearth.scheduling.inputs import Input
 from hearth.scheduling.invariants import DecisionChecker
 from hearth.types import Lane, Sequence, Usage
 from tests.scheduling.schedules import Schedule, all_settings
+from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
 
 LEARNED = {
@@ -72,7 +73,7 @@ def test_outside_active_hours_urgent_work_is_expected_after_what_runs():
     assert forecast(house.state, house.now) == {urgent: 2.0}
 
 
-@pytest.mark.parametrize(("late_s", "wait_s"), [(0.0, 1.0), (0.5, 1.0), (30.0, 30.0)])
+@for_each(("late_s", "wait_s"), [(0.0, 1.0), (0.5, 1.0), (30.0, 30.0)])
 def test_behind_an_answer_that_takes_longer_than_expected_nobody_is_promised_less_than_it_is_late(late_s: float, wait_s: float) -> None:
     house = taught()
     house.arrive("a")
@@ -140,7 +141,7 @@ def test_a_free_slot_is_none_for_external_work_shortly_before_an_announced_task(
     assert forecast(house.state, house.now, newcomer) == {2: 1.0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("happened", "is_free"),
     [
         ((), True),
@@ -148,7 +149,6 @@ def test_a_free_slot_is_none_for_external_work_shortly_before_an_announced_task(
         ((inputs.DrainRequested(),), False),
         ((inputs.Unloaded(model="a"),), False),
     ],
-    ids=["nothing", "down", "draining", "gone"],
 )
 def test_a_slot_is_free_where_work_would_start_at_once(happened: tuple[Input, ...], is_free: bool) -> None:
     house = Shell(resident=("a",))

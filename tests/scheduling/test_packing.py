@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hearth.config.settings import PackingMode, PackingSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.packing import in_order, smallest_first
 from hearth.types import Lane, Priority
+from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
 
 PACK, FIFO = PackingMode.PACK, PackingMode.FIFO
@@ -183,7 +182,7 @@ def test_what_waits_for_a_round_keeps_its_model_in_memory():
     assert house.at(0.39).log[-1] == (0.39, "start 2 on a")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("costs", "slots", "budget", "in_line", "packed"),
     [
         ([5, 5, 5], 8, 10, [0, 1], [0, 1]),

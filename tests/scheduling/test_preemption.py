@@ -8,6 +8,7 @@ from hearth.config.settings import QueueSettings, SchedulingSettings, StartedStr
 from hearth.scheduling import inputs
 from hearth.scheduling.waiting import Place
 from hearth.types import Band, Priority, Sequence, Usage
+from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
 
 AT_ONCE = SchedulingSettings(preempt_restart_bound_s=0.0)
@@ -467,17 +468,15 @@ def restarting(priority: Priority, *, after_s: float, model: str = "a", bound_s:
     return house
 
 
-@pytest.mark.parametrize(
-    ("priority", "pays_s", "not_s"), [(Priority.CRITICAL, 3.7, 3.8), (Priority.NORMAL, 2.4, 2.6), (Priority.BACKGROUND, 1.2, 1.3)]
-)
+@for_each(("priority", "pays_s", "not_s"), [(Priority.CRITICAL, 3.7, 3.8), (Priority.NORMAL, 2.4, 2.6), (Priority.BACKGROUND, 1.2, 1.3)])
 def test_an_answer_that_would_start_over_is_stopped_at_once_only_if_more_is_won_than_lost(priority, pays_s, not_s):
     assert restarting(priority, after_s=pays_s).said == ["preempt 1"]
     assert restarting(priority, after_s=not_s).said == []
 
 
-@pytest.mark.parametrize("after_s", [2.6, 4.9, 40.0])
-@pytest.mark.parametrize("priority", list(Priority))
-@pytest.mark.parametrize("model", ["a", "b"])
+@for_each("after_s", [2.6, 4.9, 40.0])
+@for_each("priority", list(Priority))
+@for_each("model", ["a", "b"])
 def test_internal_work_waits_for_an_answer_that_would_start_over_no_longer_than_the_bound(priority, after_s, model):
     house = restarting(priority, after_s=after_s, model=model)
     house.at(after_s + 1.99)

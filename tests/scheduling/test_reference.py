@@ -12,6 +12,7 @@ from hearth.scheduling.actions import Dispatch
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Mix, Workload, random_workload
 from tests.scheduling.reference import Reference
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 MIX = Mix(jobs=40, shared_gpu=0.0, parallel=0.0, streaming=0.0, mean_gap_s=1.2)
@@ -48,8 +49,8 @@ def expected_of(workload: Workload, policy: PolicyName) -> list[tuple[float, int
     ).run()
 
 
-@pytest.mark.parametrize("policy", [PolicyName.FIFO, PolicyName.AFFINITY])
-@pytest.mark.parametrize("block", range(4 * EXAMPLES))
+@for_each("policy", [PolicyName.FIFO, PolicyName.AFFINITY])
+@for_each("block", range(4 * EXAMPLES))
 def test_the_scheduler_starts_what_the_reference_starts_when_it_starts_it(policy: PolicyName, block: int) -> None:
     for seed in range(block * 25, block * 25 + 25):
         workload = drawn(seed)

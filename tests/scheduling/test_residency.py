@@ -12,6 +12,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Fault
 from hearth.scheduling.residency import Residency
 from hearth.types import Usage, WorkKind
+from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
 
 SIZES = {"a": 10.0, "b": 10.0, "c": 6.0, "d": 20.0, "h": 4.0}
@@ -246,16 +247,14 @@ def test_a_faulty_model_beside_a_good_one_is_unloaded_alone():
     assert house.unloaded() == ["load a"]
 
 
-@pytest.mark.parametrize(
-    ("configured", "sampled", "expected"), [(None, None, None), (None, 512.0, 512.0), (1.0, 512.0, 1024.0), (0, 5.0, inf)]
-)
+@for_each(("configured", "sampled", "expected"), [(None, None, None), (None, 512.0, 512.0), (1.0, 512.0, 1024.0), (0, 5.0, inf)])
 def test_the_owners_word_about_memory_counts_before_the_gpus(configured, sampled, expected):
     residency = Residency(house_settings(vram_gb=configured))
     residency.sample(sampled)
     assert residency.capacity_mib == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("configured", "sampled", "foreign", "expected"),
     [
         (None, None, 5.0, None),

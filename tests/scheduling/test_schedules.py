@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.scheduling.schedules import Schedule, all_settings, first_broken
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 BLOCK = 5_000
 BLOCKS = 10 * EXAMPLES
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@for_each("block", range(BLOCKS))
 def test_no_schedule_breaks_a_rule(block: int) -> None:
     broken = first_broken(range(block * BLOCK, block * BLOCK + BLOCK))
     assert broken is None, f"schedule {broken[0]}: {broken[1]}"

@@ -23,6 +23,7 @@ from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, Caller, hello
 from tests.api.test_app import CHAT
 from tests.clients.home import LLAMA
 from tests.security.house import Fort, described_routes, fort_settings, is_of_the_registry, one_loop, open_door, open_fort, request, tell
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with
@@ -67,7 +68,7 @@ async def flooded(url: str, beginning: bytes, more: bytes) -> int:
     return sent
 
 
-@pytest.mark.parametrize("name", FLOODS)
+@for_each("name", FLOODS)
 async def test_what_never_ends_is_cut_off_long_before_125_mib(name):
     async with open_door() as (gateway, url):
         assert await flooded(url, *FLOODS[name]) < CUT_OFF_BYTES
@@ -298,7 +299,7 @@ async def test_a_long_text_full_of_commas_is_an_honest_prompt():
 OPENAI_CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "status"),
     [
         ("/v1/chat/completions", zstd.compress(OPENAI_CHAT), 200),

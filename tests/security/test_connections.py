@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from uvicorn.server import ServerState
 
 from hearth.admission.http_checks import MAX_REJECTING, ConnectionLimits
@@ -21,6 +20,7 @@ from hearth.events import ConnectionsCrowded, RequestRejected
 from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway
 from tests.api.test_app import CHAT
 from tests.security.house import request, tell
+from tests.support.cases import for_each
 from tests.support.line import Line, Plug
 from tests.support.patience import WITHIN_S
 
@@ -61,7 +61,7 @@ async def until(connections: Connections, **shown: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "read"),
     [
         ("/api/chat", lambda said: said["error"]),
@@ -155,7 +155,7 @@ async def test_one_machine_is_refused_its_fourth_connection_while_others_and_thi
     assert connections.shown()["open"] == 0
 
 
-@pytest.mark.parametrize(("descriptors", "places"), [(1024, 1024 - SPARE_DESCRIPTORS), (400, 400 - SPARE_DESCRIPTORS), (100, 64)])
+@for_each(("descriptors", "places"), [(1024, 1024 - SPARE_DESCRIPTORS), (400, 400 - SPARE_DESCRIPTORS), (100, 64)])
 def test_there_are_never_many_more_places_than_the_system_has_descriptors_for(descriptors, places):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))

@@ -13,6 +13,7 @@ from hearth.simulation.engine import simulate
 from hearth.simulation.measures import summary
 from hearth.simulation.workloads import Job, SwapCosts, Workload, mixes
 from tests.simulation.bound import foreseen_wait_s
+from tests.support.cases import for_each
 
 
 def house(*jobs: tuple[str, float, float], resident: str = "a") -> Workload:
@@ -29,7 +30,7 @@ def house(*jobs: tuple[str, float, float], resident: str = "a") -> Workload:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("jobs", "waited_s"),
     [
         ([("a", 0.0, 1.0)], 0.0),
@@ -65,7 +66,7 @@ def test_nothing_beats_it_when_everything_is_tried() -> None:
         assert foreseen_wait_s(workload) * 7 == pytest.approx(tried(workload)), f"seed {seed}"
 
 
-@pytest.mark.parametrize("policy", list(PolicyName))
+@for_each("policy", list(PolicyName))
 def test_no_policy_waits_less_than_it(policy: PolicyName) -> None:
     for seed in range(3):
         workload = mixes.poisson(mixes.EQUAL, mixes.HEAVY, jobs=60, seed=seed)
@@ -77,14 +78,13 @@ def test_an_empty_gpu_costs_the_load_alone() -> None:
     assert foreseen_wait_s(house(("a", 0.0, 1.0), resident="")) == 10.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "why"),
     [
         ({"jobs": (Job(id=0, model=None, service_s=1.0, first_byte_s=1.0),)}, "a model and a known arrival"),
         ({"jobs": (Job(id=1, model="a", after=0, service_s=1.0, first_byte_s=1.0),)}, "a model and a known arrival"),
         ({"models": {"a": ModelSettings(parallel=2)}}, "models with one slot"),
     ],
-    ids=["any model", "after another", "several slots"],
 )
 def test_what_it_cannot_foresee_it_refuses(change: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):

@@ -19,6 +19,7 @@ from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Job, Mix, Workload, random_workload
 from hearth.types import Usage
 from tests.simulation.live import LiveHouse
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.virtual_time import run_virtual
 
@@ -69,20 +70,20 @@ def both_logs(seed: int, policy: PolicyName, mix: Mix) -> tuple[list[tuple[float
     return [*live.decisions], [*simulate(workload, settings).decisions]
 
 
-@pytest.mark.parametrize("policy", list(PolicyName))
-@pytest.mark.parametrize("block", range(EXAMPLES * WORKLOADS // BLOCK))
+@for_each("policy", list(PolicyName))
+@for_each("block", range(EXAMPLES * WORKLOADS // BLOCK))
 def test_the_live_worker_and_the_simulator_take_the_same_decisions(policy: PolicyName, block: int) -> None:
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         assert_alike(seed, policy)
 
 
-@pytest.mark.parametrize("policy", list(PolicyName))
-@pytest.mark.parametrize("seed", KEPT)
+@for_each("policy", list(PolicyName))
+@for_each("seed", KEPT)
 def test_they_take_the_same_decisions_where_they_once_did_not(policy: PolicyName, seed: int) -> None:
     assert_alike(seed, policy)
 
 
-@pytest.mark.parametrize("seed", HOMING)
+@for_each("seed", HOMING)
 def test_they_go_home_at_the_same_instants(seed: int) -> None:
     assert_alike(seed, PolicyName.ADAPTIVE, SPARSE)
 

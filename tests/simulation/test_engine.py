@@ -16,6 +16,7 @@ from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Engine, Run, b
 from hearth.simulation.workloads import Job, Mix, SwapCosts, Workload, random_workload
 from hearth.types import Lane
 from tests.simulation.plain_engine import Listening
+from tests.support.cases import for_each
 
 
 def job(number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more) -> Job:
@@ -210,7 +211,7 @@ def test_whoever_wants_to_know_is_told_how_far_a_long_run_is():
     assert told == [PROGRESS_JOBS, 2 * PROGRESS_JOBS]
 
 
-@pytest.mark.parametrize("policy", list(PolicyName))
+@for_each("policy", list(PolicyName))
 def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy):
     for seed in range(60):
         house = random_workload(Random(seed), Mix(mean_gap_s=0.7))
@@ -227,9 +228,7 @@ def test_a_swap_whose_cost_nobody_knows_is_an_error_and_not_a_guess():
         SwapCosts(by_pair={("", "a"): 1.0}).seconds((), "b")
 
 
-@pytest.mark.parametrize(
-    ("replaced", "expected"), [(("a",), 7.4), ((), 7.0), (("x",), 7.0), (("a", "x"), 7.4)], ids=["known", "empty", "unknown", "several"]
-)
+@for_each(("replaced", "expected"), [(("a",), 7.4), ((), 7.0), (("x",), 7.0), (("a", "x"), 7.4)])
 def test_a_swap_costs_what_its_dearest_pair_costs(replaced, expected):
     assert workload().swap_costs.seconds(replaced, "b") == expected
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-import pytest
-
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Engine
 from hearth.simulation.workloads import Job, Mix, SwapCosts, Workload, random_workload
 from tests.simulation.plain_engine import Listening, PlainEngine
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 RULES = SchedulerSettings(scheduling=SchedulingSettings(max_swap_wait_s=20.0, residency_factor=1.5, preempt_finish_bound_s=3.0))
@@ -42,7 +41,7 @@ def drawn(seed: int) -> Workload:
     return replace(house, jobs=jobs, swap_costs=costs, unload_s=dict.fromkeys(house.models, rng.choice((0.0, 1.0))))
 
 
-@pytest.mark.parametrize("policy", list(PolicyName))
+@for_each("policy", list(PolicyName))
 def test_the_facts_and_their_order_are_those_of_the_plainest_engine(policy):
     kinds = set()
     for seed in range(60 * EXAMPLES):

@@ -13,6 +13,7 @@ from hearth.simulation.engine import simulate
 from hearth.simulation.traces import UNKNOWN_SERVICE_S, LogTrace, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
+from tests.support.cases import for_each
 
 BEGAN = datetime(2030, 1, 7, 12, 0, tzinfo=UTC).timestamp()
 NO_HOME = GpuSettings(home_model="")
@@ -166,7 +167,7 @@ def test_a_log_with_nothing_in_it_is_a_workload_with_nothing_in_it():
     assert house().jobs == ()
 
 
-@pytest.mark.parametrize("policy", list(PolicyName))
+@for_each("policy", list(PolicyName))
 def test_what_is_read_can_be_simulated(policy):
     items = [row(n, model=("a:latest", "b:latest", None)[n % 3], lane=("external", "internal")[n % 4 == 0]) for n in range(60)]
     workload = house(*items, swaps=(swap("", "a:latest", 2), swap("a:latest", "b:latest", 5)), gpu=GpuSettings(home_model="a"))

@@ -14,6 +14,7 @@ from hearth.simulation.engine import Run, StopRecord, simulate
 from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_means_png, draw_png, merged
 from hearth.simulation.traces import parse_trace
 from hearth.simulation.workloads import Mix, random_workload
+from tests.support.cases import for_each
 
 
 def runs(seed: int, *policies: PolicyName, internal: float = 0.3) -> dict[str, Run]:
@@ -27,7 +28,7 @@ def size(png: bytes) -> tuple[int, int]:
     return width, height
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pairs", "spans"),
     [
         ([(0, 1), (5, 6)], [(0, 1), (5, 1)]),
@@ -37,7 +38,6 @@ def size(png: bytes) -> tuple[int, int]:
         ([(4, 5), (0, 1)], [(0, 1), (4, 1)]),
         ([(None, 1), (2, None)], []),
     ],
-    ids=["apart", "overlapping", "within", "too close to tell apart", "in any order", "never began or ended"],
 )
 def test_what_cannot_be_told_apart_is_drawn_as_one_bar(pairs, spans):
     assert merged(pairs, 0.5) == spans
@@ -53,14 +53,13 @@ def test_the_same_runs_make_the_same_picture():
     assert draw_png(runs(5, PolicyName.AFFINITY), title="day") == draw_png(runs(5, PolicyName.AFFINITY), title="day")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda run: replace(run, records=[replace(each, model="b") for each in run.records]),
         lambda run: replace(run, stops=[StopRecord(model="a", start=0.0, end=1.0)]),
         lambda run: replace(run, swaps=[replace(each, start=each.start - 0.5, end=each.end - 0.5) for each in run.swaps]),
     ],
-    ids=["answering", "interrupted", "being loaded"],
 )
 def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers(change):
     header = '{"models": {"a": {}, "b": {}}, "swap_s": {"": {"a": 2, "b": 7}}, "resident": ["a"]}'

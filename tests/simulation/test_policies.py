@@ -17,6 +17,7 @@ from hearth.simulation.engine import simulate
 from hearth.simulation.measures import Summary, summary, waits_s
 from hearth.simulation.workloads import WORKLOADS, Workload, mixes
 from tests.simulation.bound import foreseen_wait_s
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 FIFO, AFFINITY, ADAPTIVE = PolicyName.FIFO, PolicyName.AFFINITY, PolicyName.ADAPTIVE
@@ -35,7 +36,7 @@ def shipped(name: str, policy: PolicyName) -> Summary:
     return served(WORKLOADS[name](), policy)
 
 
-@pytest.mark.parametrize(("name", "limit_s"), [("balanced", 106.0), ("bursty", 18.0), ("dominant", 10.4), ("interleave", 8.0)])
+@for_each(("name", "limit_s"), [("balanced", 106.0), ("bursty", 18.0), ("dominant", 10.4), ("interleave", 8.0)])
 def test_adaptive_comes_close_to_what_is_possible_on_the_reports_profiles(name: str, limit_s: float) -> None:
     assert shipped(name, ADAPTIVE).makespan_s <= 1.05 * limit_s
 
@@ -44,20 +45,20 @@ def test_one_model_alone_never_waits_under_any_policy() -> None:
     assert [shipped("single_model", policy).mean_wait_s for policy in PolicyName] == [0.0] * len(PolicyName)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@for_each("name", WORKLOADS)
 def test_adaptive_is_never_much_worse_than_affinity(name: str) -> None:
     ours, theirs = shipped(name, ADAPTIVE), shipped(name, AFFINITY)
     assert ours.mean_wait_s <= 1.02 * theirs.mean_wait_s
     assert ours.makespan_s <= 1.02 * theirs.makespan_s
 
 
-@pytest.mark.parametrize("name", SWAPS_DOMINATE)
+@for_each("name", SWAPS_DOMINATE)
 def test_adaptive_waits_about_a_third_of_fifo_or_less_where_swaps_dominate(name: str) -> None:
     assert shipped(name, ADAPTIVE).mean_wait_s <= 0.35 * shipped(name, FIFO).mean_wait_s
 
 
-@pytest.mark.parametrize("name", ["two_overload", "four_overload"])
-@pytest.mark.parametrize("policy", [policy for policy in PolicyName if policy is not FIFO])
+@for_each("name", ["two_overload", "four_overload"])
+@for_each("policy", [policy for policy in PolicyName if policy is not FIFO])
 def test_under_twice_the_load_that_fits_swaps_stay_within_their_share(name: str, policy: PolicyName) -> None:
     found = shipped(name, policy)
     busy_s = found.swap_s + found.busy_pct / 100 * found.makespan_s
@@ -97,8 +98,8 @@ def test_names_of_callers_are_not_needed_to_see_an_agent() -> None:
     assert served(alike, ADAPTIVE).mean_wait_s <= 0.5 * served(alike, AFFINITY).mean_wait_s
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("policy", [AFFINITY, ADAPTIVE])
+@for_each("name", WORKLOADS)
+@for_each("policy", [AFFINITY, ADAPTIVE])
 def test_everybody_is_served_in_the_end(name: str, policy: PolicyName) -> None:
     workload = WORKLOADS[name]()
     settings = workload.settings(SchedulerSettings(), policy)
@@ -126,7 +127,7 @@ def household_latencies_s(policy: PolicyName, *, directly: bool, pause_s: float,
     return fmean(assistant), fmean(others)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("load_s", "pause_s", "assistant_ratio", "others_ratio"),
     [
         (0.3, 0.0, 0.35, 1.05),

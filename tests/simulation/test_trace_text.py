@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-import pytest
-
 from hearth.simulation.traces import parse_trace, trace_text
 from hearth.simulation.workloads import WORKLOADS, Mix, random_workload
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@for_each("name", WORKLOADS)
 def test_a_workload_that_ships_survives_being_written_and_read(name):
     workload = WORKLOADS[name]()
     assert parse_trace(trace_text(workload), source="t") == workload

@@ -9,6 +9,7 @@ import pytest
 from hearth.errors import ConfigError
 from hearth.simulation.traces import parse_trace, read_trace
 from hearth.types import Lane, Priority, Usage
+from tests.support.cases import for_each
 
 HEADER = {
     "models": {"a": {"vram_gb": 13, "parallel": 2, "prompt_tps": 1000, "tps": 50}, "b": {}},
@@ -81,7 +82,7 @@ def test_the_header_may_tell_of_active_hours_and_of_how_long_unloading_takes():
     assert (house.unload_s, house.modes) == ({"a": 0.5}, ((60, False),))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_line", "expected"),
     [
         ({"id": 0, "model": "zz", "service_s": 1}, 't.jsonl:2: model: "zz" is not in the `models` of the header'),
@@ -108,7 +109,7 @@ def test_a_bad_request_is_named_with_its_line(request_line, expected):
     assert found[0].startswith(expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "expected"),
     [
         ({}, "t.jsonl:1: models: "),

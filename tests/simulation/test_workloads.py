@@ -10,6 +10,7 @@ from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import Run, simulate
 from hearth.simulation.workloads import WORKLOADS, Workload, mixes
 from hearth.types import Lane
+from tests.support.cases import for_each
 
 
 def run_of(name: str) -> Run:
@@ -17,7 +18,7 @@ def run_of(name: str) -> Run:
     return simulate(workload, workload.settings(SchedulerSettings(), PolicyName.AFFINITY))
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@for_each("name", WORKLOADS)
 def test_a_workload_is_the_same_every_time_and_can_be_run(name: str) -> None:
     workload = WORKLOADS[name]()
     assert workload == WORKLOADS[name]()
@@ -27,7 +28,7 @@ def test_a_workload_is_the_same_every_time_and_can_be_run(name: str) -> None:
     assert all({job.after, *job.also_after} <= known for job in workload.jobs if job.after is not None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "requests"),
     [
         ("single_model", {"a": 40}),
@@ -58,8 +59,8 @@ def test_a_burst_begins_when_the_last_one_has_ended() -> None:
         assert len({record.job.model for record in after}) == 1
 
 
-@pytest.mark.parametrize("load", [mixes.MEDIUM, mixes.HEAVY, mixes.OVERLOAD])
-@pytest.mark.parametrize("kinds", [mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR], ids=["two", "equal", "three", "four"])
+@for_each("load", [mixes.MEDIUM, mixes.HEAVY, mixes.OVERLOAD])
+@for_each("kinds", [mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR])
 def test_a_mix_has_the_load_that_it_says(kinds: tuple[mixes.Kind, ...], load: float) -> None:
     assert offered(mixes.poisson(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.1)
     assert offered(mixes.diurnal(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.2)

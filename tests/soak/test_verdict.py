@@ -10,6 +10,7 @@ import pytest
 from hearth.observability.metrics.counters import Metrics, render
 from tests.soak.callers import REQUESTS, End, judged
 from tests.soak.verdict import MB, Sample, climb, lags_s, lows, mb_per_10k, sample_of
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time
 from tests.worker.house import House
 
@@ -21,7 +22,7 @@ def sample(at: float, *, asked: int = 0, rss_mb: float = 100.0, descriptors: flo
     return Sample(at=at, asked=asked, rss_bytes=rss_mb * MB, descriptors=descriptors, tasks=tasks, late=beats)
 
 
-@pytest.mark.parametrize("leak_mb", [0.0, 1.0, 5.0])
+@for_each("leak_mb", [0.0, 1.0, 5.0])
 def test_the_slope_is_that_of_the_leak_whatever_the_noise(leak_mb: float) -> None:
     chance = random.Random(1)
     noisy = [sample(at, asked=20 * at, rss_mb=100 + leak_mb * 20 * at / 10_000 + chance.gauss(0, 1)) for at in range(3600)]
@@ -58,7 +59,7 @@ async def test_a_look_reads_what_the_gateway_says() -> None:
     assert (seen.late[0.1], seen.late[0.25], seen.late[math.inf]) == (0, 1, 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "end"),
     [
         ("native stream", '{"response":"a"}\n{"response":"","done":true}\n', End.WHOLE),

@@ -6,11 +6,10 @@ import random
 import sqlite3
 from collections.abc import Callable
 
-import pytest
-
 from hearth.storage.files import JobTotals, totals
 from hearth.storage.writer import commit_together
 from tests.jobs.house import Disk
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 _COUNTED = (
@@ -43,7 +42,7 @@ def some_change(chance: random.Random, number: int) -> Change:
     return undone if chance.random() < 0.2 else lambda sql: (change(sql), totals(sql, "me"))[1]
 
 
-@pytest.mark.parametrize("seed", range(20 * EXAMPLES))
+@for_each("seed", range(20 * EXAMPLES))
 def test_the_totals_are_those_of_the_rows(seed):
     chance, disk = random.Random(seed), Disk()
     connection = disk.connection

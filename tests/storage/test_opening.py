@@ -15,6 +15,7 @@ from hearth.errors import StorageRefused
 from hearth.storage.database import Reserve
 from hearth.storage.opening import database_path, tighten_own_directory
 from tests.storage.house import Fuse, StoppedClock, open_database
+from tests.support.cases import for_each
 
 
 def mode_of(path: Path) -> int:
@@ -243,7 +244,7 @@ def test_what_a_first_start_left_when_it_was_killed_is_no_obstacle(tmp_path):
     assert not (tmp_path / "hearth.db.new").exists()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environ", "expected"),
     [
         ({"XDG_STATE_HOME": "/var/state", "HOME": "/home/me"}, "/var/state/hearth/hearth.db"),

@@ -15,6 +15,7 @@ from hearth.cli import main
 from hearth.errors import StorageBusy, StorageRefused
 from hearth.storage.opening import refusal
 from tests.storage.house import open_database
+from tests.support.cases import for_each
 
 
 def damage(path: Path) -> None:
@@ -61,7 +62,7 @@ def test_serve_ends_with_1_while_another_process_has_the_file(old_file, tmp_path
     assert f"Error: {old_file} is in use by process" in result.stderr
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "kind"),
     [
         (sqlite3.SQLITE_BUSY, StorageBusy),

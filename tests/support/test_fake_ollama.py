@@ -12,6 +12,7 @@ import pytest
 
 from hearth.errors import BackendGone, BackendUnreachable, SwapTimedOut
 from hearth.types import BackendCall, LoadOptions
+from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault, UnloadFault
 from tests.support.taking import chunks_of
 from tests.support.virtual_time import in_virtual_time
@@ -59,7 +60,7 @@ async def test_a_call_that_does_not_stream_answers_as_a_whole_at_the_end_and_a_h
     assert (await run(loaded(), asked))[-1][0] == 2.0 + 7.5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "end"),
     [
         ("/api/generate", b'"done":true'),
@@ -135,7 +136,7 @@ async def load_before_it_is_gone(ollama: FakeOllama) -> None:
     await ollama.load("b", KEEP, 60.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("misdeed", "violation"),
     [
         (on_nothing, "at 0 s: a generation on a, which is not loaded"),

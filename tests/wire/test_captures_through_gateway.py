@@ -16,6 +16,7 @@ from hearth.config.settings import ModelSettings, StartedStreams
 from tests.emulator.captures import CAPTURES, Answer, connect, read_capture, send, take_apart
 from tests.emulator.conftest import toys
 from tests.emulator.test_captures import BUSY, KILLED, KILLED_WHOLE, STATEFUL, post, until_in_loader, until_running
+from tests.support.cases import for_each
 from tests.wire.front import Front, as_owner, front_settings, open_front, plain, recorded, seen, without
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -91,7 +92,7 @@ async def test_a_recorded_request_is_answered_as_recorded(name: str, front: Fron
     assert same(answer, recorded(name)), answer
 
 
-@pytest.mark.parametrize("name", MANAGED)
+@for_each("name", MANAGED)
 async def test_model_management_by_the_owner_is_answered_as_recorded(name: str):
     async with open_front() as front:
         answer = await front.replay(name)
@@ -140,7 +141,7 @@ async def test_ps_of_an_empty_card_is_as_recorded():
         assert await front.replay("ps_empty") == recorded("ps_empty")
 
 
-@pytest.mark.parametrize("name", ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash"])
+@for_each("name", ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash"])
 async def test_ps_lists_a_model_that_the_gateway_loaded_as_recorded(name: str):
     async with open_front() as front:
         model = "ma" if name == "ps_after_runner_crash" else "tiny-a"

@@ -20,6 +20,7 @@ from hearth.types import Outcome, Way
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.emulator.waiting import until
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import run_virtual, sleep_until
 from tests.wire.front import Front, front_settings, open_front
@@ -97,8 +98,8 @@ def waiting(front: Front) -> int:
     return int(front.gateway.health()["queue"]["waiting"])  # type: ignore[index]  # plain JSON
 
 
-@pytest.mark.parametrize("leave", MANNERS)
-@pytest.mark.parametrize("route", ROUTES)
+@for_each("leave", MANNERS)
+@for_each("route", ROUTES)
 async def test_leaving_in_mid_stream_closes_the_connection_to_the_model_server(route: Any, leave: Leave):
     async with opened() as front:
         reader, writer = await ask(front, route("slow", stream=True))
@@ -109,8 +110,8 @@ async def test_leaving_in_mid_stream_closes_the_connection_to_the_model_server(r
         writer.close()
 
 
-@pytest.mark.parametrize("leave", MANNERS)
-@pytest.mark.parametrize("route", ROUTES)
+@for_each("leave", MANNERS)
+@for_each("route", ROUTES)
 async def test_leaving_before_a_whole_answer_closes_the_connection_to_the_model_server(route: Any, leave: Leave):
     async with opened() as front:
         _, writer = await ask(front, route("slow", stream=False))
@@ -120,8 +121,8 @@ async def test_leaving_before_a_whole_answer_closes_the_connection_to_the_model_
         writer.close()
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("route", ROUTES)
+@for_each("stream", [True, False])
+@for_each("route", ROUTES)
 async def test_leaving_while_the_prompt_is_read_closes_the_connection_to_the_model_server(route: Any, stream: bool):
     async with opened() as front:
         _, writer = await ask(front, route("thinker", stream=stream))
@@ -130,8 +131,8 @@ async def test_leaving_while_the_prompt_is_read_closes_the_connection_to_the_mod
         await until(lambda: not front.emulator.in_flight, within_s=WITHIN_S)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("route", ROUTES)
+@for_each("stream", [True, False])
+@for_each("route", ROUTES)
 async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any, stream: bool):
     async with opened() as front:
         reader, running = await ask(front, chat("slow"))
@@ -235,7 +236,7 @@ PROMPT = settings_with(
 """Nothing is too near its end, or too often interrupted, to be interrupted."""
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_ten_thousand_preemptions_and_cancels_leave_nothing_behind(seed: int):
     async def scenario() -> int:
         dice = random.Random(seed)

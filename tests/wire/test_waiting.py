@@ -21,6 +21,7 @@ from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
 from hearth.events import ItemEnded
 from hearth.types import BackendCall, Outcome
+from tests.support.cases import for_each
 from tests.support.fake_ollama import Service
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
 from tests.wire.in_process import Httpx2Transport, HttpxTransport, Wire
@@ -160,7 +161,7 @@ def busy_house(settings: Settings | None = None) -> House:
     return House("a", resident=("a",), settings=settings)
 
 
-@pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
+@for_each(("ask", "is_sign", "content_type"), DIALECTS)
 @in_virtual_time
 async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_text(
     ask: Ask, is_sign: Callable[[bytes], bool], content_type: str
@@ -175,7 +176,7 @@ async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_te
         assert (heard.status, heard.head_s, heard.headers["content-type"]) == (200, SIGNS_AT_S[0], content_type)
 
 
-@pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
+@for_each(("ask", "is_sign", "content_type"), DIALECTS)
 @in_virtual_time
 async def test_a_short_wait_shows_nothing_but_the_answer(ask: Ask, is_sign: Callable[[bytes], bool], content_type: str):
     async with busy_house() as house, clients_of(house) as (clients, wire):
@@ -188,7 +189,7 @@ async def test_a_short_wait_shows_nothing_but_the_answer(ask: Ask, is_sign: Call
             assert not any(is_sign(piece) for _, piece in heard.pieces)
 
 
-@pytest.mark.parametrize("ask", CLIENTS)
+@for_each("ask", CLIENTS)
 @in_virtual_time
 async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
     async with busy_house() as house, clients_of(house) as (clients, wire):
@@ -203,7 +204,7 @@ async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
         assert float(heard.headers["x-estimated-wait-seconds"]) > 0
 
 
-@pytest.mark.parametrize("ask", CLIENTS)
+@for_each("ask", CLIENTS)
 @in_virtual_time
 async def test_a_load_and_the_prompt_after_it_are_waited_for_in_the_same_way(ask: Ask):
     async with House("a", service=_slow_to_begin) as house, clients_of(house) as (clients, wire):
@@ -255,7 +256,7 @@ async def test_after_the_first_sign_an_error_is_told_in_the_stream():
         assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, [10.0, 20.0])] * 5
 
 
-@pytest.mark.parametrize("ask", CLIENTS)
+@for_each("ask", CLIENTS)
 @in_virtual_time
 async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: Ask):
     async with busy_house() as house, clients_of(house) as (clients, _):
@@ -271,8 +272,8 @@ async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: A
         assert house.state_of(later.sequence) == "running"
 
 
-@pytest.mark.parametrize("ask", CLIENTS)
-@pytest.mark.parametrize("waits", [False, True], ids=["begins at once", "begins with signs"])
+@for_each("ask", CLIENTS)
+@for_each("waits", [False, True])
 @in_virtual_time
 async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, waits: bool):
     says = Model()

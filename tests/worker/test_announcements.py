@@ -9,6 +9,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Announcement
 from hearth.events import ItemDispatched, TaskAnnounced
 from hearth.queue.operator import Schedule
+from tests.support.cases import for_each
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with
 
@@ -185,7 +186,7 @@ async def test_a_wall_clock_that_jumps_back_an_hour_announces_that_hours_task_ag
     assert announced == [3900.0, 300.0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("step_s", "asked_at", "starts_at"),
     [
         (40.0, 58.0, 60.0),

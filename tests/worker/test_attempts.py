@@ -6,8 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
-import pytest
-
 from hearth.clock import Clock
 from hearth.errors import BackendUnreachable
 from hearth.execution.executor import Executor
@@ -16,6 +14,7 @@ from hearth.ports import Exchange
 from hearth.queue.item import item_of
 from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Stopped
 from hearth.types import BackendCall, Headers, LoadOptions, Sequence
+from tests.support.cases import for_each
 from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time
 from tests.worker.house import new_item, settings_with, settle
@@ -98,7 +97,7 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
     return reports
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "there", "turns", "reports"),
     [
         (None, True, 0, [Stopped]),

@@ -10,6 +10,7 @@ from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, Bac
 from hearth.events import BackendCameUp, BackendWentDown, GatewayStarted, ItemResent, ResidencyDrifted
 from hearth.execution.executor import PROBE_S
 from hearth.types import Outcome, ResidentModel
+from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, text_of
@@ -196,11 +197,7 @@ async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_
         assert len(house.ollama.calls) == 3
 
 
-@pytest.mark.parametrize(
-    ("max_tokens", "set_s", "limit_s"),
-    [(1, None, 30.0), (500, None, 100.0), (None, None, 2 * CONTEXT_TOKENS / 10), (500, 7.0, 7.0)],
-    ids=["floor", "limit", "context", "owner"],
-)
+@for_each(("max_tokens", "set_s", "limit_s"), [(1, None, 30.0), (500, None, 100.0), (None, None, 2 * CONTEXT_TOKENS / 10), (500, 7.0, 7.0)])
 @in_virtual_time
 async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_and_its_healthy_model_stays_loaded(
     max_tokens: int | None, set_s: float | None, limit_s: float

@@ -12,13 +12,14 @@ from hearth.errors import CallerGone
 from hearth.events import ItemEnded
 from hearth.queue.item import Ticket
 from hearth.types import Outcome, RequestId, Sequence
+from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, read_into, settle, text_of
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("at_s", [0.05, 0.5])
+@for_each("stream", [False, True])
+@for_each("at_s", [0.05, 0.5])
 @in_virtual_time
 async def test_cancelling_a_running_call_closes_it_within_50_ms_and_the_next_one_starts(stream: bool, at_s: float):
     async with House("a", resident=("a",)) as house:
@@ -131,7 +132,7 @@ async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses():
         assert cancel(RequestId("req_shared"), caller="them") is False
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.2, 0.7])
+@for_each("at_s", [0.0, 0.2, 0.7])
 @in_virtual_time
 async def test_cancelling_the_future_of_an_in_process_call_cancels_the_item(at_s: float):
     async with House("a", resident=("a",)) as house:
@@ -209,8 +210,8 @@ PHASES = {
 """What is resident, when it is cancelled, and whether the answer streams."""
 
 
-@pytest.mark.parametrize("by", ["id", "caller"])
-@pytest.mark.parametrize(("resident", "at_s", "stream"), PHASES.values(), ids=PHASES)
+@for_each("by", ["id", "caller"])
+@for_each(("resident", "at_s", "stream"), PHASES.values())
 @in_virtual_time
 async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(resident: tuple[str, ...], at_s: float, stream: bool, by: str):
     async with House("a", resident=resident) as house:
@@ -257,7 +258,7 @@ async def test_nothing_is_loaded_or_started_for_items_that_are_cancelled_togethe
         assert [(await house.end_of(ticket)).outcome for ticket in tickets] == [Outcome.CANCELLED] * 4
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.2, 0.7])
+@for_each("at_s", [0.0, 0.2, 0.7])
 @in_virtual_time
 async def test_the_futures_of_in_process_calls_fail_where_their_caller_is_cancelled(at_s: float):
     async with House("a", resident=("a",)) as house:

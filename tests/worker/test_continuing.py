@@ -20,6 +20,7 @@ from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, stream
 from tests.dialects.test_continuing import BODIES, CHATS, TOLD_BY, chat_rest, offering
 from tests.support import ollama_wire as wire
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, Service
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
@@ -155,7 +156,7 @@ def texts(data: bytes) -> str:
     return "".join(json.loads(line)["response"] for line in data.splitlines())
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 @in_virtual_time
 async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path: str):
     model = Model()
@@ -181,8 +182,8 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
 CALL = '["find", {"city": "Rome"}]'
 
 
-@pytest.mark.parametrize("calls", [(), (CALL,)])
-@pytest.mark.parametrize("path", CHATS)
+@for_each("calls", [(), (CALL,)])
+@for_each("path", CHATS)
 @in_virtual_time
 async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_calls(path: str, calls: tuple[str, ...]):
     model = Model(calls=calls)
@@ -410,7 +411,7 @@ async def test_a_server_that_dies_before_the_rest_begins_is_asked_once_more():
         assert (texts(said), error) == (TEXT, None)
 
 
-@pytest.mark.parametrize("fault", [CallFault.GONE_MID_STREAM, CallFault.NO_DONE, CallFault.ERROR_LINE])
+@for_each("fault", [CallFault.GONE_MID_STREAM, CallFault.NO_DONE, CallFault.ERROR_LINE])
 @in_virtual_time
 async def test_a_rest_that_breaks_off_ends_the_stream_with_an_error_after_right_text(fault: CallFault):
     async with house_of(Model()) as house:

@@ -10,6 +10,7 @@ import pytest
 from hearth.config.settings import Settings
 from hearth.errors import ModelNotFound
 from hearth.events import HomeModelMissing, SwapStarted
+from tests.support.cases import for_each
 from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
@@ -43,7 +44,7 @@ async def test_an_arrival_before_the_delay_is_over_puts_the_restore_off():
         assert loads_at(house) == [29.0 * 5 + 1.0 + 30.0 + 0.5]
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.25, 0.5, 1.0, 2.4])
+@for_each("after_s", [0.0, 0.25, 0.5, 1.0, 2.4])
 @in_virtual_time
 async def test_an_arrival_at_any_instant_of_a_restore_is_served(after_s: float):
     async with House("h", "a", resident=("a",), settings=HOME) as house:
@@ -52,7 +53,7 @@ async def test_an_arrival_at_any_instant_of_a_restore_is_served(after_s: float):
         assert house.now <= 30.0 + 2.5 + 2.5 + 1.0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_an_arrival_at_the_very_instant_of_a_restore_is_served_and_the_house_still_comes_home_once(seed: int):
     async def scenario() -> int:
         async with House("h", "a", resident=("a",), settings=HOME) as house:

@@ -15,6 +15,7 @@ from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
 from hearth.job_types import StartedJob, WaitingJob
 from hearth.jobs.queue import item_of
 from hearth.types import BackendCall, InstalledModel, Lane, LoadOptions, Priority
+from tests.support.cases import for_each
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -45,7 +46,7 @@ def swapped_to(house: House) -> list[str]:
     return [event.to_model for event in house.events.of(SwapCompleted)]
 
 
-@pytest.mark.parametrize("spelling", ["A", "A:Latest", "library/a"])
+@for_each("spelling", ["A", "A:Latest", "library/a"])
 @in_virtual_time
 async def test_a_home_model_in_another_spelling_comes_home_once(spelling):
     async with House("a", settings=settings_with(gpu={"home_model": spelling, "restore_home_delay_s": HOME_S})) as house:
@@ -157,7 +158,7 @@ def test_a_job_under_another_name_asks_for_the_context_that_the_model_was_loaded
     assert json.loads(call.body) == {"model": "a", "prompt": "?", "options": {"num_ctx": 8192}}
 
 
-@pytest.mark.parametrize("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
+@for_each("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
 @in_virtual_time
 async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_the_house_and_nothing_is_unloaded_for_it(spelling):
     async with House("a", "b:cloud", resident=("a",), ollama=WithCloud) as house:

@@ -9,6 +9,7 @@ import pytest
 from hearth.config.settings import Window
 from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected, ModeChanged
 from hearth.types import Outcome, Priority
+from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
@@ -150,7 +151,7 @@ async def test_outside_active_hours_internal_work_waits_for_the_running_call_and
         assert house.events.of(ItemInterrupted) == []
 
 
-@pytest.mark.parametrize("last_decision_s", [0.001, 0.5, 1.0, 20.0])
+@for_each("last_decision_s", [0.001, 0.5, 1.0, 20.0])
 @in_virtual_time
 async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_at_that_instant(last_decision_s: float):
     await sleep_until(7.0)  # so that no regular look at the clock is at that instant

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import pytest
-
 from hearth.events import ItemInterrupted
 from hearth.queue.item import Ticket
 from hearth.types import Outcome
+from tests.support.cases import for_each
 from tests.support.fake_ollama import CallRecord, Ending
 from tests.support.virtual_time import run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
@@ -45,8 +44,8 @@ def rounds_of(race: Callable[[House, float], Awaitable[str]], seed: int) -> Coun
     return run_virtual(scenario, seed=seed)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("stream", [False, True])
+@for_each("seed", SEEDS)
+@for_each("stream", [False, True])
 def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream: bool):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=1.0)
@@ -63,8 +62,8 @@ def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream
     assert min(winners["completed"], winners["preempted"]) > 0
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("stream", [False, True])
+@for_each("seed", SEEDS)
+@for_each("stream", [False, True])
 def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bool):
     async def race(house: House, start: float) -> str:
         ticket = house.submit("a", stream=stream)
@@ -79,8 +78,8 @@ def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bo
     assert set(rounds_of(race, seed)) == {"completed", "cancelled"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("stream", [False, True])
+@for_each("seed", SEEDS)
+@for_each("stream", [False, True])
 def test_completion_and_the_cancel_of_all_that_a_caller_has_in_one_tick_have_one_winner_each(seed: int, stream: bool):
     async def race(house: House, start: float) -> str:
         running, waiting = (house.submit("a", stream=stream, caller="me", request_id=name) for name in ("req_1", "req_2"))
@@ -96,9 +95,9 @@ def test_completion_and_the_cancel_of_all_that_a_caller_has_in_one_tick_have_one
     assert set(rounds_of(race, seed)) == {"completed", "cancelled"}
 
 
-@pytest.mark.parametrize("first", ["preempted", "cancelled"])
-@pytest.mark.parametrize("by", ["id", "caller"])
-@pytest.mark.parametrize("seed", SEEDS[:2])
+@for_each("first", ["preempted", "cancelled"])
+@for_each("by", ["id", "caller"])
+@for_each("seed", SEEDS[:2])
 def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(seed: int, by: str, first: str):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", caller="me", service_s=5.0)
@@ -123,7 +122,7 @@ def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(see
     assert set(winners) == ({"interrupted", "not"} if first == "preempted" else {"not"})
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_running(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
@@ -138,7 +137,7 @@ def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_runnin
     assert set(rounds_of(race, seed)) == {"streaming", "silent"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_not_sent_or_given_up_at_once(seed: int):
     async def race(house: House, start: float) -> str:
         (await house.worker.enqueue_internal("hello", "a")).cancel()
@@ -152,7 +151,7 @@ def test_a_future_that_is_cancelled_in_the_tick_of_its_making_is_not_sent_or_giv
     assert set(rounds_of(race, seed)) == {"0", "1"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed: int):
     async def race(house: House, start: float) -> str:
         running, leaving, staying = (house.submit("a") for _ in range(3))
@@ -166,7 +165,7 @@ def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed
     assert set(rounds_of(race, seed)) == {"0", "1"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_internal_work_that_comes_while_external_work_is_put_back_starts_once_and_first(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", service_s=2.0)

@@ -16,6 +16,7 @@ from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed, ItemStreaming
 from hearth.queue.item import Ticket
 from hearth.types import BackendCall, Lane, Outcome, Way
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallFault, Ending, Service
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
@@ -87,7 +88,7 @@ async def test_the_cancel_is_sent_at_the_instant_of_the_internal_arrival():
         assert house.ollama.calls[0].ended_at == 6.25
 
 
-@pytest.mark.parametrize("place", [0, 2, 3])
+@for_each("place", [0, 2, 3])
 @in_virtual_time
 async def test_nothing_of_another_answer_is_ever_sent(place: int):
     other = (*WORDS[:place], " elephants", *WORDS[place + 1 :])

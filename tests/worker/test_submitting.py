@@ -11,6 +11,7 @@ from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
 from hearth.queue.item import Ticket
 from hearth.types import Lane, Outcome, Priority
+from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, new_item, settings_with, settle, text_of
 
@@ -208,7 +209,7 @@ def place_of(house: House, ticket: Ticket) -> float:
     return house.now - float(str(item["waited_s"]))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "after_s", "placed_at"),
     [
         pytest.param({}, 60.0, 1.0, id="the same"),

@@ -11,6 +11,7 @@ from hearth.errors import HearthError
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued
 from hearth.queue.item import Ticket
 from hearth.types import Outcome, Priority
+from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault, LoadFault
 from tests.support.virtual_time import run_virtual
 from tests.worker.house import FULL_TEXT, House, settings_with, text_of
@@ -65,7 +66,7 @@ async def workload(seed: int, *, with_faults: bool) -> House:
     return house
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_every_accepted_item_ends_once_with_the_whole_text_or_not_at_all_and_its_phases_add_up(seed: int):
     house = run_virtual(lambda: workload(seed, with_faults=True), seed=seed)
     ends = house.events.of(ItemEnded)
@@ -77,7 +78,7 @@ def test_every_accepted_item_ends_once_with_the_whole_text_or_not_at_all_and_its
         assert end.first_byte_s is None or 0.0 <= end.first_byte_s <= (end.backend_s or 0.0) + 1e-9
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_without_faults_everybody_is_served_and_external_work_for_one_model_in_its_order_of_arrival(seed: int):
     house = run_virtual(lambda: workload(seed, with_faults=False), seed=seed)
     ends = {end.sequence: end for end in house.events.of(ItemEnded)}

@@ -1,7 +1,7 @@
 """What happened, in the past tense: the one vocabulary of log line, metric, alert, row and dashboard.
 
 An event is a frozen value without behaviour. `name_of` gives the wire name (`item_queued`). Prompts, keys and URLs with secrets never
-appear in one. docs/events.md lists them all; a test keeps the list complete.
+appear in one. The documentation is made from their docstrings.
 """
 
 from __future__ import annotations

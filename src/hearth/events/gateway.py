@@ -18,7 +18,10 @@ class JobEvent(Event):
 
 @value
 class JobQueued(JobEvent):
-    """A job is on the disk: it will be done. `waiting` counts the jobs that wait in the store, this one included."""
+    """The job is on the disk and will be done.
+
+    Fields: `waiting`: jobs that wait in the store, this one included.
+    """
 
     LEVEL = DEBUG
 
@@ -27,7 +30,10 @@ class JobQueued(JobEvent):
 
 @value
 class JobStarted(JobEvent):
-    """A job goes to the GPU's queue; `attempt` counts from 1."""
+    """It goes to the GPU's queue.
+
+    Fields: `attempt`, from 1; `waited_s`: since it was accepted.
+    """
 
     LEVEL = DEBUG
 
@@ -37,7 +43,10 @@ class JobStarted(JobEvent):
 
 @value
 class JobRequeued(JobEvent):
-    """A job that was started waits in the store again; it runs once more, not before `retry_s` from now."""
+    """It was started, and waits in the store again.
+
+    Fields: `attempt` that failed; `reason`: the error's; `retry_s`: how long it waits at least.
+    """
 
     LEVEL = WARNING
 
@@ -48,12 +57,10 @@ class JobRequeued(JobEvent):
 
 @value
 class JobEnded(JobEvent):
-    """The one end of a job, said once its record is on the disk.
+    """The one end of a job, once its record is on the disk.
 
-    Attributes:
-        state: completed, failed or cancelled; reason: empty for a completed job.
-        total_s: accepted to end.
-        status: HTTP status of the answer, None where there was none.
+    Fields: `state`: completed, failed or cancelled; `reason`: empty when completed, else the error's; `attempts`; `total_s`: accepted
+    to end; `status`: HTTP status of the answer.
     """
 
     state: str
@@ -65,7 +72,10 @@ class JobEnded(JobEvent):
 
 @value
 class JobsRecovered(Event):
-    """What earlier processes left behind: `queued` jobs wait on, `requeued` ones were running and run again, `failed` ones do not."""
+    """The gateway has read what earlier processes left behind.
+
+    Fields: `queued`: jobs that wait on; `requeued`: were running, run again; `failed`: were running, ended failed.
+    """
 
     queued: int
     requeued: int
@@ -74,7 +84,7 @@ class JobsRecovered(Event):
 
 @value
 class BatchStarted(Event):
-    """The file of a batch is in order: its `requests` will be done."""
+    """The file of a batch is in order, and its requests will be done."""
 
     batch_id: str
     caller: str
@@ -84,12 +94,10 @@ class BatchStarted(Event):
 
 @value
 class BatchEnded(Event):
-    """The one end of a batch, said once its record is on the disk.
+    """The one end of a batch, once its record is on the disk.
 
-    Attributes:
-        state: completed, expired, cancelled or failed (its file was not in order).
-        requests, completed, failed: all, with an answer, without one.
-        total_s: accepted to end.
+    Fields: `batch_id`; `caller`; `state`: completed, expired, cancelled, or failed when its file was not in order; `requests`;
+    `completed`: with an answer; `failed`: without; `total_s`: accepted to end.
     """
 
     batch_id: str
@@ -103,7 +111,7 @@ class BatchEnded(Event):
 
 @value
 class WebhookDelivered(Event):
-    """Whoever asked to be told of the end of a job has been told."""
+    """Whoever wanted to know of the end of a job has been told."""
 
     job_id: str
     host: str
@@ -112,7 +120,10 @@ class WebhookDelivered(Event):
 
 @value
 class WebhookFailed(Event):
-    """The message about the end of a job was given up."""
+    """The message about the end of a job was given up.
+
+    Fields: `job_id`; `host`; `attempts`; `reason`: of the last attempt.
+    """
 
     LEVEL = WARNING
 
@@ -124,7 +135,10 @@ class WebhookFailed(Event):
 
 @value
 class GatewayStarted(Event):
-    """The gateway listens."""
+    """The gateway listens.
+
+    Fields: `url`; `version` of Hearth; `backend`: where answers come from; `authentication`: whether API keys are configured.
+    """
 
     url: str
     version: str
@@ -134,7 +148,10 @@ class GatewayStarted(Event):
 
 @value
 class GatewayStopping(Event):
-    """A stop was asked for; new work is refused."""
+    """A stop was asked for; new work is refused.
+
+    Fields: `grace_s`: what running work gets; `waiting` and `running` items.
+    """
 
     grace_s: float
     waiting: int
@@ -143,14 +160,20 @@ class GatewayStopping(Event):
 
 @value
 class GatewayStopped(Event):
-    """Everything has ended."""
+    """Everything has ended.
+
+    Fields: `uptime_s`: since the start.
+    """
 
     uptime_s: float
 
 
 @value
 class EmulatorStarted(Event):
-    """No Ollama answered, or the emulator was asked for: answers are made up."""
+    """The emulator answers in place of Ollama: answers are made up.
+
+    Fields: `url` of the emulator; `reason`.
+    """
 
     LEVEL = WARNING
 
@@ -169,7 +192,10 @@ class BackendWentDown(Event):
 
 @value
 class BackendCameUp(Event):
-    """The model server answers (again)."""
+    """The model server answers, for the first time or again.
+
+    Fields: `version` of the server; `down_s`: how long it was away.
+    """
 
     version: str
     down_s: float
@@ -177,7 +203,10 @@ class BackendCameUp(Event):
 
 @value
 class TaskAnnounced(Event):
-    """An internal task is due `due_s` from now; shortly before that, external work that could overrun it is held back."""
+    """An internal task is expected at a known time; shortly before it, external work that could overrun it is held back.
+
+    Fields: `task_type` announced; `due_s`: seconds until it is due.
+    """
 
     task_type: str
     due_s: float
@@ -185,14 +214,21 @@ class TaskAnnounced(Event):
 
 @value
 class ModeChanged(Event):
-    """Active hours began or ended."""
+    """Active hours began or ended.
+
+    Fields: `active`: whether internal work interrupts external work now.
+    """
 
     active: bool
 
 
 @value
 class ConfigReloaded(Event):
-    """A new configuration is in force. `needs_restart` names the keys that have changed since the start and wait for a restart."""
+    """A new configuration is in force.
+
+    Fields: `generation`, counted from the start; `changed` keys; `needs_restart`: keys that have changed since the start and wait for a
+    restart.
+    """
 
     generation: int
     changed: tuple[str, ...]
@@ -201,7 +237,10 @@ class ConfigReloaded(Event):
 
 @value
 class ConfigRejected(Event):
-    """The file was not usable; the configuration in force stays."""
+    """The file was not usable; the configuration in force stays.
+
+    Fields: `problems`, each as `file:line: path: what and what to do`.
+    """
 
     LEVEL = WARNING
 
@@ -210,7 +249,11 @@ class ConfigRejected(Event):
 
 @value
 class StorageFailed(Event):
-    """What should be kept cannot be written; it waits in memory, and requests go on. `reason`: a `StorageFault`."""
+    """What should be kept cannot be written; it waits in memory, and requests go on.
+
+    Fields: `reason`: disk_full, io_error, read_only, locked, corrupt, cannot_open, file_moved, overloaded (more than the disk can
+    take), or closed (at the end, and the rest is lost); `detail`.
+    """
 
     LEVEL = WARNING
 
@@ -220,14 +263,19 @@ class StorageFailed(Event):
 
 @value
 class StorageRecovered(Event):
-    """The store writes again. `dropped` rows found no room in memory meanwhile and are lost."""
+    """The store writes again.
+
+    Fields: `dropped`: rows that found no room in memory meanwhile and are lost.
+    """
 
     dropped: int
 
 
 @value
 class OwnerWarned(Event):
-    """Something that the owner should change, seen at start."""
+    """Something that the owner should change, seen at start: another Hearth schedules the same Ollama, or other users can read the
+    directory of `storage.path`.
+    """
 
     LEVEL = WARNING
 
@@ -236,7 +284,9 @@ class OwnerWarned(Event):
 
 @value
 class ClockDoubted(Event):
-    """The wall clock has jumped ahead by `ahead_s`; nothing is deleted for its age until somebody confirms it, or a day has passed."""
+    """The wall clock is ahead of where the last run left it; nothing is deleted for its age until it is confirmed, right again, or a
+    day has passed.
+    """
 
     LEVEL = WARNING
 
@@ -245,12 +295,12 @@ class ClockDoubted(Event):
 
 @value
 class ClockConfirmed(Event):
-    """The wall clock is believed again: it is right, was confirmed, or has said the same for a day."""
+    """The wall clock is believed again, and retention goes on."""
 
 
 @value
 class InternalFault(Event):
-    """A defect of ours was caught at a supervision point; `where` names it."""
+    """A defect of Hearth was caught where one part is kept from taking others along."""
 
     LEVEL = ERROR
 
@@ -260,7 +310,10 @@ class InternalFault(Event):
 
 @value
 class KeysTried(Event):
-    """More wrong keys came from a peer within a minute than are answered; said once a minute. `wrong`: how many since it was said last."""
+    """More than 10 requests with a wrong key came from a peer within a minute; said once a minute while they come.
+
+    Fields: `peer`: an IPv4 address, an IPv6 network (/64) or `this machine`; `wrong`: how many since it was said last.
+    """
 
     LEVEL = WARNING
 
@@ -270,11 +323,10 @@ class KeysTried(Event):
 
 @value
 class ConnectionsCrowded(Event):
-    """A peer wanted one connection more than it may have; once a minute while it does.
+    """A peer wanted one connection more than it may have; said once a minute while it does.
 
-    Attributes:
-        bound: who may have no more: one_machine, this_machine, all_others (but this machine) or all.
-        open: connections of the peer; refused: those that it did not get since this was said last.
+    Fields: `peer`, as above; `bound`: who may have no more, one_machine, this_machine, all_others (but this machine) or all; `open`:
+    connections of the peer; `refused`: those that it did not get since it was said last.
     """
 
     LEVEL = WARNING
@@ -287,7 +339,7 @@ class ConnectionsCrowded(Event):
 
 @value
 class LoopLagged(Event):
-    """The event loop was held up for `lag_s` (`alerts.loop_lag_warning_s` or more): whatever should have happened meanwhile was late."""
+    """Hearth's event loop was held up, and with it everybody."""
 
     LEVEL = WARNING
 
@@ -306,14 +358,17 @@ class DiskRanLow(Event):
 
 @value
 class DiskSpaceReturned(Event):
-    """The disk of the log file has enough free space again."""
+    """It has enough again."""
 
     free_mib: float
 
 
 @value
 class TelemetryFailed(Event):
-    """The collector of traces does not take them; they are lost, and requests go on. Said once, until it takes them again."""
+    """The collector of traces does not take them (telemetry); they are lost, and requests go on. Said once.
+
+    Fields: `endpoint`; `detail`: what OpenTelemetry's exporter said.
+    """
 
     LEVEL = WARNING
 
@@ -323,14 +378,21 @@ class TelemetryFailed(Event):
 
 @value
 class TelemetryRecovered(Event):
-    """The collector takes traces again."""
+    """The collector takes traces again.
+
+    Fields: `lost_spans` meanwhile.
+    """
 
     lost_spans: int
 
 
 @value
 class AlertSent(Event):
-    """A message with one or several alerts has arrived. `suppressed`: further ones like them that it only counts."""
+    """A message to the owner has arrived (alerts).
+
+    Fields: `target`: discord, webhook or ntfy; `types` of alerts in it; `alerts`: how many; `suppressed`: further ones like them that
+    it only counts; `attempts` it took.
+    """
 
     target: str
     types: tuple[str, ...]
@@ -341,7 +403,11 @@ class AlertSent(Event):
 
 @value
 class AlertFailed(Event):
-    """A message was given up. `stopped`: the target wants no more (401, 403, 404, 410), and gets none until a reload."""
+    """A message to the owner was given up.
+
+    Fields: `target`; `types`; `alerts`; `attempts`; `reason`: http_404 and the like, timeout, dns, connect, tls, broken or stopping;
+    `stopped`: whether the target gets no more until a reload.
+    """
 
     LEVEL = WARNING
 
@@ -355,9 +421,10 @@ class AlertFailed(Event):
 
 @value
 class BudgetThresholdReached(Event):
-    """External callers have spent `budget.alert_pct` of what they may spend today on cloud models.
+    """External callers have spent `budget.alert_pct` of what they may spend today; once a day, and at each start until a message about
+    it has arrived.
 
-    Said once a day, and at each start until a message about it has arrived.
+    Fields: `spent_usd`; `limit_usd`: the smaller of the two daily limits; `pct`.
     """
 
     LEVEL = WARNING
@@ -369,9 +436,10 @@ class BudgetThresholdReached(Event):
 
 @value
 class BudgetExhausted(Event):
-    """A call to a cloud model was refused because it could have cost more than is left for today.
+    """A call was refused because it could have cost more than is left for today.
 
-    `own`: of the budget of its key, which the amounts are about then; else of that of all external callers.
+    Fields: `caller`; `own`: it is the budget of the caller's key that has no room; `wanted_usd`: what it could have cost at worst;
+    `spent_usd` by external callers today, or by this caller where `own`, calls that run at their worst; `limit_usd` of the same budget.
     """
 
     LEVEL = WARNING
@@ -385,7 +453,10 @@ class BudgetExhausted(Event):
 
 @value
 class CloudWentDown(Event):
-    """Claude takes no work from this house: the key or the account is at fault. It is tried again after `retry_s`, or after a reload."""
+    """Claude refuses the key or the account.
+
+    Fields: `reason`; `detail`: what to look at; `retry_s`: when it is tried again, a reload tries at once.
+    """
 
     LEVEL = WARNING
 
@@ -396,18 +467,20 @@ class CloudWentDown(Event):
 
 @value
 class CloudCameUp(Event):
-    """Claude has answered again."""
+    """Claude has answered again.
+
+    Fields: `down_s`: how long it was away.
+    """
 
     down_s: float
 
 
 @value
 class EmbeddingsFlushed(Event):
-    """A call for `inputs` callers went to the queue.
+    """A call for one or more inputs went to the queue.
 
-    Attributes:
-        why: alone, full, timer, idle, other_model, apart or stopping.
-        held_s: how long its first input was held back.
+    Fields: `model`; `inputs`: how many; `why`: alone (nothing like it was under way), full, timer, idle (the last one like it has
+    ended), other_model, apart (the call it was in has failed) or stopping; `held_s`: how long its first input was held back.
     """
 
     LEVEL = DEBUG
@@ -420,7 +493,11 @@ class EmbeddingsFlushed(Event):
 
 @value
 class EmbeddingsParted(Event):
-    """A call for several callers failed in a way that one of its inputs can cause; each input is now asked for by itself."""
+    """A call for several inputs failed in a way that one of them can cause, or its answer could not be cut; each input is asked for by
+    itself.
+
+    Fields: `model`; `inputs`; `reason`: status_400 and the like, an error's `reason`, or unknown_answer.
+    """
 
     LEVEL = WARNING
 
@@ -431,7 +508,10 @@ class EmbeddingsParted(Event):
 
 @value
 class DrainStarted(Event):
-    """New work is refused from now on, on the owner's order; what waits and runs is finished."""
+    """The owner ordered a drain (orders): new work is refused.
+
+    Fields: `waiting` and `running` requests, which are finished.
+    """
 
     waiting: int
     running: int
@@ -439,14 +519,20 @@ class DrainStarted(Event):
 
 @value
 class DrainEnded(Event):
-    """New work is taken again."""
+    """New work is taken again.
+
+    Fields: `drained_s`: how long it was not.
+    """
 
     drained_s: float
 
 
 @value
 class OrderGiven(Event):
-    """The owner ordered something else. `order`: pause, resume, pin, unpin, load or unload; `model`: which, where it is about one."""
+    """The owner ordered something else, and it changed something.
+
+    Fields: `order`: pause, resume, pin, unpin, load or unload; `model`: which, where it is about one.
+    """
 
     order: str
     model: str | None = None

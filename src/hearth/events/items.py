@@ -50,7 +50,10 @@ class ItemEvent(Event):
 
 @value
 class ItemQueued(ItemEvent):
-    """Accepted. `position` counts the items ahead of it, waiting ones only."""
+    """Accepted.
+
+    Fields: `position`: waiting items ahead of it.
+    """
 
     LEVEL = DEBUG
 
@@ -59,7 +62,10 @@ class ItemQueued(ItemEvent):
 
 @value
 class ItemDispatched(ItemEvent):
-    """Sent to the backend; `attempt` counts from 1."""
+    """Sent to the model server.
+
+    Fields: `attempt`, from 1; `waited_s`: since it was accepted or put back.
+    """
 
     LEVEL = DEBUG
 
@@ -69,7 +75,10 @@ class ItemDispatched(ItemEvent):
 
 @value
 class ItemStreaming(ItemEvent):
-    """The first byte of a streamed answer has arrived; a whole one comes with its end."""
+    """The first byte of a streamed answer has arrived.
+
+    Fields: `attempt`; `first_byte_s`: since the dispatch.
+    """
 
     LEVEL = DEBUG
 
@@ -79,7 +88,10 @@ class ItemStreaming(ItemEvent):
 
 @value
 class ItemInterrupted(ItemEvent):
-    """Stopped for more urgent work and put back to the front of the external queue."""
+    """Stopped for more urgent work and put back to the front of the external queue.
+
+    Fields: `attempt`; `interrupt_count`: interruptions so far; `ran_s`: how long the attempt ran.
+    """
 
     attempt: int
     interrupt_count: int
@@ -88,7 +100,10 @@ class ItemInterrupted(ItemEvent):
 
 @value
 class ItemPromoted(ItemEvent):
-    """Waited `scheduling.aging.promote_after_s` and rose to `band`."""
+    """Waited `scheduling.aging.promote_after_s` and rose to `band`.
+
+    Fields: `band`; `waited_s`: since it was accepted.
+    """
 
     LEVEL = DEBUG
 
@@ -98,14 +113,14 @@ class ItemPromoted(ItemEvent):
 
 @value
 class ItemHeld(ItemEvent):
-    """More urgent work waits for its stream to end, which could not go on after an interruption; told once."""
+    """More urgent work waits for its stream to end, which could not go on after an interruption; once for each stream."""
 
     attempt: int
 
 
 @value
 class ItemProtected(ItemEvent):
-    """Interrupted `queue.max_interrupt_count` times: it will not be interrupted again (a starvation warning)."""
+    """Interrupted `queue.max_interrupt_count` times; from now on it finishes."""
 
     LEVEL = WARNING
 
@@ -116,11 +131,9 @@ class ItemProtected(ItemEvent):
 class ItemResumed(ItemEvent):
     """An interrupted stream goes on where it stopped.
 
-    Attributes:
-        how: `continued`, by asking for the rest, or `replayed`, by running it again.
-        again_tokens: of the text so far, read again (continued) or written again (replayed); verified_chars: compared, in a replay.
-        catch_up_s: from dispatch to there.
-        diverged: it was replayed first, and that said something else.
+    Fields: `attempt`; `how`: continued or replayed; `again_tokens`: of the text so far, read again (continued) or written again
+    (replayed); `verified_chars`: characters found equal in a replay; `catch_up_s`: dispatch to there; `diverged`: it was replayed
+    first, which gave another answer.
     """
 
     attempt: int
@@ -133,7 +146,7 @@ class ItemResumed(ItemEvent):
 
 @value
 class ItemDiverged(ItemEvent):
-    """A replay gave another answer; the stream ended with a retryable error, and nothing of the other answer was sent."""
+    """An interrupted stream could not go on: the stream ended with a retryable error, and nothing of another answer was sent."""
 
     LEVEL = WARNING
 
@@ -142,7 +155,10 @@ class ItemDiverged(ItemEvent):
 
 @value
 class ItemResent(ItemEvent):
-    """An attempt failed before anything was forwarded; the item runs once more."""
+    """An attempt failed before anything was forwarded; it runs once more.
+
+    Fields: `attempt` that failed; `reason`.
+    """
 
     LEVEL = WARNING
 
@@ -152,15 +168,13 @@ class ItemResent(ItemEvent):
 
 @value
 class ItemEnded(ItemEvent):
-    """The one terminal event of an accepted item.
+    """The one end of every accepted item: the canonical line.
 
-    Attributes:
-        queue_s: accepted to (last) dispatch, swaps included; swap_s: the part of it spent on the swap to its model.
-        first_byte_s: dispatch to first byte; backend_s: dispatch to end; total_s: accepted to end.
-        reason: empty for a completed item, else the error's `reason`.
-        resumed: how its last attempt went on with what an interrupted stream had sent, None where it did not.
-        cost_usd: what a cloud model was paid, None where nothing was.
-        chain_id: what ties several items to one piece of work.
+    Fields: `outcome`: completed, failed, cancelled or expired; `reason`: empty when completed, else the error's; `attempts`;
+    `interrupt_count`; `queue_s`: accepted to last dispatch, swaps included; `swap_s`: the part of it spent on the swap to its model;
+    `first_byte_s`: dispatch to first byte; `backend_s`: dispatch to end; `total_s`: accepted to end; `prompt_tokens`; `output_tokens`;
+    `status`: HTTP status of the answer; `resumed`: how an interrupted stream went on, continued or replayed; `chain_id`: what ties
+    calls of one task together; `cost_usd`: what Claude was paid, where it answered.
     """
 
     outcome: Outcome
@@ -182,7 +196,11 @@ class ItemEnded(ItemEvent):
 
 @value
 class ItemLost(ItemEvent):
-    """Nobody works on it any more, and its end was never told: a defect of ours. `phase`: where it was; `silent_s`: since its last sign."""
+    """Nobody works on an item any more, and its end was never told: a defect of Hearth, worth a report. It is no longer counted as
+    under way.
+
+    Fields: `phase` in which it was last seen; `silent_s`: seconds since its last sign of life.
+    """
 
     LEVEL = WARNING
 
@@ -192,7 +210,10 @@ class ItemLost(ItemEvent):
 
 @value
 class RequestRejected(Event):
-    """Refused at the door: it was never accepted."""
+    """Refused at the door; it never became an item.
+
+    Fields: `request_id`; `caller`, empty when unknown; `path`; `status`; `reason`: the error's.
+    """
 
     LEVEL = WARNING
 
@@ -205,9 +226,9 @@ class RequestRejected(Event):
 
 @value
 class SwapStarted(Event):
-    """The scheduler set out to make `to_model` resident; `from_models` are evicted for it.
+    """The scheduler set out to make a model resident.
 
-    `why`: waiting, overdue, expected, owner, home, reload.
+    Fields: `from_models`: evicted for it; `to_model`; `why`: waiting, overdue, expected, owner, home or reload.
     """
 
     from_models: tuple[str, ...]
@@ -217,7 +238,11 @@ class SwapStarted(Event):
 
 @value
 class SwapCompleted(Event):
-    """The model is verified resident. `swap_s` spans unload and load, not the draining before it."""
+    """The model is verified resident.
+
+    Fields: `from_models`; `to_model`; `swap_s`: unload and load, without the draining before; `vram_mib`: its part on the GPU;
+    `offloaded`: whether a part of it runs on the CPU.
+    """
 
     from_models: tuple[str, ...]
     to_model: str
@@ -228,7 +253,10 @@ class SwapCompleted(Event):
 
 @value
 class SwapFailed(Event):
-    """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to."""
+    """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to.
+
+    Fields: `from_models`; `to_model`; `swap_s`: time spent trying; `reason`: an error's `reason`; `detail`: what the model server said.
+    """
 
     LEVEL = WARNING
 
@@ -241,7 +269,11 @@ class SwapFailed(Event):
 
 @value
 class ResidencyDrifted(Event):
-    """The backend's memory changed without us: somebody else loaded or unloaded a model, or had it loaded anew with another context."""
+    """Somebody else loaded or unloaded a model, or Ollama loaded one anew with another context for a request that brought another
+    `num_ctx`.
+
+    Fields: `appeared` and `vanished` models; `reloaded`: model and context before and after.
+    """
 
     LEVEL = WARNING
 
@@ -252,7 +284,7 @@ class ResidencyDrifted(Event):
 
 @value
 class HomeModelMissing(Event):
-    """`gpu.home_model` is not installed, so that nothing is restored when nobody needs another model."""
+    """`gpu.home_model` is not installed: nothing is restored, and nothing is unloaded for it."""
 
     LEVEL = WARNING
 
@@ -261,7 +293,11 @@ class HomeModelMissing(Event):
 
 @value
 class ModelOffloaded(Event):
-    """A model that was loaded or changed without us runs, wholly or in part, on the CPU."""
+    """A model that somebody else loaded, or loaded anew, runs wholly or in part on the CPU. After a swap of Hearth's own,
+    `swap_completed` says so.
+
+    Fields: `model`; `size_mib`: all of it; `vram_mib`: its part on the GPU.
+    """
 
     LEVEL = WARNING
 
@@ -272,7 +308,10 @@ class ModelOffloaded(Event):
 
 @value
 class GpuFound(Event):
-    """The GPU says how it is, for the first time."""
+    """The GPU says how it is, for the first time.
+
+    Fields: `name` of the card; `total_mib`: its memory.
+    """
 
     name: str
     total_mib: float | None
@@ -280,7 +319,11 @@ class GpuFound(Event):
 
 @value
 class GpuUnreadable(Event):
-    """No GPU says how it is; its numbers stay unknown until one does. Said once."""
+    """No GPU says how it is; its numbers stay unknown until one does. Said once.
+
+    Fields: `reason`: no_driver, no_such_device, gpu_lost, driver_mismatch (library and driver differ, as after an upgrade: restart),
+    timeout or driver_error; `detail`.
+    """
 
     reason: str
     detail: str
@@ -288,7 +331,10 @@ class GpuUnreadable(Event):
 
 @value
 class GpuLost(Event):
-    """The GPU has stopped saying how it is. `reason`: a `GpuFault`."""
+    """The GPU has stopped saying how it is.
+
+    Fields: `reason` and `detail`, as above.
+    """
 
     LEVEL = WARNING
 
@@ -298,7 +344,10 @@ class GpuLost(Event):
 
 @value
 class GpuRecovered(Event):
-    """The GPU says again how it is."""
+    """The GPU says again how it is.
+
+    Fields: `lost_s`: how long it did not.
+    """
 
     lost_s: float
 
@@ -315,7 +364,10 @@ class GpuOverheated(Event):
 
 @value
 class GpuCooledDown(Event):
-    """The GPU is well below `gpu.alerts.temperature_c` again."""
+    """The GPU is 5 degrees or more below that again.
+
+    Fields: `temperature_c`; `hot_s`: how long it was not.
+    """
 
     temperature_c: float
     hot_s: float

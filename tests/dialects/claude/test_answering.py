@@ -43,6 +43,7 @@ from tests.dialects.claude.stories import (
 )
 from tests.dialects.replay_readers import told as read_strictly
 from tests.dialects.test_official_clients import anthropic_client, ollama_client, openai_client
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
@@ -82,15 +83,15 @@ def texts(of: list[Event]) -> str:
     return "".join(event["delta"].get("text", "") for event in of if event["type"] == "content_block_delta")
 
 
-@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
+@for_each("events", STORIES.values())
 def test_the_stories_are_what_the_vendors_own_types_read(events):
     for event in events:
         if event["type"] != "ping":
             assert _EVENT.validate_python(event).to_dict() == event
 
 
-@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("events", STORIES.values())
+@for_each("path", ROUTES)
 def test_every_answer_is_complete_for_the_gateways_own_readers(path, events):
     tail = StreamTail(INFERENCE_ROUTES[path])
     tail.feed(streamed(path, events))
@@ -99,8 +100,8 @@ def test_every_answer_is_complete_for_the_gateways_own_readers(path, events):
     assert read_whole(INFERENCE_ROUTES[path], json.dumps(whole(path, events)).encode()).complete
 
 
-@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
-@pytest.mark.parametrize("path", [path for path in ROUTES if path != MESSAGES])
+@for_each("events", STORIES.values())
+@for_each("path", [path for path in ROUTES if path != MESSAGES])
 def test_strict_readers_find_the_text_and_the_calls_in_every_stream(path, events):
     read = read_strictly(path, _plain(path, streamed(path, events)))
     calls = [event["content_block"]["name"] for event in events if event.get("content_block", {}).get("type") == "tool_use"]
@@ -248,7 +249,7 @@ def test_a_streamed_message_is_put_together_by_anthropics_client():
     assert (final.model, final.usage.input_tokens, final.usage.output_tokens) == (MODEL, 24, 6)
 
 
-@pytest.mark.parametrize("events", STORIES.values(), ids=STORIES)
+@for_each("events", STORIES.values())
 def test_a_whole_message_is_what_anthropics_client_makes_of_the_stream(events):
     client = anthropic_client(200, "text/event-stream", streamed(MESSAGES, events))
     with client.messages.stream(max_tokens=5, **ASK) as stream:
@@ -268,7 +269,7 @@ FINISHES: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("reason", "native", "openai_reason"), FINISHES)
+@for_each(("reason", "native", "openai_reason"), FINISHES)
 def test_every_reason_to_stop_has_its_word_in_every_dialect(reason, native, openai_reason):
     events = story(text(0, "I"), reason=reason)
     for path in (CHAT, GENERATE):
@@ -317,8 +318,8 @@ def test_usage_counts_what_anthropic_bills():
     assert json.loads(said)["prompt_eval_count"] == to.usage.prompt_tokens == 262
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("stream", [True, False])
+@for_each("path", ROUTES)
 def test_a_stream_without_its_end_is_no_answer(path, stream):
     to = answer(path, stream=stream)
     for event in SIMPLE[:-1]:
@@ -331,7 +332,7 @@ def test_a_stream_without_its_end_is_no_answer(path, stream):
     assert to.status == 200
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_an_error_in_a_stream_is_told_in_the_callers_words(path):
     tail = StreamTail(INFERENCE_ROUTES[path])
     tail.feed(_broken(path))
@@ -357,7 +358,7 @@ def _broken(path: str) -> bytes:
     return b"".join(to.feed(event, STARTED_AT) for event in SIMPLE[:5]) + to.failure(BackendGone("cut"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "stream", "content_type"),
     [
         (CHAT, True, "application/x-ndjson"),
@@ -447,13 +448,13 @@ def _finish(payloads: list[Any]) -> str:
     return str(found(payloads, "done_reason") or found(payloads, "finish_reason"))
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@for_each("name", STREAMS)
 def test_the_same_text_streams_as_a_real_ollama_streams_it(name):
     capture, ours = retold(name)
     assert frames(capture.path, ours) == frames(capture.path, capture.body)
 
 
-@pytest.mark.parametrize("name", WHOLES)
+@for_each("name", WHOLES)
 def test_the_same_text_in_one_piece_looks_as_a_real_ollama_gives_it(name):
     capture, ours = retold(name)
     said, theirs = json.loads(ours), json.loads(capture.body)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.errors import BadRequest, Untranslatable
 from tests.dialects.claude.stories import GIF, JPEG, PNG, QUESTIONS, ROUTES, WEBP, WITH_TOOLS, asked
+from tests.support.cases import for_each
 
 CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
 HELLO = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
@@ -38,13 +39,13 @@ def accepted(request: ClaudeRequest) -> dict[str, Any]:
     return dict(body)
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_a_question_becomes_one_user_message_with_a_limit(path):
     body = accepted(asked(path))
     assert body == {"max_tokens": 100 if path == MESSAGES else 4096, "messages": HELLO}
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@for_each("path", ROUTES)
 def test_streaming_is_what_the_caller_wants_by_the_rules_of_its_dialect(path):
     assert asked(path).streaming is path.startswith("/api/")
     assert asked(path, stream=True).streaming
@@ -60,8 +61,8 @@ LIMITS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", LIMITS)
-@pytest.mark.parametrize(("given", "limit"), [(7, 7), (None, 4096), (0, 4096), (-1, 4096), (-2, 4096), (2**63 - 1, 2**63 - 1)])
+@for_each("path", LIMITS)
+@for_each(("given", "limit"), [(7, 7), (None, 4096), (0, 4096), (-1, 4096), (-2, 4096), (2**63 - 1, 2**63 - 1)])
 def test_the_output_limit_is_the_callers_else_the_default(path, given, limit):
     request = asked(path, **({} if given is None else LIMITS[path](given)))
     assert (request.max_tokens, request.body["max_tokens"]) == (limit, limit)
@@ -91,7 +92,7 @@ SYSTEMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", SYSTEMS)
+@for_each("path", SYSTEMS)
 def test_the_system_prompt_is_carried(path):
     body = accepted(asked(path, **SYSTEMS[path]))
     assert (body["system"], body["messages"]) == ([{"type": "text", "text": "Be brief."}], HELLO)
@@ -142,15 +143,15 @@ IMAGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", IMAGES)
-@pytest.mark.parametrize(("data", "kind"), [(PNG, "png"), (JPEG, "jpeg"), (GIF, "gif"), (WEBP, "webp")])
+@for_each("path", IMAGES)
+@for_each(("data", "kind"), [(PNG, "png"), (JPEG, "jpeg"), (GIF, "gif"), (WEBP, "webp")])
 def test_images_are_carried_as_what_they_are_whatever_they_claim_to_be(path, data, kind):
     image, said = accepted(asked(path, **IMAGES[path](data)))["messages"][0]["content"]
     assert image["source"] == {"type": "base64", "media_type": f"image/{kind}", "data": data}
     assert said["text"] == "hello"
 
 
-@pytest.mark.parametrize("path", IMAGES)
+@for_each("path", IMAGES)
 def test_an_image_in_lines_is_carried_in_one(path):
     image, _ = accepted(asked(path, **IMAGES[path](f"{PNG[:4]}\n{PNG[4:]}\n")))["messages"][0]["content"]
     assert image["source"]["data"] == PNG
@@ -163,13 +164,13 @@ def test_a_refusal_of_the_model_stays_what_it_said(path):
     assert accepted(asked(path, **fields))["messages"][1]["content"] == [{"type": "text", "text": "no"}]
 
 
-@pytest.mark.parametrize("path", IMAGES)
+@for_each("path", IMAGES)
 def test_an_image_that_claude_does_not_read_is_refused(path):
     with pytest.raises(Untranslatable, match="PNG, JPEG, GIF and WebP"):
         asked(path, **IMAGES[path]("Qk0eAAAA"))
 
 
-@pytest.mark.parametrize("path", WITH_TOOLS)
+@for_each("path", WITH_TOOLS)
 def test_tools_are_carried(path):
     assert accepted(asked(path, tools=offered(path)))["tools"] == [CLAUDE_TOOL]
 
@@ -185,8 +186,8 @@ def test_parameters_that_do_not_say_that_they_are_an_object_are_one():
     assert accepted(asked(OAI, tools=untyped))["tools"] == [{"name": "now", "input_schema": schema}]
 
 
-@pytest.mark.parametrize("path", [OAI, RESPONSES])
-@pytest.mark.parametrize(
+@for_each("path", [OAI, RESPONSES])
+@for_each(
     ("asks", "choice"),
     [
         ({}, None),
@@ -255,7 +256,7 @@ HISTORIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", HISTORIES)
+@for_each("path", HISTORIES)
 def test_calls_and_results_of_a_conversation_keep_their_ids_and_stand_as_claude_wants_them(path):
     body = accepted(asked(path, tools=offered(path), **HISTORIES[path]))
     user, assistant, results = body["messages"]
@@ -273,7 +274,7 @@ def test_calls_and_results_of_a_conversation_keep_their_ids_and_stand_as_claude_
     assert body["tools"] == [CLAUDE_TOOL]
 
 
-@pytest.mark.parametrize("path", HISTORIES)
+@for_each("path", HISTORIES)
 def test_a_conversation_that_offers_its_tools_no_more_still_defines_them_but_forbids_them(path):
     body = accepted(asked(path, **HISTORIES[path]))
     assert [tool["name"] for tool in body["tools"]] == ["weather", "now"]
@@ -318,7 +319,7 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", SCHEMAS)
+@for_each("path", SCHEMAS)
 def test_a_schema_for_the_answer_becomes_a_structured_output(path):
     request = asked(path, **SCHEMAS[path])
     assert accepted(request)["output_config"] == {"format": {"type": "json_schema", "schema": STRICT_BOOK}}
@@ -333,7 +334,7 @@ JSON_MODES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", JSON_MODES)
+@for_each("path", JSON_MODES)
 def test_json_without_a_schema_is_asked_for_in_the_system_prompt(path):
     request = asked(path, **JSON_MODES[path])
     assert request.json_text
@@ -341,7 +342,7 @@ def test_json_without_a_schema_is_asked_for_in_the_system_prompt(path):
     assert "output_config" not in request.body
 
 
-@pytest.mark.parametrize("path", JSON_MODES)
+@for_each("path", JSON_MODES)
 def test_text_is_asked_for_where_nothing_else_is(path):
     texts: dict[str, Any] = {
         CHAT: {"format": ""},
@@ -363,7 +364,7 @@ STOPS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", STOPS)
+@for_each("path", STOPS)
 def test_stop_texts_are_carried(path):
     assert accepted(asked(path, **STOPS[path]))["stop_sequences"] == ["END"]
 
@@ -378,7 +379,7 @@ SAMPLINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", SAMPLINGS)
+@for_each("path", SAMPLINGS)
 def test_sampling_options_are_left_out_because_the_api_refuses_them(path):
     assert asked(path, **SAMPLINGS[path]).body.keys() == {"max_tokens", "messages"}
 
@@ -393,7 +394,7 @@ HARMLESS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", HARMLESS)
+@for_each("path", HARMLESS)
 def test_what_claude_has_no_word_for_and_the_answer_stands_without_is_left_out(path):
     request = asked(path, **HARMLESS[path])
     assert accepted(request)["messages"] == HELLO
@@ -508,14 +509,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "fields", "says"), REFUSED)
+@for_each(("path", "fields", "says"), REFUSED)
 def test_what_would_change_the_answer_is_refused_by_name(path, fields, says):
     with pytest.raises(Untranslatable, match=says) as raised:
         asked(path, **fields)
     assert (raised.value.status, raised.value.reason) == (400, "untranslatable")
 
 
-@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings", "/v1/embeddings"])
+@for_each("path", ["/api/embed", "/api/embeddings", "/v1/embeddings"])
 def test_embeddings_are_refused(path):
     with pytest.raises(Untranslatable, match="local embedding model"):
         claude_request(path, b'{"model":"m","input":"x"}', default_max_tokens=5)
@@ -534,7 +535,7 @@ def test_refusals_never_quote_the_caller():
         assert secret not in raised.value.message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "fields", "says"),
     [
         (CHAT, {"options": {"num_predict": "5"}}, 'option "num_predict" must be of type integer'),

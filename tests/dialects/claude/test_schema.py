@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from hearth.dialects.claude.tools import strict_schema
 from hearth.errors import Untranslatable
+from tests.support.cases import for_each
 
 
 class Author(BaseModel):
@@ -40,7 +41,7 @@ VENDORS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("schema", VENDORS)
+@for_each("schema", VENDORS)
 def test_schemas_that_the_vendors_sdk_knows_become_what_it_makes_of_them(schema):
     assert strict_schema(schema, "schema") == transform_schema(deepcopy(schema))
 
@@ -79,7 +80,7 @@ def test_a_list_of_types_becomes_a_choice():
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("schema", "where"),
     [
         ({}, "`schema`"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hearth.dialects.claude.stream import Unfenced
+from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 
@@ -15,7 +15,7 @@ def unfenced(pieces: list[str]) -> str:
     return "".join([*(one.feed(piece) for piece in pieces), one.end()])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "bare"),
     [
         ('{"a": 1}', '{"a": 1}'),

@@ -1,4 +1,4 @@
-"""Every metric by name: the one list of what `/metrics` may say (docs/metrics.md has the same list for people).
+"""Every metric by name: the one list of what `/metrics` may say, from which the documentation is made.
 
 Names are `hearth_*` with the unit at the end; counters end in `_total` and count since the start. Labels are bounded: models and callers
 by `LabelCap`, everything else by closed sets of ours.
