@@ -18,7 +18,7 @@ from hearth.ports import ModelControl
 from hearth.types import LoadOptions
 from tests.backends.stub_server import Peer, StubServer, whole
 from tests.support import ollama_wire as wire
-from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault, UnloadFault
+from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault
 
 LOAD_S = 0.02
 LONG_S = 30.0
@@ -163,15 +163,6 @@ async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves
     bench.world.wedge("a")
     assert not await bench.control.probe("a", LoadOptions(), SILENT_S)
     assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
-
-
-async def test_a_dropped_model_stays_listed_until_its_memory_is_free(bench: Bench) -> None:
-    await bench.control.load("a", LoadOptions(), LONG_S)
-    bench.world.next_unloads(UnloadFault.STUCK)
-    await bench.control.unload("a")
-    assert [resident.name for resident in await bench.control.resident()] == ["a"]
-    bench.world.vanish("a")
-    assert await bench.control.resident() == ()
 
 
 async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(bench: Bench) -> None:

@@ -198,11 +198,6 @@ async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
     await bench.saw_leaving()
 
 
-async def test_a_call_that_is_given_up_before_anybody_waits_for_it_leaves_nothing_behind(bench: Bench) -> None:
-    bench.backend.open(call("first")).close()
-    assert words_in(await read(await bench.backend.open(call("second"))))[0] == "second-one"
-
-
 async def test_a_body_that_ends_early_gives_what_came_and_then_is_gone(bench: Bench) -> None:
     bench.next_call(CallFault.GONE_MID_STREAM)
     exchange = await bench.backend.open(call("t"))
@@ -216,17 +211,6 @@ async def test_a_server_that_does_not_listen_is_unreachable(bench: Bench) -> Non
     bench.kill()
     with pytest.raises(BackendUnreachable):
         await bench.backend.open(call())
-
-
-async def test_calls_at_the_same_time_get_their_own_answers(bench: Bench) -> None:
-    async def one(tag: str) -> list[str]:
-        exchange = await bench.backend.open(call(tag))
-        chunks = await read(exchange)
-        exchange.close()
-        return words_in(chunks)
-
-    answers = await asyncio.gather(*(one(f"t{number}") for number in range(AT_ONCE)))
-    assert answers == [[f"t{number}-one", f"t{number}-two", f"t{number}-three", ""] for number in range(AT_ONCE)]
 
 
 async def test_a_connection_that_ends_before_the_head_is_gone_and_leaves_the_backend_usable(bench: Bench) -> None:

@@ -83,16 +83,6 @@ async def test_a_server_that_accepts_and_says_nothing_is_unreachable_and_one_tha
     assert type(await failure(saying_and_waiting(), asked, SILENT_S)) is late
 
 
-async def test_an_answer_that_comes_byte_by_byte_for_ever_is_not_waited_for() -> None:
-    async def serve(peer: Peer) -> None:
-        await peer.send(b"HTTP/1.1 200 OK\r\nX-Never-Ends: ")
-        while True:
-            await peer.send(b"x")
-            await asyncio.sleep(SILENT_S / 4)
-
-    assert type(await failure(serve, OllamaControl.version, SILENT_S)) is BackendUnreachable
-
-
 async def test_a_swap_without_an_answer_or_with_a_broken_one_has_failed() -> None:
     silent = await failure(saying_and_waiting(), lambda control: control.load("a", LoadOptions(), SILENT_S))
     assert type(silent) is SwapTimedOut
@@ -191,39 +181,6 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
 @for_each(("asked", "body", "read"), READ)
 async def test_what_the_server_says_is_understood(asked: Asked, body: bytes, read: object) -> None:
     assert await ask(saying(json_answer(body)), asked) == read
-
-
-async def test_looking_again_and_again_takes_one_connection_until_it_dies() -> None:
-    alive = [True, True, True, False, True]
-
-    async def serve(peer: Peer) -> None:
-        await peer.send(json_answer(captured("ps_empty").body)) if alive.pop(0) else peer.hang_up()
-
-    async with StubServer(serve, keeps=True) as server:
-        control = OllamaControl(server.url, timeout_s=LONG_S)
-        for _ in range(3):
-            assert await control.resident() == ()
-        assert server.connections == 1
-        assert await control.resident() == ()
-        assert server.connections == 2
-        await control.aclose()
-        await server.all_left()
-
-
-async def test_a_prefix_of_the_server_is_part_of_every_path() -> None:
-    async with StubServer(saying(json_answer(b'{"version":"1"}'))) as server:
-        control = OllamaControl(f"{server.url}/behind/a/proxy", timeout_s=LONG_S)
-        await control.version()
-        assert (await server.peers.get()).path == "/behind/a/proxy/api/version"
-        await control.aclose()
-
-
-async def test_proxies_and_the_server_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with StubServer(saying()) as proxy:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "OLLAMA_HOST"):
-            monkeypatch.setenv(name, proxy.url)
-        assert await ask(saying(json_answer(b'{"version":"1"}')), OllamaControl.version) == "1"
-        assert proxy.connections == 0
 
 
 async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from dataclasses import replace
 
 import pytest
 
-from benchmarks import litellm
-from benchmarks.__main__ import chosen
 from benchmarks.driver import Load
-from benchmarks.findings import Finding, as_json, markdown, number, quantile
-from benchmarks.machine import busy_s, cpu_model
-from benchmarks.overhead import Bound, Shape, Target, added_latencies_ms
+from benchmarks.findings import Finding, markdown, quantile
+from benchmarks.overhead import Bound, added_latencies_ms
 from benchmarks.plot import draw_png
-from benchmarks.process import Child
 from benchmarks.slot import gaps_ms
-from benchmarks.startup import by_package
 from tests.support.cases import for_each
 
 
@@ -36,19 +28,6 @@ def test_a_rate_is_under_only_when_it_falls_short_of_its_target(measured, verdic
     assert Finding(subject="s", name="n", unit="/s", measured=measured, target=1.0, at_least=True).verdict == verdict
 
 
-def test_findings_become_json_with_their_verdicts_and_what_stands_beside_them():
-    written = json.loads(json.dumps(as_json([replace(finding(2.0, 1.0), beside={"nginx": 0.5})])))
-    expected = {"subject": "s", "name": "n", "unit": "ms", "measured": 2.0, "target": 1.0, "at_least": False, "note": "", "verdict": "over"}
-    assert written == [{**expected, "beside": {"nginx": 0.5}}]
-
-
-def test_the_last_column_names_the_others_and_then_the_note():
-    assert (
-        replace(finding(2.0, None), beside={"nginx": 0.5, "passthrough": 12.34}, note="once").remark()
-        == "nginx 0.5, passthrough 12.3; once"
-    )
-
-
 def test_markdown_has_a_column_for_each_proxy_that_was_measured_and_the_rest_as_a_remark():
     rows = [replace(finding(2.0, 1.0), beside={"nginx": 0.5}), replace(finding(None, None), beside={"1,000": 3.0}, note="slow")]
     assert markdown(rows, {"nginx": "nginx 1.22", "litellm": "LiteLLM"}).splitlines()[0::2] == [
@@ -64,51 +43,12 @@ def test_a_bound_follows_the_other_proxy_and_is_none_without_it():
     assert bound.limit_us({"hearth": 900.0}) is None
 
 
-def test_a_target_that_is_slow_gets_fewer_requests_but_one_for_each_connection():
-    child = Child(["true"], 1)
-    shape = Shape(name="s", connections=64, requests=1280)
-    assert [shape.requests_of(Target(child=child, fewer=fewer)) for fewer in (1, 8, 100)] == [1280, 160, 64]
-
-
-def test_litellm_is_measured_only_when_asked_for_and_then_once_with_everything_beside_it():
-    assert "litellm" not in chosen(())
-    assert chosen(("slot", "litellm", "overhead")) == ["litellm", "slot"]
-
-
-@pytest.mark.parametrize(
-    "code", ["import sys; print('first', file=sys.stderr); sys.exit('no such version')", "print('no such version'); exit(1)"]
-)
-def test_an_installation_that_fails_says_why_in_a_line(code):
-    with pytest.raises(litellm.NotInstalledError, match=r"^no such version$"):
-        litellm.call(sys.executable, "-c", code)
-
-
-def test_a_program_that_is_missing_is_an_installation_that_fails():
-    with pytest.raises(litellm.NotInstalledError, match="no-such-program"):
-        litellm.call("no-such-program")
-
-
 def test_a_picture_is_drawn_of_what_was_measured_and_of_nothing_else():
     cpu = Finding(subject="1 connection", name="CPU per request", unit="µs", measured=500.0, target=300.0, beside={"nginx": 20.0})
     depth = Finding(subject="a decision", name="fifo, 100,000 waiting", unit="µs", measured=9.0, beside={"100": 8.0})
     assert draw_png([cpu, depth, finding(1.0, None)], "a machine").startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="choose"):
         draw_png([finding(1.0, None)], "a machine")
-
-
-def test_the_work_of_the_processors_leaves_out_their_idling():
-    ticks = os.sysconf("SC_CLK_TCK")
-    assert busy_s(f"cpu  {ticks} {ticks} {ticks} 999999 999999 0 0 {ticks} 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n") == 4.0
-
-
-def test_the_processor_is_named_as_the_system_names_it():
-    assert cpu_model("processor : 0\nmodel name\t: A CPU\nmodel name\t: B\n") == "A CPU"
-    assert cpu_model("processor : 0\n")
-
-
-@for_each(("value", "text"), [(0.12345, "0.123"), (12.345, "12.3"), (1234.5, "1,234")])
-def test_numbers_have_three_significant_digits(value, text):
-    assert number(value) == text
 
 
 def test_a_quantile_is_a_value_that_was_measured():
@@ -133,10 +73,3 @@ def test_added_latency_compares_rounds_pairwise():
 def test_a_gap_runs_from_an_end_to_the_next_arrival_and_nothing_else():
     log = [("arrived", 1.0), ("ended", 2.0), ("arrived", 2.5), ("closed", 3.0), ("arrived", 4.0), ("ended", 5.0), ("arrived", 5.25)]
     assert gaps_ms(log) == pytest.approx([500.0, 250.0])
-
-
-def test_import_times_are_summed_by_package_and_other_lines_are_ignored():
-    report = (
-        "import time: self [us] | cumulative | imported package\nimport time:  1500 | 1500 |   a.b\nimport time: 700 | 2200 | a\nnoise\n"
-    )
-    assert by_package(report) == {"a": 2}

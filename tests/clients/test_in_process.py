@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -16,9 +15,8 @@ from hearth.bootstrap import build_gateway
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, QueueSettings
 from hearth.errors import ModelNotFound, QueueFull, ShuttingDown
-from hearth.events import ItemDispatched, ItemInterrupted
 from hearth.gateway import Gateway
-from hearth.types import Completion, Lane, Priority
+from hearth.types import Completion, Priority
 from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW, Events, house_settings, new_emulator
 from tests.emulator.waiting import until
 from tests.support.patience import WITHIN_S
@@ -64,14 +62,6 @@ async def test_an_internal_call_is_awaited_like_any_future(program):
     assert answer.tokens_in > 0
 
 
-async def test_json_mode_gives_json(program):
-    gateway, _ = program
-
-    answer = await (await gateway.worker.enqueue_internal(prompt="hi", model=LLAMA, json_mode=True))
-    assert isinstance(answer.parsed, dict)
-    assert answer.parsed == json.loads(answer.output)
-
-
 async def test_status_items_tell_when_they_came_and_show_prompts_only_where_the_owner_wants_that(program):
     gateway, _ = program
     settings = gateway.config.settings
@@ -94,32 +84,6 @@ async def test_a_call_without_a_model_runs_on_what_is_resident_and_else_at_home(
     on_what_is_there = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=1))
 
     assert (at_home.model, on_what_is_there.model) == (LLAMA, CODER)
-
-
-async def test_internal_work_goes_by_task_type_and_before_external_work(program):
-    gateway, events = program
-    worker = gateway.worker
-    running = await worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=10, task_type="chat_router")
-    others = [
-        await worker.enqueue_external(prompt="x", model=SLOW, max_tokens=1, caller="friend"),
-        await worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="summary"),
-        await worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1, task_type="chat_router"),
-    ]
-    await asyncio.gather(running, *others)
-
-    assert [event.sequence for event in events.of(ItemDispatched)] == [1, 4, 3, 2]
-    assert [event.lane for event in events.of(ItemDispatched)][-1] is Lane.EXTERNAL
-
-
-async def test_an_external_call_that_is_stopped_for_an_internal_one_still_gets_its_answer(program):
-    gateway, events = program
-    external = await gateway.worker.enqueue_external(prompt="x", model=SLOW, max_tokens=60, caller="friend")
-    await something_runs(gateway)
-    await (await gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=1))
-
-    assert not external.done()
-    assert (await external).tokens_out == 60
-    assert len(events.of(ItemInterrupted)) == 1
 
 
 async def test_cancelling_the_future_cancels_the_work(program):

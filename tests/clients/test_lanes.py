@@ -11,10 +11,10 @@ import ollama
 import openai
 import pytest
 
-from hearth.config.settings import QueueSettings, Settings, StartedStreams
-from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued
+from hearth.config.settings import Settings, StartedStreams
+from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, ItemQueued
 from hearth.types import Lane, Outcome, Priority
-from tests.clients.home import HELLO, LLAMA, LONG, LONG_TOKENS, NARROW, OTHER_SLOW, SLOW, Home, StartHome, house_settings
+from tests.clients.home import HELLO, LONG, LONG_TOKENS, SLOW, Home, StartHome, house_settings
 from tests.support.patience import WITHIN_S
 
 TASKS = {"alarm": Priority.CRITICAL, "chat_router": Priority.NORMAL, "summary": Priority.BACKGROUND}
@@ -54,30 +54,6 @@ async def complete(home: Home, headers: dict[str, str] | None = None, **asked: A
 
 def started(home: Home) -> list[Any]:
     return [event.sequence for event in home.events.of(ItemDispatched)]
-
-
-async def test_a_completion_names_its_model_and_counts_its_tokens(home):
-    status, said = await complete(home, prompt="hi", model=LLAMA, max_tokens=4)
-
-    assert status == 200
-    assert (said["model"], said["tokens_out"]) == (LLAMA, 4)
-    assert said["output"]
-    assert said["tokens_in"] > 0
-    assert said["latency_ms"] >= 0
-
-
-async def test_a_completion_without_a_model_takes_the_home_model_and_can_be_json(home):
-    status, said = await complete(home, prompt="hi", json_mode=True)
-
-    assert (status, said["model"]) == (200, LLAMA)
-    assert said["output"].startswith("{")
-
-
-async def test_a_completion_that_makes_no_sense_is_told_which_field(home):
-    status, said = await complete(home, prompt="hi", tokens=3)
-
-    assert (status, said["error"]) == (400, "tokens: unknown field; leave it out")
-    assert (await complete(home, prompt="hi", model="nope"))[0] == 404
 
 
 async def test_an_internal_request_passes_the_external_ones_that_wait(patient_home, patient_native):
@@ -125,21 +101,6 @@ async def test_an_internal_request_stops_a_running_external_one_which_completes_
     assert [event.sequence for event in home.events.of(ItemInterrupted)] == [running["sequence"]]
 
 
-async def test_an_internal_request_for_another_model_stops_what_keeps_it_out(start_home: StartHome):
-    home = await start_home(settings_with_tasks(gpu=NARROW))
-    async with home.gpt() as gpt:
-        external = asyncio.ensure_future(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=SOME_TOKENS))
-        await home.running(SLOW)
-        status, said = await complete(home, AS_HOUSE, prompt="hi", model=OTHER_SLOW, max_tokens=2)
-
-        assert (status, said["model"]) == (200, OTHER_SLOW)
-        answer = await external
-    assert [event.lane for event in home.events.of(ItemEnded)] == [Lane.INTERNAL, Lane.EXTERNAL]
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == SOME_TOKENS
-    assert len(home.events.of(ItemInterrupted)) == 1
-
-
 async def test_a_stream_that_has_begun_comes_to_its_end_without_a_gap_or_a_repetition(home, claude):
     async with claude.messages.stream(model=SLOW, messages=HELLO, max_tokens=SOME_TOKENS) as stream:
         said = aiter(stream.text_stream)
@@ -151,36 +112,6 @@ async def test_a_stream_that_has_begun_comes_to_its_end_without_a_gap_or_a_repet
 
     assert (status, final.usage.output_tokens, len(texts)) == (200, SOME_TOKENS, SOME_TOKENS)
     assert "".join(texts) == final.content[0].text
-
-
-async def test_an_external_request_that_was_interrupted_often_enough_is_left_to_finish(start_home: StartHome):
-    home = await start_home(settings_with_tasks(queue=QueueSettings(max_interrupt_count=1)))
-    async with home.native() as native:
-        external = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": SOME_TOKENS}))
-        await home.running(SLOW)
-        await complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1)
-        await home.until(lambda status: any(item["interrupt_count"] == 1 for item in status["running"]))
-        status, _ = await complete(home, AS_HOUSE, prompt="hi", model=SLOW, max_tokens=1)
-
-    assert status == 200
-    assert external.done()
-    assert (await external).eval_count == SOME_TOKENS
-    assert len(home.events.of(ItemInterrupted)) == len(home.events.of(ItemProtected)) == 1
-
-
-async def test_an_internal_request_never_stops_another_one(home):
-    running = asyncio.ensure_future(complete(home, prompt="x", model=SLOW, max_tokens=40, task_type="summary"))
-    await home.running(SLOW)
-    await complete(home, prompt="x", model=SLOW, max_tokens=1, task_type="alarm")
-
-    assert (await running)[0] == 200
-    assert home.events.of(ItemInterrupted) == []
-
-
-async def test_a_caller_without_a_task_type_is_external(home):
-    await complete(home, prompt="x", model=LLAMA, max_tokens=1)
-
-    assert [event.lane for event in home.events.of(ItemQueued)] == [Lane.EXTERNAL]
 
 
 async def test_a_request_can_be_cancelled_by_its_id_while_it_runs(home, gpt):

@@ -9,7 +9,6 @@ from typing import Any
 import openai
 import pytest
 
-from hearth.events import SwapCompleted
 from tests.clients.home import (
     BOOK_SCHEMA,
     CODER,
@@ -17,7 +16,6 @@ from tests.clients.home import (
     HELLO,
     LLAMA,
     LONG_TOKENS,
-    NARROW,
     SLOW,
     WEATHER,
     WEATHER_PARAMETERS,
@@ -162,16 +160,6 @@ async def test_a_caller_over_its_rate_gets_a_rate_limit_error_that_says_when_to_
     assert caught.value.code == "rate_limit_exceeded"
 
 
-async def test_leaving_a_stream_early_frees_the_slot_for_the_next_request(home, gpt):
-    stream = await gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS, stream=True)
-    await anext(stream)
-    await stream.close()
-    await home.idle()
-
-    answer = await asyncio.wait_for(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=2), WITHIN_S)
-    assert answer.usage.completion_tokens == 2
-
-
 async def test_a_client_that_times_out_frees_the_slot(home, gpt):
     with pytest.raises(openai.APITimeoutError):
         await gpt.with_options(timeout=0.1).chat.completions.create(model=SLOW, messages=HELLO, max_tokens=LONG_TOKENS)
@@ -179,19 +167,6 @@ async def test_a_client_that_times_out_frees_the_slot(home, gpt):
 
     answer = await asyncio.wait_for(gpt.chat.completions.create(model=SLOW, messages=HELLO, max_tokens=2), WITHIN_S)
     assert answer.usage.completion_tokens == 2
-
-
-async def test_streams_of_several_models_are_all_served_by_a_card_that_holds_one(start_home: StartHome):
-    home = await start_home(house_settings(gpu=NARROW))
-
-    async def said(model: str) -> int:
-        stream = await gpt.chat.completions.create(model=model, messages=HELLO, max_tokens=4, stream=True)
-        return len([part async for part in stream if part.choices and part.choices[0].delta.content])
-
-    async with home.gpt() as gpt:
-        assert await asyncio.gather(*(said(model) for model in (LLAMA, CODER, LLAMA, CODER))) == [4] * 4
-
-    assert len(home.events.of(SwapCompleted)) == 2
 
 
 async def test_the_answer_carries_its_request_id_and_its_place_in_the_queue(gpt):

@@ -76,12 +76,6 @@ def test_cards_of_other_makes_are_not_counted(tmp_path: Path):
     assert fault_of(AmdCard("1", tmp_path)) is GpuFault.NO_DEVICE
 
 
-def test_cards_are_counted_by_their_numbers(tmp_path: Path):
-    for number in (10, 2):
-        card(tmp_path, number, mem_info_vram_total=str(number * GIB))
-    assert [AmdCard(index, tmp_path).read().total_mib for index in ("0", "1")] == [2048.0, 10240.0]
-
-
 def test_a_machine_without_such_a_card_has_no_driver(tmp_path: Path):
     assert fault_of(AmdCard("0", tmp_path / "nothing")) is GpuFault.NO_DRIVER
 

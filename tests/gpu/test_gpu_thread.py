@@ -148,18 +148,6 @@ async def test_the_loop_goes_on_while_a_driver_hangs(driver: StubDriver, started
     assert (await reading).total_mib == 24576.0
 
 
-async def test_a_reader_that_is_cancelled_leaves_the_driver_usable(driver: StubDriver, started):
-    started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=60.0))
-    driver.go_on.clear()
-    reading = asyncio.ensure_future(reader.read())
-    assert await asyncio.to_thread(driver.asked.wait, WITHIN_S)
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-    driver.go_on.set()
-    assert (await _when_it_answers(reader)).total_mib == 24576.0
-
-
 async def test_closing_gives_the_driver_back_and_ends_the_thread():
     card = saying()
     reader = GpuThread((card,))
@@ -171,11 +159,3 @@ async def test_closing_gives_the_driver_back_and_ends_the_thread():
     assert not thread.is_alive()
     assert card.closed.is_set()
     assert await fault_at_once(reader) is GpuFault.TIMEOUT
-
-
-async def test_closing_does_not_wait_for_a_driver_that_hangs(driver: StubDriver, started):
-    started.append(reader := GpuThread((NvmlCard("0"),), timeout_s=SOON_S))
-    driver.go_on.clear()
-    assert await fault_of(reader) is GpuFault.TIMEOUT
-    await asyncio.wait_for(reader.aclose(), WITHIN_S)
-    driver.go_on.set()

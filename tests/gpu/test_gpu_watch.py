@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import GpuAlertSettings
 from hearth.errors import GpuFault
 from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable, SwapCompleted
 from hearth.execution.gpu_watch import UNKNOWN_RETRY_S
@@ -18,7 +16,7 @@ from tests.gpu.card_house import GIB, TOTAL_MIB, CardHouse, model, sized
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeGpu
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, body_of, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, body_of, settle, text_of
 
 TEN = (model("a", 10), model("b", 10))
 
@@ -69,15 +67,6 @@ async def test_memory_that_a_game_holds_makes_a_model_go_that_could_have_stayed(
         await sleep_until(house.now + 10.0)
         await body_of(house.submit("a"))
         assert house.orders()[2:] == ["load a:latest"]
-
-
-@in_virtual_time
-async def test_a_model_that_does_not_fit_beside_a_game_is_loaded_alone_and_not_refused():
-    async with CardHouse(
-        model("a", 4), model("big", 20), resident=("a",), settings=sized(a=4, big=20), capacity_mib=None, card={"foreign_mib": 12 * GIB}
-    ) as house:
-        assert text_of(await body_of(house.submit("big"))) == FULL_TEXT
-        assert house.orders() == ["unload a:latest", "load big:latest"]
 
 
 @in_virtual_time
@@ -193,17 +182,6 @@ async def test_a_card_that_hovers_at_the_limit_is_hot_once():
             (25.0, 80.0, 20.0),
             (45.0, 50.0, 10.0),
         ]
-
-
-@in_virtual_time
-async def test_the_limit_and_the_beat_are_hot():
-    async with CardHouse("a") as house:
-        await sleep_until(1.0)
-        gpu = settings_with().gpu.replace(sample_interval_s=1.0, alerts=GpuAlertSettings(temperature_c=45.0))
-        house.gateway.reload(GatewayConfig(settings=settings_with().replace(gpu=gpu)))
-        await sleep_until(7.5)
-        assert [event.limit_c for event in house.events.of(GpuOverheated)] == [45.0]
-        assert house.card.reads == [0.0, 5.0, 6.0, 7.0]
 
 
 @in_virtual_time

@@ -11,11 +11,10 @@ from typing import Any
 from hearth.bootstrap import build_gateway
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode, GpuAlertSettings, GpuSettings, Settings
+from hearth.config.settings import BackendMode, GpuSettings, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.service_model import default_profiles
-from hearth.events import GpuCooledDown, GpuFound, GpuOverheated
-from tests.config.keeping import Heard
+from hearth.events import GpuFound
 from tests.gpu.stub_driver import UUID, StubDriver
 from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
@@ -54,18 +53,6 @@ async def test_a_gateway_before_an_ollama_shows_the_card_of_its_machine(driver: 
         assert shown["foreign_mib"] == 808.0
         assert [event.total_mib for event in events.of(GpuFound)] == [24576.0]
         assert driver.sessions == 1
-
-
-async def test_a_reload_has_the_card_read_at_once_however_long_the_interval_is(driver: StubDriver):
-    heard = Heard()
-    seldom = GpuSettings(home_model="", sample_interval_s=3600.0, alerts=GpuAlertSettings(temperature_c=55.0))
-    config = GatewayConfig(settings=Settings(gpu=seldom))
-    async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url="http://127.0.0.1:9", sinks=(heard,)) as gateway:
-        await heard.until(lambda: heard.of(GpuOverheated))
-        driver.temperature_c = 40
-        gateway.reload(GatewayConfig(settings=Settings(gpu=seldom.replace(sample_interval_s=1800.0))))
-        await heard.until(lambda: heard.of(GpuCooledDown))
-    give_back_the_driver()
 
 
 async def test_an_emulator_computes_on_no_card_of_this_machine(driver: StubDriver):

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from hearth.errors import BackendGone, BackendUnreachable, SwapTimedOut
 from hearth.types import BackendCall, LoadOptions
 from tests.support.cases import for_each
-from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault, UnloadFault
+from tests.support.fake_ollama import Ending, FakeModel, FakeOllama
 from tests.support.taking import chunks_of
 from tests.support.virtual_time import in_virtual_time
 
@@ -60,31 +59,6 @@ async def test_a_call_that_does_not_stream_answers_as_a_whole_at_the_end_and_a_h
     assert (await run(loaded(), asked))[-1][0] == 2.0 + 7.5
 
 
-@for_each(
-    ("path", "end"),
-    [
-        ("/api/generate", b'"done":true'),
-        ("/api/chat", b'"done":true'),
-        ("/v1/chat/completions", b"data: [DONE]\n\n"),
-        ("/v1/completions", b"data: [DONE]\n\n"),
-        ("/v1/messages", b"event: message_stop"),
-    ],
-)
-@in_virtual_time
-async def test_every_stream_ends_with_the_terminator_of_its_dialect(path: str, end: bytes) -> None:
-    came = await run(loaded(), call(path=path, stream=True))
-    assert end in came[-1][1]
-    assert not any(end in chunk for _, chunk in came[:-1])
-
-
-@pytest.mark.parametrize("path", ["/api/embed", "/v1/embeddings"])
-@in_virtual_time
-async def test_an_embedding_has_one_vector_per_input(path: str) -> None:
-    [(_, body)] = await run(loaded(), call(path=path, input=["x", "y", "z"]))
-    answer = json.loads(body)
-    assert len(answer.get("embeddings") or answer["data"]) == 3
-
-
 @in_virtual_time
 async def test_a_load_and_an_unload_take_their_time() -> None:
     ollama = FakeOllama(FakeModel(name="a", load_s=4.0, unload_s=1.5))
@@ -95,15 +69,6 @@ async def test_a_load_and_an_unload_take_their_time() -> None:
     await ollama.settled()
     assert (now(), await ollama.resident()) == (5.5, ())
     ollama.check()
-
-
-@in_virtual_time
-async def test_a_loaded_model_is_loaded_again_only_for_another_context() -> None:
-    ollama = loaded(FakeModel(name="a", load_s=4.0))
-    await ollama.load("a", LoadOptions(num_ctx=4096), 60.0)
-    assert now() == 0.0
-    await ollama.load("a", LoadOptions(num_ctx=8192), 60.0)
-    assert now() == 4.0
 
 
 async def on_nothing(ollama: FakeOllama) -> None:
@@ -172,104 +137,3 @@ async def test_a_closed_call_frees_its_slot_at_once() -> None:
     await run(ollama, call())
     ollama.check()
     assert [record.ending for record in ollama.calls] == [Ending.CLOSED, Ending.COMPLETED]
-
-
-@pytest.mark.parametrize("fault", [CallFault.SILENT, CallFault.STALL])
-@in_virtual_time
-async def test_a_silent_call_holds_its_slot_until_it_is_given_up(fault: CallFault) -> None:
-    ollama = loaded()
-    ollama.next_calls(fault)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1_000):
-            await run(ollama, call())
-    assert (now(), ollama.calls[0].ending, ollama.gpu.in_flight["a"]) == (1_000, Ending.CLOSED, 0)
-
-
-@in_virtual_time
-async def test_faults_hit_the_calls_they_are_scripted_for() -> None:
-    ollama = loaded()
-    ollama.next_calls(None, CallFault.REFUSE)
-    await run(ollama, call())
-    with pytest.raises(BackendUnreachable):
-        await run(ollama, call())
-    await run(ollama, call())
-    assert [record.ending for record in ollama.calls] == [Ending.COMPLETED, Ending.BROKEN, Ending.COMPLETED]
-
-
-@in_virtual_time
-async def test_what_a_call_fault_does_to_an_answer() -> None:
-    ollama = loaded()
-    ollama.next_calls(CallFault.ERROR_LINE, CallFault.NO_DONE, CallFault.SERVER_ERROR, CallFault.SLOW)
-    came = await run(ollama, call())
-    assert [sorted(json.loads(chunk)) for _, chunk in came] == [["created_at", "done", "model", "response"], ["error"]]
-    assert not any(b'"done":true' in chunk for _, chunk in await run(ollama, call()))
-    failed = await ollama.open(call())
-    failed.close()
-    began = now()
-    assert (failed.status, (await run(ollama, call(fake={"service_s": 2.0})))[-1][0] - began) == (500, 20.0)
-
-
-@in_virtual_time
-async def test_a_wedged_model_answers_again_after_a_reload() -> None:
-    ollama = loaded(FakeModel(name="a", load_s=1.0))
-    ollama.wedge("a")
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(60):
-            await run(ollama, call())
-    await ollama.unload("a")
-    await ollama.settled()
-    await ollama.load("a", KEEP, 60.0)
-    assert len(await run(ollama, call())) == 4
-    ollama.check()
-
-
-@pytest.mark.parametrize(("fault", "load_s", "in_memory"), [(LoadFault.LATE, 2.0, ["a"]), (None, 30.0, [])])
-@in_virtual_time
-async def test_a_late_load_turns_up_after_its_timeout_and_a_longer_one_is_given_up(
-    fault: LoadFault | None, load_s: float, in_memory: list[str]
-) -> None:
-    ollama = FakeOllama(FakeModel(name="a", load_s=load_s))
-    ollama.next_loads(fault)
-    with pytest.raises(SwapTimedOut):
-        await ollama.load("a", KEEP, 10.0)
-    assert (now(), await ollama.resident()) == (10.0, ())
-    await ollama.settled()
-    assert [model.name for model in await ollama.resident()] == in_memory
-
-
-@in_virtual_time
-async def test_a_load_can_lie_and_an_unload_can_stick() -> None:
-    ollama = loaded()
-    ollama.next_loads(LoadFault.LIE)
-    ollama.next_unloads(UnloadFault.STUCK)
-    await ollama.load("b", KEEP, 10.0)
-    await ollama.unload("a")
-    await ollama.settled()
-    assert [model.name for model in await ollama.resident()] == ["a"]
-
-
-@in_virtual_time
-async def test_a_killed_server_breaks_what_runs_and_what_loads_and_forgets_its_memory() -> None:
-    ollama = loaded(capacity_mib=100_000.0)
-    running = asyncio.create_task(run(ollama, call(fake={"service_s": 60.0})))
-    loading = asyncio.create_task(ollama.load("b", KEEP, 60.0))
-    await asyncio.sleep(1.0)
-    ollama.go_down()
-    for broken in (running, loading):
-        with pytest.raises(BackendGone):
-            await broken
-    with pytest.raises(BackendUnreachable):
-        await ollama.open(call())
-    ollama.come_up()
-    assert (now(), await ollama.resident()) == (1.0, ())
-    ollama.check()
-
-
-@in_virtual_time
-async def test_listings_need_no_gpu() -> None:
-    ollama = loaded()
-    exchange = await ollama.open(BackendCall(method="GET", path="/api/tags"))
-    [body] = [chunk async for chunk in chunks_of(exchange)]
-    assert [model["name"] for model in json.loads(body)["models"]] == ["a", "b"]
-    assert (await ollama.open(BackendCall(method="GET", path="/nowhere"))).status == 404
-    ollama.check()
