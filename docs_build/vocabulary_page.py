@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator
 from dataclasses import fields
 
 from docs_build.markdown import code, table
 from hearth import events
-from hearth.events import Event, ItemEvent, JobEvent, name_of
+from hearth.events import Event, ItemEvent, JobEvent
 from hearth.observability.metrics import families
 from hearth.observability.metrics.families import Family
 
@@ -41,19 +40,19 @@ _GROUPS: tuple[tuple[str, str, type[Event]], ...] = (
 
 def events_page() -> str:
     """The page of events."""
-    kinds = [kind for kind in map(events.__dict__.get, events.__all__) if isinstance(kind, type) and issubclass(kind, Event)]
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
     parts = [_EVENTS]
     for title, text, base in _GROUPS:
         mine = [kind for kind in kinds if next(each for _, _, each in _GROUPS if issubclass(kind, each)) is base and kind is not base]
-        rows = [_row(kind, base) for kind in sorted(mine, key=name_of)]
+        rows = [_row(kind, base) for kind in sorted(mine, key=lambda kind: kind.NAME)]
         parts.append(f"## {title}\n\n{text}\n\n{table(('event', 'when', 'fields', 'level'), rows)}\n")
     return "\n".join(parts)
 
 
 def _row(kind: type[Event], base: type[Event]) -> tuple[str, str, str, str]:
-    when, _, said = (inspect.getdoc(kind) or "").partition("\n\nFields: ")
+    when, _, said = (" ".join((kind.__doc__ or "").split())).partition(" Fields: ")
     own = [field.name for field in fields(kind) if field.name not in {each.name for each in fields(base)}]
-    return code(name_of(kind)), when, said or ", ".join(map(code, own)) or "none", logging.getLevelName(kind.LEVEL).lower()
+    return code(kind.NAME), when, said or ", ".join(map(code, own)) or "none", logging.getLevelName(kind.LEVEL).lower()
 
 
 def metrics_page() -> str:

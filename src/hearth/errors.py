@@ -1,57 +1,6 @@
 """Every error that Hearth raises on purpose, in one tree that says who is at fault.
 
-    HearthError
-    ├── ConfigError              the owner's file: carries every problem at once
-    ├── AddressUnavailable       at start: taken, or not there yet
-    ├── CallerError              the caller must change something
-    │   ├── BadRequest 400
-    │   ├── Untranslatable 400   Claude cannot be asked for this; a local model can
-    │   ├── Unauthenticated 401
-    │   │   └── WrongKey 401     a key that nobody has; its answer is the same
-    │   ├── Forbidden 403
-    │   ├── NotFound 404
-    │   │   └── ModelNotFound 404
-    │   ├── MethodNotAllowed 405
-    │   ├── NotServed 501        Ollama has it, Hearth does not
-    │   ├── UpgradeRefused 426
-    │   ├── KeyInUse 409
-    │   ├── OrderRefused 409     what the owner orders would contradict what is so
-    │   ├── KeyReused 422
-    │   ├── BodyTooLarge 413
-    │   ├── UnsupportedMedia 415
-    │   ├── HostNotAllowed 421
-    │   ├── RateLimited 429
-    │   ├── TooManyWrongKeys 429
-    │   ├── BudgetExceeded 429
-    │   ├── TooExpensive 400     one call may not cost as much
-    │   └── CallerGone 499       the caller left or cancelled; nobody reads the answer
-    ├── GpuUnavailable           the card says nothing of itself; never reaches a caller
-    ├── StorageError             the disk
-    │   ├── StorageRefused       at start: Hearth does not run on this file
-    │   │   └── StorageBusy      not now
-    │   └── StorageUnavailable 503
-    ├── CapacityError            nobody's fault: come back later
-    │   ├── QueueFull 503
-    │   ├── NoRoomForBodies 503
-    │   ├── TooManyConnections 503
-    │   ├── ShuttingDown 503
-    │   ├── Draining 503
-    │   ├── WaitExpired 503
-    │   └── Interrupted 503      made room for more urgent work, and could not be resumed
-    └── BackendError             the machine behind us
-        ├── BackendUnreachable 503
-        ├── BackendGone 502      the connection ended before the answer did
-        ├── BackendBusy 503
-        ├── BackendTimeout 504
-        │   └── FirstByteTimeout 504
-        ├── BackendProtocolError 502
-        ├── StreamDiverged 502
-        ├── CloudUnavailable 503  Claude takes nothing from this house at the moment
-        ├── SwapFailed 503
-        │   └── SwapTimedOut 503
-        └── NeverFits 503
-
-The docstring of a class is its default message. Library errors are wrapped at the adapter with `raise ... from`. Error texts that
+The docstring of an error is its default message. Library errors are wrapped at the adapter with `raise ... from`. Error texts that
 imitate Ollama's own are built where the wire is spoken (`dialects/`), not here.
 """
 
@@ -59,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypeVar, cast
 
 
 class HearthError(Exception):
@@ -68,6 +17,11 @@ class HearthError(Exception):
     status: int = 500
     retryable: bool = False
     reason: str = "internal_error"
+
+    def __init_subclass__(cls, *, reason: str | None = None, status: int | None = None, retryable: bool | None = None) -> None:
+        given = {"reason": reason, "status": status, "retryable": retryable}
+        for name in (name for name, each in given.items() if each is not None):
+            setattr(cls, name, given[name])
 
     def __init__(self, message: str | None = None, *, retry_after_s: float | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").split("\n")[0]
@@ -85,313 +39,183 @@ class HearthError(Exception):
         return same
 
 
+E = TypeVar("E", bound=HearthError)
+
+
+def _kind(name: str, base: type[E], reason: str, status: int, message: str, *, retryable: bool | None = None) -> type[E]:
+    """An error that is raised and shown, and that no code tells from its `base`."""
+    values = {"__doc__": message, "reason": reason, "status": status, "retryable": base.retryable if retryable is None else retryable}
+    return cast("type[E]", type(name, (base,), values))
+
+
 # The caller must change something.
 
 
-class CallerError(HearthError):
+class CallerError(HearthError, status=400, reason="bad_request"):
     """The request cannot be served as it is."""
-
-    status = 400
-    reason = "bad_request"
 
 
 class BadRequest(CallerError):
     """The request is malformed."""
 
 
-class Untranslatable(CallerError):
+class Untranslatable(CallerError, reason="untranslatable"):
     """The request asks for something that Claude cannot do."""
 
-    reason = "untranslatable"
 
-
-class Unauthenticated(CallerError):
+class Unauthenticated(CallerError, status=401, reason="unauthenticated"):
     """No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
-
-    status = 401
-    reason = "unauthenticated"
 
 
 class WrongKey(Unauthenticated):
     """No valid API key was given. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
 
 
-class Forbidden(CallerError):
-    """This key may not do that."""
-
-    status = 403
-    reason = "forbidden"
-
-
-class NotFound(CallerError):
+class NotFound(CallerError, status=404, reason="not_found"):
     """There is nothing at this address."""
 
-    status = 404
-    reason = "not_found"
 
-
-class ModelNotFound(NotFound):
+class ModelNotFound(NotFound, reason="model_not_found"):
     """The model is not installed."""
 
-    reason = "model_not_found"
 
-
-class MethodNotAllowed(CallerError):
-    """405 method not allowed"""
-
-    status = 405
-    reason = "method_not_allowed"
-
-
-class NotServed(CallerError):
-    """Hearth does not serve this address of Ollama. Ask Ollama itself."""
-
-    status = 501
-    reason = "not_served"
-
-
-class KeyInUse(CallerError):
-    """A request with this Idempotency-Key is still being taken in. Ask again in a moment."""
-
-    status = 409
-    retryable = True
-    reason = "idempotency_key_in_use"
-
-
-class KeyReused(CallerError):
-    """This Idempotency-Key was used for another request."""
-
-    status = 422
-    reason = "idempotency_key_reused"
-
-
-class OrderRefused(CallerError):
-    """Things are not so that this order can be carried out."""
-
-    status = 409
-    reason = "order_refused"
-
-
-class BodyTooLarge(CallerError):
+class BodyTooLarge(CallerError, status=413, reason="body_too_large"):
     """The request body is larger than `server.max_body_mib` allows."""
 
-    status = 413
-    reason = "body_too_large"
 
-
-class UnsupportedMedia(CallerError):
-    """Send plain JSON: `Content-Type: application/json` without a Content-Encoding."""
-
-    status = 415
-    reason = "unsupported_media"
-
-
-class HostNotAllowed(CallerError):
-    """The Host header names a host that `server.allowed_hosts` does not list."""
-
-    status = 421
-    reason = "host_not_allowed"
-
-
-class UpgradeRefused(CallerError):
-    """There are no WebSockets here. Send the request as an HTTP POST."""
-
-    status = 426
-    reason = "upgrade_refused"
-
-
-class RateLimited(CallerError):
-    """This caller has used up its rate limit."""
-
-    status = 429
-    retryable = True
-    reason = "rate_limited"
-
-
-class TooManyWrongKeys(CallerError):
+class TooManyWrongKeys(CallerError, status=429, reason="too_many_wrong_keys", retryable=True):
     """Too many requests with a wrong key came from this address. A right key is let in at once."""
 
-    status = 429
-    retryable = True
-    reason = "too_many_wrong_keys"
 
-
-class BudgetExceeded(CallerError):
+class BudgetExceeded(CallerError, status=429, reason="budget_exceeded", retryable=True):
     """There is no money left for cloud models today."""
 
-    status = 429
-    retryable = True
-    reason = "budget_exceeded"
 
-
-class TooExpensive(CallerError):
-    """This request could cost more than one request may."""
-
-    reason = "too_expensive"
-
-
-class CallerGone(CallerError):
+class CallerGone(CallerError, status=499, reason="cancelled"):
     """The request was cancelled."""
 
-    status = 499
-    reason = "cancelled"
 
+Forbidden = _kind("Forbidden", CallerError, "forbidden", 403, "This key may not do that.")
+MethodNotAllowed = _kind("MethodNotAllowed", CallerError, "method_not_allowed", 405, "405 method not allowed")
+KeyReused = _kind("KeyReused", CallerError, "idempotency_key_reused", 422, "This Idempotency-Key was used for another request.")
+OrderRefused = _kind("OrderRefused", CallerError, "order_refused", 409, "Things are not so that this order can be carried out.")
+TooExpensive = _kind("TooExpensive", CallerError, "too_expensive", 400, "This request could cost more than one request may.")
+NotServed = _kind("NotServed", CallerError, "not_served", 501, "Hearth does not serve this address of Ollama. Ask Ollama itself.")
+KeyInUse = _kind(
+    "KeyInUse",
+    CallerError,
+    "idempotency_key_in_use",
+    409,
+    "A request with this Idempotency-Key is still being taken in. Ask again in a moment.",
+    retryable=True,
+)
+UnsupportedMedia = _kind(
+    "UnsupportedMedia",
+    CallerError,
+    "unsupported_media",
+    415,
+    "Send plain JSON: `Content-Type: application/json` without a Content-Encoding.",
+)
+HostNotAllowed = _kind(
+    "HostNotAllowed", CallerError, "host_not_allowed", 421, "The Host header names a host that `server.allowed_hosts` does not list."
+)
+UpgradeRefused = _kind(
+    "UpgradeRefused", CallerError, "upgrade_refused", 426, "There are no WebSockets here. Send the request as an HTTP POST."
+)
+RateLimited = _kind("RateLimited", CallerError, "rate_limited", 429, "This caller has used up its rate limit.", retryable=True)
 
 # The machine behind us.
 
 
-class BackendError(HearthError):
+class BackendError(HearthError, status=502, reason="backend_error", retryable=True):
     """The model server failed."""
 
-    status = 502
-    retryable = True
-    reason = "backend_error"
 
-
-class BackendUnreachable(BackendError):
+class BackendUnreachable(BackendError, status=503, reason="backend_unreachable"):
     """The model server cannot be reached."""
 
-    status = 503
-    reason = "backend_unreachable"
 
-
-class BackendGone(BackendError):
+class BackendGone(BackendError, reason="backend_gone"):
     """The model server closed the connection before the answer was complete."""
 
-    reason = "backend_gone"
 
-
-class BackendBusy(BackendError):
-    """The model server is busy."""
-
-    status = 503
-    reason = "backend_busy"
-
-
-class BackendTimeout(BackendError):
+class BackendTimeout(BackendError, status=504, reason="backend_timeout"):
     """The model server did not answer in time."""
 
-    status = 504
-    reason = "backend_timeout"
 
-
-class FirstByteTimeout(BackendTimeout):
+class FirstByteTimeout(BackendTimeout, reason="first_byte_timeout"):
     """The model server took the request and sent nothing."""
 
-    reason = "first_byte_timeout"
 
-
-class BackendProtocolError(BackendError):
+class BackendProtocolError(BackendError, reason="backend_protocol"):
     """The model server sent something that is not an answer."""
 
-    reason = "backend_protocol"
 
-
-class StreamDiverged(BackendError):
+class StreamDiverged(BackendError, reason="stream_diverged"):
     """The interrupted answer could not be continued as it began."""
 
-    reason = "stream_diverged"
 
-
-class CloudUnavailable(BackendError):
+class CloudUnavailable(BackendError, status=503, reason="cloud_unavailable", retryable=False):
     """Claude cannot be used from here at the moment; the owner's log says why."""
 
-    status = 503
-    retryable = False
-    reason = "cloud_unavailable"
 
-
-class SwapFailed(BackendError):
+class SwapFailed(BackendError, status=503, reason="swap_failed"):
     """The model could not be loaded."""
 
-    status = 503
-    reason = "swap_failed"
 
-
-class SwapTimedOut(SwapFailed):
+class SwapTimedOut(SwapFailed, reason="swap_timeout"):
     """The model did not load within `gpu.swap_timeout_s`."""
 
-    reason = "swap_timeout"
 
-
-class NeverFits(BackendError):
-    """The model needs more GPU memory than there is."""
-
-    status = 503
-    retryable = False
-    reason = "never_fits"
+BackendBusy = _kind("BackendBusy", BackendError, "backend_busy", 503, "The model server is busy.")
+NeverFits = _kind("NeverFits", BackendError, "never_fits", 503, "The model needs more GPU memory than there is.", retryable=False)
 
 
 # Nobody's fault: come back later.
 
 
-class CapacityError(HearthError):
+class CapacityError(HearthError, status=503, reason="capacity", retryable=True):
     """Hearth cannot take this now."""
 
-    status = 503
-    retryable = True
-    reason = "capacity"
 
-
-class QueueFull(CapacityError):
+class QueueFull(CapacityError, reason="queue_full"):
     """The queue is full."""
 
-    reason = "queue_full"
 
-
-class NoRoomForBodies(CapacityError):
-    """The bodies of other requests take all the room that `server.max_bodies_mib` gives. Try again when some have ended."""
-
-    reason = "no_room_for_bodies"
-
-
-class TooManyConnections(CapacityError):
-    """Too many connections are open. Close some, or try again later."""
-
-    reason = "too_many_connections"
-
-
-class ShuttingDown(CapacityError):
+class ShuttingDown(CapacityError, reason="shutting_down"):
     """Hearth is shutting down."""
 
-    reason = "shutting_down"
 
-
-class Draining(CapacityError):
-    """Hearth takes no new work at the moment: its owner is draining it. Try again later."""
-
-    reason = "draining"
-
-
-class WaitExpired(CapacityError):
-    """The request waited longer than `queue.max_wait_s`."""
-
-    reason = "wait_expired"
-
-
-class Interrupted(CapacityError):
-    """The answer was interrupted for more urgent work. Ask again."""
-
-    reason = "interrupted"
+WaitExpired = _kind("WaitExpired", CapacityError, "wait_expired", 503, "The request waited longer than `queue.max_wait_s`.")
+Interrupted = _kind("Interrupted", CapacityError, "interrupted", 503, "The answer was interrupted for more urgent work. Ask again.")
+Draining = _kind(
+    "Draining", CapacityError, "draining", 503, "Hearth takes no new work at the moment: its owner is draining it. Try again later."
+)
+TooManyConnections = _kind(
+    "TooManyConnections", CapacityError, "too_many_connections", 503, "Too many connections are open. Close some, or try again later."
+)
+NoRoomForBodies = _kind(
+    "NoRoomForBodies",
+    CapacityError,
+    "no_room_for_bodies",
+    503,
+    "The bodies of other requests take all the room that `server.max_bodies_mib` gives. Try again when some have ended.",
+)
 
 
 # The owner's file, disk and card.
 
 
-class ConfigError(HearthError):
-    """The configuration is not usable."""
-
-    reason = "config"
+class ConfigError(HearthError, reason="config"):
+    """The configuration is not usable; carries every problem at once."""
 
     def __init__(self, problems: Seq[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(self.problems))
 
 
-class AddressUnavailable(HearthError):
+class AddressUnavailable(HearthError, reason="address_unavailable"):
     """An address cannot be listened on. That may pass: another program ends, or the network comes up."""
-
-    reason = "address_unavailable"
 
 
 class StorageFault(StrEnum):
@@ -408,34 +232,16 @@ class StorageFault(StrEnum):
     CLOSED = "closed"
 
 
-class StorageError(HearthError):
-    """The store failed."""
-
-    reason = "storage"
-
-
-class StorageRefused(StorageError):
+class StorageRefused(HearthError, reason="storage_refused"):
     """The store cannot be opened, and Hearth does not start without it."""
 
-    reason = "storage_refused"
 
-
-class StorageBusy(StorageRefused):
+class StorageBusy(StorageRefused, reason="storage_busy"):
     """It may be opened later: another process has it, or the disk is full."""
 
-    reason = "storage_busy"
 
-
-class StorageUnavailable(StorageError):
-    """The store cannot be written or read at the moment.
-
-    Attributes:
-        needs_space: True where freeing space on the disk may help.
-    """
-
-    status = 503
-    retryable = True
-    reason = "storage_unavailable"
+class StorageUnavailable(HearthError, status=503, reason="storage_unavailable", retryable=True):
+    """The store cannot be written or read at the moment. `needs_space`: freeing space on the disk may help."""
 
     def __init__(self, fault: StorageFault, detail: str = "", *, needs_space: bool = False) -> None:
         self.fault = fault
@@ -457,11 +263,7 @@ class GpuFault(StrEnum):
 
 
 class GpuUnavailable(HearthError):
-    """The GPU cannot be read.
-
-    Attributes:
-        fault: what kind of trouble it is; also the `reason` that events carry.
-    """
+    """The GPU cannot be read; events carry the `fault` as `reason`. Never reaches a caller."""
 
     def __init__(self, fault: GpuFault, message: str | None = None) -> None:
         super().__init__(message)

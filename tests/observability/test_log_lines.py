@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hearth.events import BatchEnded, Event, JobEnded, SwapCompleted, name_of
+from hearth.events import BatchEnded, Event, JobEnded, SwapCompleted
 from hearth.observability.log_writer import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, rejected, sample
@@ -41,7 +41,7 @@ def parsed(event: Event) -> dict[str, object]:
 def test_every_kind_of_event_is_one_json_line_with_every_field(kind: type[Event]):
     loaded = parsed(sample(kind))
     assert list(loaded)[:3] == ["ts", "level", "event"]
-    assert (loaded["ts"], loaded["event"]) == ("2026-01-01T12:00:00.000Z", name_of(kind))
+    assert (loaded["ts"], loaded["event"]) == ("2026-01-01T12:00:00.000Z", kind.NAME)
     assert set(loaded) - {"ts", "level", "event"} == {field.name for field in fields(kind)} - {"at"}
 
 
@@ -49,7 +49,7 @@ def test_every_kind_of_event_is_one_json_line_with_every_field(kind: type[Event]
 def test_every_kind_of_event_is_one_text_line_that_names_it_in_words(kind: type[Event]):
     line = to_text(line_of(sample(kind), NOON), colour=False)
     assert re.match(r"\d\d:\d\d:\d\d\.\d{3} [·!✗] ", line)
-    assert name_of(kind).replace("_", " ") in line
+    assert kind.NAME.replace("_", " ") in line
 
 
 @for_each("kind", all_kinds())
@@ -62,7 +62,7 @@ def test_no_field_of_an_event_hides_a_field_of_the_line(kind: type[Event]):
 def test_hostile_text_cannot_leave_its_line_in_either_format(kind: type[Event], text: str):
     line = line_of(sample(kind, text=text), NOON)
     as_json, as_text = to_json(line), to_text(line, colour=False)
-    assert json.loads(as_json)["event"] == name_of(kind)
+    assert json.loads(as_json)["event"] == kind.NAME
     assert as_json.isascii()
     assert as_json.isprintable()
     assert as_text.isprintable()
@@ -114,9 +114,9 @@ def test_ordinary_text_is_left_as_it_is(text: str):
 
 
 def test_levels_follow_what_an_owner_should_look_at():
-    warnings = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.WARNING}
-    errors = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.ERROR}
-    steps = {name_of(kind) for kind in all_kinds() if level_of(sample(kind)) == logging.DEBUG}
+    warnings = {kind.NAME for kind in all_kinds() if level_of(sample(kind)) == logging.WARNING}
+    errors = {kind.NAME for kind in all_kinds() if level_of(sample(kind)) == logging.ERROR}
+    steps = {kind.NAME for kind in all_kinds() if level_of(sample(kind)) == logging.DEBUG}
     assert steps == {"embeddings_flushed", "item_dispatched", "item_promoted", "item_queued", "item_streaming", "job_queued", "job_started"}
     assert errors == {"internal_fault"}
     assert warnings == {

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hearth.config.settings import LogFormat
-from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemStreaming, name_of
+from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemStreaming
 from hearth.observability.log_writer import DescriptorTarget
 from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
 from tests.cli.test_console import Terminal
@@ -81,7 +81,7 @@ def test_one_event_is_one_json_line_in_order():
         sink = LogSink(StoppedClock(), output)
         for kind in all_kinds():
             sink.emit(sample(kind, text="two\nlines\x1b[1m"))
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [name_of(kind) for kind in all_kinds()]
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [kind.NAME for kind in all_kinds()]
 
 
 def test_at_info_a_finished_item_is_one_line_and_its_steps_are_none():

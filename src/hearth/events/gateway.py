@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from hearth.events.items import DEBUG, ERROR, WARNING, Event
-from hearth.types import value
 
 
-@value
 class JobEvent(Event):
     """Base of what happens to one job."""
 
@@ -16,51 +14,32 @@ class JobEvent(Event):
     model: str
 
 
-@value
-class JobQueued(JobEvent):
-    """The job is on the disk and will be done.
-
-    Fields: `waiting`: jobs that wait in the store, this one included.
-    """
-
-    LEVEL = DEBUG
+class JobQueued(JobEvent, level=DEBUG):
+    """The job is on the disk and will be done. Fields: `waiting`: jobs that wait in the store, this one included."""
 
     waiting: int
 
 
-@value
-class JobStarted(JobEvent):
-    """It goes to the GPU's queue.
-
-    Fields: `attempt`, from 1; `waited_s`: since it was accepted.
-    """
-
-    LEVEL = DEBUG
+class JobStarted(JobEvent, level=DEBUG):
+    """It goes to the GPU's queue. Fields: `attempt`, from 1; `waited_s`: since it was accepted."""
 
     attempt: int
     waited_s: float
 
 
-@value
-class JobRequeued(JobEvent):
-    """It was started, and waits in the store again.
-
-    Fields: `attempt` that failed; `reason`: the error's; `retry_s`: how long it waits at least.
+class JobRequeued(JobEvent, level=WARNING):
+    """It was started, and waits in the store again. Fields: `attempt` that failed; `reason`: the error's; `retry_s`: how long it waits
+    at least.
     """
-
-    LEVEL = WARNING
 
     attempt: int
     reason: str
     retry_s: float
 
 
-@value
 class JobEnded(JobEvent):
-    """The one end of a job, once its record is on the disk.
-
-    Fields: `state`: completed, failed or cancelled; `reason`: empty when completed, else the error's; `attempts`; `total_s`: accepted
-    to end; `status`: HTTP status of the answer.
+    """The one end of a job, once its record is on the disk. Fields: `state`: completed, failed or cancelled; `reason`: empty when
+    completed, else the error's; `attempts`; `total_s`: accepted to end; `status`: HTTP status of the answer.
     """
 
     state: str
@@ -70,11 +49,9 @@ class JobEnded(JobEvent):
     status: int | None
 
 
-@value
 class JobsRecovered(Event):
-    """The gateway has read what earlier processes left behind.
-
-    Fields: `queued`: jobs that wait on; `requeued`: were running, run again; `failed`: were running, ended failed.
+    """The gateway has read what earlier processes left behind. Fields: `queued`: jobs that wait on; `requeued`: were running, run
+    again; `failed`: were running, ended failed.
     """
 
     queued: int
@@ -82,7 +59,6 @@ class JobsRecovered(Event):
     failed: int
 
 
-@value
 class BatchStarted(Event):
     """The file of a batch is in order, and its requests will be done."""
 
@@ -92,12 +68,9 @@ class BatchStarted(Event):
     requests: int
 
 
-@value
 class BatchEnded(Event):
-    """The one end of a batch, once its record is on the disk.
-
-    Fields: `batch_id`; `caller`; `state`: completed, expired, cancelled, or failed when its file was not in order; `requests`;
-    `completed`: with an answer; `failed`: without; `total_s`: accepted to end.
+    """The one end of a batch, once its record is on the disk. Fields: `batch_id`; `caller`; `state`: completed, expired, cancelled, or
+    failed when its file was not in order; `requests`; `completed`: with an answer; `failed`: without; `total_s`: accepted to end.
     """
 
     batch_id: str
@@ -109,7 +82,6 @@ class BatchEnded(Event):
     total_s: float
 
 
-@value
 class WebhookDelivered(Event):
     """Whoever wanted to know of the end of a job has been told."""
 
@@ -118,14 +90,8 @@ class WebhookDelivered(Event):
     attempts: int
 
 
-@value
-class WebhookFailed(Event):
-    """The message about the end of a job was given up.
-
-    Fields: `job_id`; `host`; `attempts`; `reason`: of the last attempt.
-    """
-
-    LEVEL = WARNING
+class WebhookFailed(Event, level=WARNING):
+    """The message about the end of a job was given up. Fields: `job_id`; `host`; `attempts`; `reason`: of the last attempt."""
 
     job_id: str
     host: str
@@ -133,11 +99,9 @@ class WebhookFailed(Event):
     reason: str
 
 
-@value
 class GatewayStarted(Event):
-    """The gateway listens.
-
-    Fields: `url`; `version` of Hearth; `backend`: where answers come from; `authentication`: whether API keys are configured.
+    """The gateway listens. Fields: `url`; `version` of Hearth; `backend`: where answers come from; `authentication`: whether API keys
+    are configured.
     """
 
     url: str
@@ -146,88 +110,58 @@ class GatewayStarted(Event):
     authentication: bool
 
 
-@value
 class GatewayStopping(Event):
-    """A stop was asked for; new work is refused.
-
-    Fields: `grace_s`: what running work gets; `waiting` and `running` items.
-    """
+    """A stop was asked for; new work is refused. Fields: `grace_s`: what running work gets; `waiting` and `running` items."""
 
     grace_s: float
     waiting: int
     running: int
 
 
-@value
 class GatewayStopped(Event):
-    """Everything has ended.
-
-    Fields: `uptime_s`: since the start.
-    """
+    """Everything has ended. Fields: `uptime_s`: since the start."""
 
     uptime_s: float
 
 
-@value
-class EmulatorStarted(Event):
-    """The emulator answers in place of Ollama: answers are made up.
-
-    Fields: `url` of the emulator; `reason`.
-    """
-
-    LEVEL = WARNING
+class EmulatorStarted(Event, level=WARNING):
+    """The emulator answers in place of Ollama: answers are made up. Fields: `url` of the emulator; `reason`."""
 
     url: str
     reason: str
 
 
-@value
-class BackendWentDown(Event):
+class BackendWentDown(Event, level=WARNING):
     """The model server stopped answering."""
-
-    LEVEL = WARNING
 
     reason: str
 
 
-@value
 class BackendCameUp(Event):
-    """The model server answers, for the first time or again.
-
-    Fields: `version` of the server; `down_s`: how long it was away.
-    """
+    """The model server answers, for the first time or again. Fields: `version` of the server; `down_s`: how long it was away."""
 
     version: str
     down_s: float
 
 
-@value
 class TaskAnnounced(Event):
-    """An internal task is expected at a known time; shortly before it, external work that could overrun it is held back.
-
-    Fields: `task_type` announced; `due_s`: seconds until it is due.
+    """An internal task is expected at a known time; shortly before it, external work that could overrun it is held back. Fields:
+    `task_type` announced; `due_s`: seconds until it is due.
     """
 
     task_type: str
     due_s: float
 
 
-@value
 class ModeChanged(Event):
-    """Active hours began or ended.
-
-    Fields: `active`: whether internal work interrupts external work now.
-    """
+    """Active hours began or ended. Fields: `active`: whether internal work interrupts external work now."""
 
     active: bool
 
 
-@value
 class ConfigReloaded(Event):
-    """A new configuration is in force.
-
-    Fields: `generation`, counted from the start; `changed` keys; `needs_restart`: keys that have changed since the start and wait for a
-    restart.
+    """A new configuration is in force. Fields: `generation`, counted from the start; `changed` keys; `needs_restart`: keys that have
+    changed since the start and wait for a restart.
     """
 
     generation: int
@@ -235,101 +169,69 @@ class ConfigReloaded(Event):
     needs_restart: tuple[str, ...]
 
 
-@value
-class ConfigRejected(Event):
-    """The file was not usable; the configuration in force stays.
-
-    Fields: `problems`, each as `file:line: path: what and what to do`.
-    """
-
-    LEVEL = WARNING
+class ConfigRejected(Event, level=WARNING):
+    """The file was not usable; the configuration in force stays. Fields: `problems`, each as `file:line: path: what and what to do`."""
 
     problems: tuple[str, ...]
 
 
-@value
-class StorageFailed(Event):
-    """What should be kept cannot be written; it waits in memory, and requests go on.
-
-    Fields: `reason`: disk_full, io_error, read_only, locked, corrupt, cannot_open, file_moved, overloaded (more than the disk can
-    take), or closed (at the end, and the rest is lost); `detail`.
+class StorageFailed(Event, level=WARNING):
+    """What should be kept cannot be written; it waits in memory, and requests go on. Fields: `reason`: disk_full, io_error, read_only,
+    locked, corrupt, cannot_open, file_moved, overloaded (more than the disk can take), or closed (at the end, and the rest is lost);
+    `detail`.
     """
-
-    LEVEL = WARNING
 
     reason: str
     detail: str
 
 
-@value
 class StorageRecovered(Event):
-    """The store writes again.
-
-    Fields: `dropped`: rows that found no room in memory meanwhile and are lost.
-    """
+    """The store writes again. Fields: `dropped`: rows that found no room in memory meanwhile and are lost."""
 
     dropped: int
 
 
-@value
-class OwnerWarned(Event):
+class OwnerWarned(Event, level=WARNING):
     """Something that the owner should change, seen at start: another Hearth schedules the same Ollama, or other users can read the
     directory of `storage.path`.
     """
 
-    LEVEL = WARNING
-
     text: str
 
 
-@value
-class ClockDoubted(Event):
+class ClockDoubted(Event, level=WARNING):
     """The wall clock is ahead of where the last run left it; nothing is deleted for its age until it is confirmed, right again, or a
     day has passed.
     """
 
-    LEVEL = WARNING
-
     ahead_s: float
 
 
-@value
 class ClockConfirmed(Event):
     """The wall clock is believed again, and retention goes on."""
 
 
-@value
-class InternalFault(Event):
+class InternalFault(Event, level=ERROR):
     """A defect of Hearth was caught where one part is kept from taking others along."""
-
-    LEVEL = ERROR
 
     where: str
     detail: str
 
 
-@value
-class KeysTried(Event):
-    """More than 10 requests with a wrong key came from a peer within a minute; said once a minute while they come.
-
-    Fields: `peer`: an IPv4 address, an IPv6 network (/64) or `this machine`; `wrong`: how many since it was said last.
+class KeysTried(Event, level=WARNING):
+    """More than 10 requests with a wrong key came from a peer within a minute; said once a minute while they come. Fields: `peer`: an
+    IPv4 address, an IPv6 network (/64) or `this machine`; `wrong`: how many since it was said last.
     """
-
-    LEVEL = WARNING
 
     peer: str
     wrong: int
 
 
-@value
-class ConnectionsCrowded(Event):
-    """A peer wanted one connection more than it may have; said once a minute while it does.
-
-    Fields: `peer`, as above; `bound`: who may have no more, one_machine, this_machine, all_others (but this machine) or all; `open`:
-    connections of the peer; `refused`: those that it did not get since it was said last.
+class ConnectionsCrowded(Event, level=WARNING):
+    """A peer wanted one connection more than it may have; said once a minute while it does. Fields: `peer`, as above; `bound`: who may
+    have no more, one_machine, this_machine, all_others (but this machine) or all; `open`: connections of the peer; `refused`: those
+    that it did not get since it was said last.
     """
-
-    LEVEL = WARNING
 
     peer: str
     bound: str
@@ -337,61 +239,43 @@ class ConnectionsCrowded(Event):
     refused: int
 
 
-@value
-class LoopLagged(Event):
+class LoopLagged(Event, level=WARNING):
     """Hearth's event loop was held up, and with it everybody."""
-
-    LEVEL = WARNING
 
     lag_s: float
 
 
-@value
-class DiskRanLow(Event):
+class DiskRanLow(Event, level=WARNING):
     """The disk of the log file has less free space than `alerts.disk_free_warning_mib`."""
-
-    LEVEL = WARNING
 
     free_mib: float
     limit_mib: float
 
 
-@value
 class DiskSpaceReturned(Event):
     """It has enough again."""
 
     free_mib: float
 
 
-@value
-class TelemetryFailed(Event):
-    """The collector of traces does not take them (telemetry); they are lost, and requests go on. Said once.
-
-    Fields: `endpoint`; `detail`: what OpenTelemetry's exporter said.
+class TelemetryFailed(Event, level=WARNING):
+    """The collector of traces does not take them (telemetry); they are lost, and requests go on. Said once. Fields: `endpoint`;
+    `detail`: what OpenTelemetry's exporter said.
     """
-
-    LEVEL = WARNING
 
     endpoint: str
     detail: str
 
 
-@value
 class TelemetryRecovered(Event):
-    """The collector takes traces again.
-
-    Fields: `lost_spans` meanwhile.
-    """
+    """The collector takes traces again. Fields: `lost_spans` meanwhile."""
 
     lost_spans: int
 
 
-@value
 class AlertSent(Event):
-    """A message to the owner has arrived (alerts).
-
-    Fields: `target`: discord, webhook or ntfy; `types` of alerts in it; `alerts`: how many; `suppressed`: further ones like them that
-    it only counts; `attempts` it took.
+    """A message to the owner has arrived (alerts). Fields: `target`: discord, webhook or ntfy; `types` of alerts in it; `alerts`: how
+    many; `suppressed`: further ones like them that it only counts; `attempts` it took.
     """
 
     target: str
@@ -401,15 +285,10 @@ class AlertSent(Event):
     attempts: int
 
 
-@value
-class AlertFailed(Event):
-    """A message to the owner was given up.
-
-    Fields: `target`; `types`; `alerts`; `attempts`; `reason`: http_404 and the like, timeout, dns, connect, tls, broken or stopping;
-    `stopped`: whether the target gets no more until a reload.
+class AlertFailed(Event, level=WARNING):
+    """A message to the owner was given up. Fields: `target`; `types`; `alerts`; `attempts`; `reason`: http_404 and the like, timeout,
+    dns, connect, tls, broken or stopping; `stopped`: whether the target gets no more until a reload.
     """
-
-    LEVEL = WARNING
 
     target: str
     types: tuple[str, ...]
@@ -419,30 +298,21 @@ class AlertFailed(Event):
     stopped: bool
 
 
-@value
-class BudgetThresholdReached(Event):
+class BudgetThresholdReached(Event, level=WARNING):
     """External callers have spent `budget.alert_pct` of what they may spend today; once a day, and at each start until a message about
-    it has arrived.
-
-    Fields: `spent_usd`; `limit_usd`: the smaller of the two daily limits; `pct`.
+    it has arrived. Fields: `spent_usd`; `limit_usd`: the smaller of the two daily limits; `pct`.
     """
-
-    LEVEL = WARNING
 
     spent_usd: float
     limit_usd: float
     pct: float
 
 
-@value
-class BudgetExhausted(Event):
-    """A call was refused because it could have cost more than is left for today.
-
-    Fields: `caller`; `own`: it is the budget of the caller's key that has no room; `wanted_usd`: what it could have cost at worst;
-    `spent_usd` by external callers today, or by this caller where `own`, calls that run at their worst; `limit_usd` of the same budget.
+class BudgetExhausted(Event, level=WARNING):
+    """A call was refused because it could have cost more than is left for today. Fields: `caller`; `own`: it is the budget of the
+    caller's key that has no room; `wanted_usd`: what it could have cost at worst; `spent_usd` by external callers today, or by this
+    caller where `own`, calls that run at their worst; `limit_usd` of the same budget.
     """
-
-    LEVEL = WARNING
 
     caller: str
     own: bool
@@ -451,39 +321,27 @@ class BudgetExhausted(Event):
     limit_usd: float
 
 
-@value
-class CloudWentDown(Event):
-    """Claude refuses the key or the account.
-
-    Fields: `reason`; `detail`: what to look at; `retry_s`: when it is tried again, a reload tries at once.
+class CloudWentDown(Event, level=WARNING):
+    """Claude refuses the key or the account. Fields: `reason`; `detail`: what to look at; `retry_s`: when it is tried again, a reload
+    tries at once.
     """
-
-    LEVEL = WARNING
 
     reason: str
     detail: str
     retry_s: float
 
 
-@value
 class CloudCameUp(Event):
-    """Claude has answered again.
-
-    Fields: `down_s`: how long it was away.
-    """
+    """Claude has answered again. Fields: `down_s`: how long it was away."""
 
     down_s: float
 
 
-@value
-class EmbeddingsFlushed(Event):
-    """A call for one or more inputs went to the queue.
-
-    Fields: `model`; `inputs`: how many; `why`: alone (nothing like it was under way), full, timer, idle (the last one like it has
-    ended), other_model, apart (the call it was in has failed) or stopping; `held_s`: how long its first input was held back.
+class EmbeddingsFlushed(Event, level=DEBUG):
+    """A call for one or more inputs went to the queue. Fields: `model`; `inputs`: how many; `why`: alone (nothing like it was under
+    way), full, timer, idle (the last one like it has ended), other_model, apart (the call it was in has failed) or stopping; `held_s`:
+    how long its first input was held back.
     """
-
-    LEVEL = DEBUG
 
     model: str | None
     inputs: int
@@ -491,47 +349,32 @@ class EmbeddingsFlushed(Event):
     held_s: float
 
 
-@value
-class EmbeddingsParted(Event):
+class EmbeddingsParted(Event, level=WARNING):
     """A call for several inputs failed in a way that one of them can cause, or its answer could not be cut; each input is asked for by
-    itself.
-
-    Fields: `model`; `inputs`; `reason`: status_400 and the like, an error's `reason`, or unknown_answer.
+    itself. Fields: `model`; `inputs`; `reason`: status_400 and the like, an error's `reason`, or unknown_answer.
     """
-
-    LEVEL = WARNING
 
     model: str | None
     inputs: int
     reason: str
 
 
-@value
 class DrainStarted(Event):
-    """The owner ordered a drain (orders): new work is refused.
-
-    Fields: `waiting` and `running` requests, which are finished.
-    """
+    """The owner ordered a drain (orders): new work is refused. Fields: `waiting` and `running` requests, which are finished."""
 
     waiting: int
     running: int
 
 
-@value
 class DrainEnded(Event):
-    """New work is taken again.
-
-    Fields: `drained_s`: how long it was not.
-    """
+    """New work is taken again. Fields: `drained_s`: how long it was not."""
 
     drained_s: float
 
 
-@value
 class OrderGiven(Event):
-    """The owner ordered something else, and it changed something.
-
-    Fields: `order`: pause, resume, pin, unpin, load or unload; `model`: which, where it is about one.
+    """The owner ordered something else, and it changed something. Fields: `order`: pause, resume, pin, unpin, load or unload; `model`:
+    which, where it is about one.
     """
 
     order: str

@@ -1,42 +1,42 @@
-"""What happens to requests, to the GPU and to models."""
+"""What happens to requests, to models and to the GPU."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, dataclass_transform
 
-from hearth.types import Lane, Outcome, RequestId, Sequence, Way, value
+from hearth.types import Lane, Outcome, RequestId, Sequence, Way
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """As in `logging`, which nothing that decides may import."""
 
 
-@value
-class Event:
-    """Base of all events; `at` is the monotonic instant of the fact in seconds.
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class _Kind:
+    """Makes a keyword-only dataclass of each class below it.
 
-    `LEVEL` is that of its log line: ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for the steps of an item
-    that its end sums up.
+    It is frozen for the type checker only: a guard at run time makes a dataclass take two to four times as long to create.
     """
 
-    LEVEL = INFO
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    LEVEL: ClassVar[int]
+    """That of its log line: ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for what an end sums up."""
+    NAME: ClassVar[str]
+    """In logs and for other programs: `item_queued`."""
+
+    def __init_subclass__(cls, *, level: int = INFO) -> None:
+        cls.LEVEL = level
+        cls.NAME = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        dataclass(kw_only=True, unsafe_hash=True)(cls)
+
+
+class Event(_Kind):
+    """Base of all events; `at` is the monotonic instant of the fact in seconds."""
 
     at: float
 
 
-def name_of(event: type[Event] | Event) -> str:
-    """The snake_case wire name of an event or event class."""
-    cls = event if isinstance(event, type) else type(event)
-    return _snake_case(cls.__name__)
-
-
-@cache
-def _snake_case(name: str) -> str:
-    """Events have few names, and each is asked for with every one of them."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-@value
 class ItemEvent(Event):
     """Base of what happens to one item."""
 
@@ -48,49 +48,29 @@ class ItemEvent(Event):
     task_type: str | None
 
 
-@value
-class ItemQueued(ItemEvent):
-    """Accepted.
-
-    Fields: `position`: waiting items ahead of it.
-    """
-
-    LEVEL = DEBUG
+class ItemQueued(ItemEvent, level=DEBUG):
+    """Accepted. Fields: `position`: waiting items ahead of it."""
 
     position: int
 
 
-@value
-class ItemDispatched(ItemEvent):
-    """Sent to the model server.
-
-    Fields: `attempt`, from 1; `waited_s`: since it was accepted or put back.
-    """
-
-    LEVEL = DEBUG
+class ItemDispatched(ItemEvent, level=DEBUG):
+    """Sent to the model server. Fields: `attempt`, from 1; `waited_s`: since it was accepted or put back."""
 
     attempt: int
     waited_s: float
 
 
-@value
-class ItemStreaming(ItemEvent):
-    """The first byte of a streamed answer has arrived.
-
-    Fields: `attempt`; `first_byte_s`: since the dispatch.
-    """
-
-    LEVEL = DEBUG
+class ItemStreaming(ItemEvent, level=DEBUG):
+    """The first byte of a streamed answer has arrived. Fields: `attempt`; `first_byte_s`: since the dispatch."""
 
     attempt: int
     first_byte_s: float
 
 
-@value
 class ItemInterrupted(ItemEvent):
-    """Stopped for more urgent work and put back to the front of the external queue.
-
-    Fields: `attempt`; `interrupt_count`: interruptions so far; `ran_s`: how long the attempt ran.
+    """Stopped for more urgent work and put back to the front of the external queue. Fields: `attempt`; `interrupt_count`: interruptions
+    so far; `ran_s`: how long the attempt ran.
     """
 
     attempt: int
@@ -98,42 +78,29 @@ class ItemInterrupted(ItemEvent):
     ran_s: float
 
 
-@value
-class ItemPromoted(ItemEvent):
-    """Waited `scheduling.aging.promote_after_s` and rose to `band`.
-
-    Fields: `band`; `waited_s`: since it was accepted.
-    """
-
-    LEVEL = DEBUG
+class ItemPromoted(ItemEvent, level=DEBUG):
+    """Waited `scheduling.aging.promote_after_s` and rose to `band`. Fields: `band`; `waited_s`: since it was accepted."""
 
     band: str
     waited_s: float
 
 
-@value
 class ItemHeld(ItemEvent):
     """More urgent work waits for its stream to end, which could not go on after an interruption; once for each stream."""
 
     attempt: int
 
 
-@value
-class ItemProtected(ItemEvent):
+class ItemProtected(ItemEvent, level=WARNING):
     """Interrupted `queue.max_interrupt_count` times; from now on it finishes."""
-
-    LEVEL = WARNING
 
     interrupt_count: int
 
 
-@value
 class ItemResumed(ItemEvent):
-    """An interrupted stream goes on where it stopped.
-
-    Fields: `attempt`; `how`: continued or replayed; `again_tokens`: of the text so far, read again (continued) or written again
-    (replayed); `verified_chars`: characters found equal in a replay; `catch_up_s`: dispatch to there; `diverged`: it was replayed
-    first, which gave another answer.
+    """An interrupted stream goes on where it stopped. Fields: `attempt`; `how`: continued or replayed; `again_tokens`: of the text so
+    far, read again (continued) or written again (replayed); `verified_chars`: characters found equal in a replay; `catch_up_s`:
+    dispatch to there; `diverged`: it was replayed first, which gave another answer.
     """
 
     attempt: int
@@ -144,37 +111,26 @@ class ItemResumed(ItemEvent):
     diverged: bool = False
 
 
-@value
-class ItemDiverged(ItemEvent):
+class ItemDiverged(ItemEvent, level=WARNING):
     """An interrupted stream could not go on: the stream ended with a retryable error, and nothing of another answer was sent."""
-
-    LEVEL = WARNING
 
     attempt: int
 
 
-@value
-class ItemResent(ItemEvent):
-    """An attempt failed before anything was forwarded; it runs once more.
-
-    Fields: `attempt` that failed; `reason`.
-    """
-
-    LEVEL = WARNING
+class ItemResent(ItemEvent, level=WARNING):
+    """An attempt failed before anything was forwarded; it runs once more. Fields: `attempt` that failed; `reason`."""
 
     attempt: int
     reason: str
 
 
-@value
 class ItemEnded(ItemEvent):
-    """The one end of every accepted item: the canonical line.
-
-    Fields: `outcome`: completed, failed, cancelled or expired; `reason`: empty when completed, else the error's; `attempts`;
-    `interrupt_count`; `queue_s`: accepted to last dispatch, swaps included; `swap_s`: the part of it spent on the swap to its model;
-    `first_byte_s`: dispatch to first byte; `backend_s`: dispatch to end; `total_s`: accepted to end; `prompt_tokens`; `output_tokens`;
-    `status`: HTTP status of the answer; `resumed`: how an interrupted stream went on, continued or replayed; `chain_id`: what ties
-    calls of one task together; `cost_usd`: what Claude was paid, where it answered.
+    """The one end of every accepted item: the canonical line. Fields: `outcome`: completed, failed, cancelled or expired; `reason`:
+    empty when completed, else the error's; `attempts`; `interrupt_count`; `queue_s`: accepted to last dispatch, swaps included;
+    `swap_s`: the part of it spent on the swap to its model; `first_byte_s`: dispatch to first byte; `backend_s`: dispatch to end;
+    `total_s`: accepted to end; `prompt_tokens`; `output_tokens`; `status`: HTTP status of the answer; `resumed`: how an interrupted
+    stream went on, continued or replayed; `chain_id`: what ties calls of one task together; `cost_usd`: what Claude was paid, where it
+    answered.
     """
 
     outcome: Outcome
@@ -194,28 +150,19 @@ class ItemEnded(ItemEvent):
     chain_id: str | None = None
 
 
-@value
-class ItemLost(ItemEvent):
+class ItemLost(ItemEvent, level=WARNING):
     """Nobody works on an item any more, and its end was never told: a defect of Hearth, worth a report. It is no longer counted as
-    under way.
-
-    Fields: `phase` in which it was last seen; `silent_s`: seconds since its last sign of life.
+    under way. Fields: `phase` in which it was last seen; `silent_s`: seconds since its last sign of life.
     """
-
-    LEVEL = WARNING
 
     phase: str
     silent_s: float
 
 
-@value
-class RequestRejected(Event):
-    """Refused at the door; it never became an item.
-
-    Fields: `request_id`; `caller`, empty when unknown; `path`; `status`; `reason`: the error's.
+class RequestRejected(Event, level=WARNING):
+    """Refused at the door; it never became an item. Fields: `request_id`; `caller`, empty when unknown; `path`; `status`; `reason`: the
+    error's.
     """
-
-    LEVEL = WARNING
 
     request_id: RequestId
     caller: str
@@ -224,11 +171,9 @@ class RequestRejected(Event):
     reason: str
 
 
-@value
 class SwapStarted(Event):
-    """The scheduler set out to make a model resident.
-
-    Fields: `from_models`: evicted for it; `to_model`; `why`: waiting, overdue, expected, owner, home or reload.
+    """The scheduler set out to make a model resident. Fields: `from_models`: evicted for it; `to_model`; `why`: waiting, overdue,
+    expected, owner, home or reload.
     """
 
     from_models: tuple[str, ...]
@@ -236,12 +181,9 @@ class SwapStarted(Event):
     why: str
 
 
-@value
 class SwapCompleted(Event):
-    """The model is verified resident.
-
-    Fields: `from_models`; `to_model`; `swap_s`: unload and load, without the draining before; `vram_mib`: its part on the GPU;
-    `offloaded`: whether a part of it runs on the CPU.
+    """The model is verified resident. Fields: `from_models`; `to_model`; `swap_s`: unload and load, without the draining before;
+    `vram_mib`: its part on the GPU; `offloaded`: whether a part of it runs on the CPU.
     """
 
     from_models: tuple[str, ...]
@@ -251,14 +193,10 @@ class SwapCompleted(Event):
     offloaded: bool
 
 
-@value
-class SwapFailed(Event):
-    """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to.
-
-    Fields: `from_models`; `to_model`; `swap_s`: time spent trying; `reason`: an error's `reason`; `detail`: what the model server said.
+class SwapFailed(Event, level=WARNING):
+    """The model is not resident after all; or, with an empty `to_model`, the one in `from_models` did not leave when told to. Fields:
+    `from_models`; `to_model`; `swap_s`: time spent trying; `reason`: an error's `reason`; `detail`: what the model server said.
     """
-
-    LEVEL = WARNING
 
     from_models: tuple[str, ...]
     to_model: str
@@ -267,107 +205,70 @@ class SwapFailed(Event):
     detail: str
 
 
-@value
-class ResidencyDrifted(Event):
+class ResidencyDrifted(Event, level=WARNING):
     """Somebody else loaded or unloaded a model, or Ollama loaded one anew with another context for a request that brought another
-    `num_ctx`.
-
-    Fields: `appeared` and `vanished` models; `reloaded`: model and context before and after.
+    `num_ctx`. Fields: `appeared` and `vanished` models; `reloaded`: model and context before and after.
     """
-
-    LEVEL = WARNING
 
     appeared: tuple[str, ...]
     vanished: tuple[str, ...]
     reloaded: tuple[str, ...] = ()
 
 
-@value
-class HomeModelMissing(Event):
+class HomeModelMissing(Event, level=WARNING):
     """`gpu.home_model` is not installed: nothing is restored, and nothing is unloaded for it."""
-
-    LEVEL = WARNING
 
     model: str
 
 
-@value
-class ModelOffloaded(Event):
+class ModelOffloaded(Event, level=WARNING):
     """A model that somebody else loaded, or loaded anew, runs wholly or in part on the CPU. After a swap of Hearth's own,
-    `swap_completed` says so.
-
-    Fields: `model`; `size_mib`: all of it; `vram_mib`: its part on the GPU.
+    `swap_completed` says so. Fields: `model`; `size_mib`: all of it; `vram_mib`: its part on the GPU.
     """
-
-    LEVEL = WARNING
 
     model: str
     size_mib: float
     vram_mib: float
 
 
-@value
 class GpuFound(Event):
-    """The GPU says how it is, for the first time.
-
-    Fields: `name` of the card; `total_mib`: its memory.
-    """
+    """The GPU says how it is, for the first time. Fields: `name` of the card; `total_mib`: its memory."""
 
     name: str
     total_mib: float | None
 
 
-@value
 class GpuUnreadable(Event):
-    """No GPU says how it is; its numbers stay unknown until one does. Said once.
-
-    Fields: `reason`: no_driver, no_such_device, gpu_lost, driver_mismatch (library and driver differ, as after an upgrade: restart),
-    timeout or driver_error; `detail`.
+    """No GPU says how it is; its numbers stay unknown until one does. Said once. Fields: `reason`: no_driver, no_such_device, gpu_lost,
+    driver_mismatch (library and driver differ, as after an upgrade: restart), timeout or driver_error; `detail`.
     """
 
     reason: str
     detail: str
 
 
-@value
-class GpuLost(Event):
-    """The GPU has stopped saying how it is.
-
-    Fields: `reason` and `detail`, as above.
-    """
-
-    LEVEL = WARNING
+class GpuLost(Event, level=WARNING):
+    """The GPU has stopped saying how it is. Fields: `reason` and `detail`, as above."""
 
     reason: str
     detail: str
 
 
-@value
 class GpuRecovered(Event):
-    """The GPU says again how it is.
-
-    Fields: `lost_s`: how long it did not.
-    """
+    """The GPU says again how it is. Fields: `lost_s`: how long it did not."""
 
     lost_s: float
 
 
-@value
-class GpuOverheated(Event):
+class GpuOverheated(Event, level=WARNING):
     """The GPU has reached `gpu.alerts.temperature_c`."""
-
-    LEVEL = WARNING
 
     temperature_c: float
     limit_c: float
 
 
-@value
 class GpuCooledDown(Event):
-    """The GPU is 5 degrees or more below that again.
-
-    Fields: `temperature_c`; `hot_s`: how long it was not.
-    """
+    """The GPU is 5 degrees or more below that again. Fields: `temperature_c`; `hot_s`: how long it was not."""
 
     temperature_c: float
     hot_s: float

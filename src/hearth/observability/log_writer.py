@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol, TextIO, cast
 
-from hearth.events import BatchEnded, Event, ItemEnded, JobEnded, SwapCompleted, name_of
+from hearth.events import BatchEnded, Event, ItemEnded, JobEnded, SwapCompleted
 from hearth.types import Outcome, value
 
 MAX_FIELD_CHARS = 500
@@ -74,7 +74,7 @@ class LogLine:
 def line_of(event: Event, wall_at: float) -> LogLine:
     """The line of an event: every field but `at`, which becomes the time stamp."""
     values = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "at"}
-    return LogLine(wall_at=wall_at, level=level_of(event), event=name_of(event), fields=values)
+    return LogLine(wall_at=wall_at, level=level_of(event), event=event.NAME, fields=values)
 
 
 def level_of(event: Event) -> int:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from hearth.events import Event, name_of
+from hearth.events import Event
 from hearth.ports import EventSink
 
 
@@ -99,7 +99,7 @@ class EventFanout:
             type(sink).__name__,
             type(error).__name__,
             _place(error),
-            name_of(event),
+            event.NAME,
         )
 
 
