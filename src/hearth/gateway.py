@@ -18,7 +18,8 @@ from hearth.alerts.alerter import GatewayAlerter
 from hearth.clock import Clock
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.reload import Attempt, ConfigInForce, MakeWatch, Reloader, Vet, read_attempt
+from hearth.config.loading import load_gateway_config
+from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attempt
 from hearth.config.settings import Settings
 from hearth.errors import BackendError, ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
@@ -254,7 +255,7 @@ class Gateway:
         """
         if self._stopping:
             raise ShuttingDown
-        return self._in_force.take(read_attempt(self.config.source) if config is None else Attempt(config=config))
+        return self._in_force.take(attempt(lambda: load_gateway_config(self.config.source)) if config is None else config)
 
     async def reload_file(self) -> bool:
         """The same for the file, without holding the loop up; orders that come together share one try. Only between start and stop."""

@@ -10,7 +10,8 @@ import pytest
 
 from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config
-from hearth.config.reload import Attempt, ConfigInForce, read_attempt
+from hearth.config.reload import ConfigInForce
+from hearth.errors import ConfigError
 from hearth.observability.sinks import EventFanout
 from tests.cli.stub_gateway import StubGateway
 
@@ -32,7 +33,7 @@ class Running:
         return self._stub.url
 
     def reload(self) -> None:
-        self._in_force.take(read_attempt(self._file, {}))
+        self._in_force.take(load_gateway_config(self._file, {}))
         self._show()
 
     def _show(self) -> None:
@@ -159,6 +160,6 @@ def test_a_gateway_of_another_version_is_compared_where_both_know_a_key(hearth, 
 
 def test_a_refused_file_leaves_what_is_shown_as_it_was(file, running):
     before = running._stub.answers["/llm/admin/config"]
-    running._in_force.take(Attempt(config=None, problems=("bad",)))
+    running._in_force.take(ConfigError(["bad"]))
     running._show()
     assert json.loads(running._stub.answers["/llm/admin/config"][2])["settings"] == json.loads(before[2])["settings"]

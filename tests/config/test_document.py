@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hearth.config.document import FASTEST_LOADER, MAX_DEPTH, Document, Loader, read_document
+from hearth.config.document import FASTEST_LOADER, MAX_DEPTH, Document
 from hearth.config.loading import parse_config
 from hearth.errors import ConfigError
 from tests.support.cases import for_each
 
 SHIPPED = Path(__file__).parents[2] / "config/llm_gateway.yaml"
-PURE: Loader = yaml.SafeLoader
+PURE = yaml.SafeLoader
+Loader = type[Any]
 both_loaders = pytest.mark.parametrize("loader", [FASTEST_LOADER, PURE], ids=["libyaml", "python"])
 
 
@@ -26,16 +28,16 @@ def texts(document: Document) -> list[str]:
 
 def fatal(text: str, loader: Loader = FASTEST_LOADER) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_document(text, source="f", loader=loader)
+        Document(text, source="f", loader=loader)
     return caught.value.problems[-1]
 
 
 @both_loaders
 def test_plain_values_come_with_the_lines_of_their_keys(loader: Loader) -> None:
-    document = read_document("a:\n  b: [1, -2.5,\n   true]\n\n'c': text # note\nd:\n", source="f", loader=loader)
+    document = Document("a:\n  b: [1, -2.5,\n   true]\n\n'c': text # note\nd:\n", source="f", loader=loader)
     assert document.value == {"a": {"b": [1, -2.5, True]}, "c": "text", "d": None}
     assert document.lines == {("a",): 1, ("a", "b"): 2, ("a", "b", 0): 2, ("a", "b", 1): 2, ("a", "b", 2): 3, ("c",): 5, ("d",): 6}
-    assert document.problems == ()
+    assert document.problems == []
 
 
 @both_loaders
@@ -59,7 +61,7 @@ def test_plain_values_come_with_the_lines_of_their_keys(loader: Loader) -> None:
     ],
 )
 def test_a_number_that_is_not_what_it_looks_like_is_refused(loader: Loader, spelled: str) -> None:
-    document = read_document(f"a: 1\nb: {spelled}\n", source="f", loader=loader)
+    document = Document(f"a: 1\nb: {spelled}\n", source="f", loader=loader)
     assert document.value == {"a": 1}
     assert [(each.path, each.line) for each in document.problems] == [(("b",), 2)]
     assert "quotes" in document.problems[0].text
@@ -68,22 +70,22 @@ def test_a_number_that_is_not_what_it_looks_like_is_refused(loader: Loader, spel
 @both_loaders
 @pytest.mark.parametrize("spelled", ["'22:30'", '"0644"', "1e3", "06:00-22:00", "0o17", "v1", "1.2.3", "|-\n  x"])
 def test_text_stays_text(loader: Loader, spelled: str) -> None:
-    document = read_document(f"b: {spelled}\n", source="f", loader=loader)
+    document = Document(f"b: {spelled}\n", source="f", loader=loader)
     assert isinstance(document.value, dict)
     assert isinstance(document.value["b"], str)
-    assert document.problems == ()
+    assert document.problems == []
 
 
 @both_loaders
 @pytest.mark.parametrize("key", ["on", "yes", "5", "1.5", "22:30", "2026-01-02", "null", "~", "true"])
 def test_a_key_that_is_no_text_is_refused_with_advice(loader: Loader, key: str) -> None:
-    (text,) = texts(read_document(f"{key}: 1\n", source="f", loader=loader))
+    (text,) = texts(Document(f"{key}: 1\n", source="f", loader=loader))
     assert "put quotes around it" in text
 
 
 @both_loaders
 def test_a_duplicate_key_is_told_with_the_line_of_the_first(loader: Loader) -> None:
-    document = read_document("a:\n  x: 1\n  y: 2\n  'x': 3\n", source="f", loader=loader)
+    document = Document("a:\n  x: 1\n  y: 2\n  'x': 3\n", source="f", loader=loader)
     assert [(each.path, each.line, each.text) for each in document.problems] == [
         (("a", "x"), 4, "is already given in line 2; remove one of them")
     ]
@@ -94,7 +96,7 @@ def test_a_duplicate_key_is_told_with_the_line_of_the_first(loader: Loader) -> N
     "text", ["a: &x 1\n", "a: &x [1]\nb: *x\n", "a: &x {}\nb: {<<: *x}\n", "&x a: 1\n", "a: !!str 1\n", "a: !!python/object:os.system {}\n"]
 )
 def test_anchors_aliases_merge_keys_and_tags_are_refused(loader: Loader, text: str) -> None:
-    problems = texts(read_document(text, source="f", loader=loader))
+    problems = texts(Document(text, source="f", loader=loader))
     assert problems
     assert all("not supported" in each for each in problems)
 
@@ -102,7 +104,7 @@ def test_anchors_aliases_merge_keys_and_tags_are_refused(loader: Loader, text: s
 @both_loaders
 def test_an_alias_bomb_costs_nothing(loader: Loader) -> None:
     levels = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
-    document = read_document("\n".join(levels), source="f", loader=loader)
+    document = Document("\n".join(levels), source="f", loader=loader)
     assert len(document.problems) == 30 + 29 * 9
 
 
@@ -140,7 +142,7 @@ def test_broken_text_is_refused(loader: Loader, text: str) -> None:
 
 
 def test_sixteen_levels_are_read_and_one_more_is_not() -> None:
-    assert read_document("{a: " * MAX_DEPTH + "1" + "}" * MAX_DEPTH, source="f").problems == ()
+    assert Document("{a: " * MAX_DEPTH + "1" + "}" * MAX_DEPTH, source="f").problems == []
     assert "nested deeper" in fatal("{a: " * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1))
 
 

@@ -96,5 +96,5 @@ KEYS = f"auth: {{keys: [{{name: a, sha256: '{'1' * 64}'}}, {{name: boss, sha256:
     ],
 )
 def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: str | None) -> None:
-    found = effectless(config_of(text).settings)
+    found = tuple(effectless(config_of(text).settings))
     assert [each.startswith(says or "") for each in found] == ([] if says is None else [True])

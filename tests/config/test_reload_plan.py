@@ -13,9 +13,7 @@ from hearth.config.reload import (
     ORDER_GAP_S,
     POLL_S,
     WRITING_S,
-    Look,
     ReloadPlan,
-    Step,
 )
 from tests.support.cases import for_each
 
@@ -23,8 +21,8 @@ OLD, NEW, HALF = b"old", b"new", b"ne"
 Fact = Callable[["Desk"], None]
 
 
-def found(content: bytes | None) -> Look:
-    return Look(token="gone", problems=("gone",)) if content is None else Look(token=digest_of(content), content=content)
+def token(content: bytes | None) -> str:
+    return "gone" if content is None else digest_of(content)
 
 
 @dataclass
@@ -61,13 +59,13 @@ class Desk:
             self.now = at
             happen(self)
 
-    def _carry_out(self, step: Step) -> None:
-        look = found(self.content)
-        if step is Step.LOOK:
+    def _carry_out(self, step: str | None) -> None:
+        found, gone = token(self.content), self.content is None
+        if step == "look":
             self.looks.append(self.now)
-        if step is Step.OBEY or (step is Step.LOOK and self.plan.looked(look, self.now, blind=self.blind)):
-            self.plan.tried(look.token)
-            self.tries.append((round(self.now, 3), look.content))
+        if step == "obey" or (step == "look" and self.plan.looked(found, self.now, gone=gone, blind=self.blind)):
+            self.plan.tried(found)
+            self.tries.append((round(self.now, 3), self.content))
 
 
 def save(content: bytes | None, *, writing: bool = False) -> Fact:
@@ -184,8 +182,8 @@ def test_without_a_watch_only_orders_lead_anywhere():
 def test_a_touch_during_a_look_leads_to_another_look():
     plan = ReloadPlan(digest_of(OLD), 0.0, polls=False)
     plan.touched(1.0)
-    assert plan.step(1.3) is Step.LOOK
+    assert plan.step(1.3) == "look"
     plan.touched(1.31)
-    assert plan.looked(found(OLD), 1.32, blind=False) is False
+    assert plan.looked(token(OLD), 1.32, gone=False, blind=False) is False
     assert plan.wake_at() == pytest.approx(1.61)
-    assert plan.step(1.61) is Step.LOOK
+    assert plan.step(1.61) == "look"

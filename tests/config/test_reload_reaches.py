@@ -16,9 +16,9 @@ from typing import Any, get_origin
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
-from hearth.config.fields import Section
+from hearth.config.fields import Reload, Section
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.reload import ReloadHistory
+from hearth.config.reload import ConfigInForce
 from hearth.config.settings import (
     Announcement,
     BackendMode,
@@ -41,7 +41,7 @@ def hot(cls: type[Section] = Settings, path: Path = ()) -> Iterator[tuple[Path, 
         inner = section_in(kind)
         if inner is not None:
             yield from hot(inner, (*path, name))
-        elif cls.reload_of(name).hot:
+        elif cls.reload_of(name) is not Reload.RESTART:
             yield (*path, name), (kind, entry_of(cls, name))
 
 
@@ -87,8 +87,8 @@ def reachable(*roots: object) -> Iterator[object]:
         if id(thing) in seen or isinstance(thing, (*UNTOUCHED, types.FrameType)):
             continue
         seen.add(id(thing))
-        if isinstance(thing, ReloadHistory):
-            continue
+        if isinstance(thing, ConfigInForce):
+            seen.add(id(thing._started_with))  # new settings are compared with it
         yield thing
         if isinstance(thing, types.FunctionType):
             waiting.extend(thing.__closure__ or ())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.document import read_document
+from hearth.config.document import Document
 from hearth.config.errors import KeyPath
 from hearth.config.fields import Section
 from hearth.config.loading import load_gateway_config, parse_config
@@ -40,7 +40,7 @@ class Documented:
     def comment(self) -> str:
         """The lines of comment right above the key."""
         lines = COMPLETE.splitlines()
-        at = read_document(COMPLETE, source="f").lines[self.path] - 1
+        at = Document(COMPLETE, source="f").lines[self.path] - 1
         comment: list[str] = []
         while at and (match := re.fullmatch(r" *# (.*)", lines[at - 1])):
             comment.insert(0, match.group(1))
@@ -50,7 +50,7 @@ class Documented:
 
 def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Documented]:
     """Every field of every class, found under the first entry where the file has several."""
-    complete: Any = read_document(COMPLETE, source="f").value
+    complete: Any = Document(COMPLETE, source="f").value
     for step in path:
         complete = complete[step]
     for name in cls.model_fields:
@@ -64,7 +64,7 @@ def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Do
 
 
 FIELDS = list(documented())
-VALUES = [each for each in FIELDS if each.cls.description_of(each.name)]
+VALUES = [each for each in FIELDS if each.cls.model_fields[each.name].description]
 
 
 def test_the_shipped_file_loads_and_differs_from_the_defaults_only_in_its_task_types() -> None:
@@ -80,7 +80,7 @@ def test_the_shipped_file_loads_and_differs_from_the_defaults_only_in_its_task_t
 
 
 def test_the_keys_that_are_set_are_those_of_the_page_it_comes_from() -> None:
-    assert read_document(SHIPPED, source="f").value == {
+    assert Document(SHIPPED, source="f").value == {
         "scheduling": {"active_hours": "06:00-22:00", "schedule_drain_minutes": 2},
         "queue": {"max_external_depth": 20, "max_interrupt_count": 3},
         "priority_map": {
@@ -137,18 +137,18 @@ def test_every_setting_stands_in_the_file_under_a_comment(each: Documented) -> N
 
 @for_each("each", VALUES)
 def test_every_comment_states_the_default_and_whether_it_is_hot(each: Documented) -> None:
-    assert re.search(rf"\b{each.cls.reload_of(each.name).note.split(',')[0]}(, [^.]*)?$", each.comment)
+    assert re.search(rf"\b{each.cls.reload_of(each.name).split(',')[0]}(, [^.]*)?$", each.comment)
     field = each.cls.model_fields[each.name]
     if field.is_required() or section_in(kind_of(each.cls, each.name)):
         return
     stated = re.search(r"Default ([^ ]+?)[.:] ", each.comment)
     assert stated is not None
     default = each.cls.model_construct().model_dump(mode="json")[each.name]
-    assert stated.group(1) == "unset" if default is None else read_document(stated.group(1), source="f").value == default
+    assert stated.group(1) == "unset" if default is None else Document(stated.group(1), source="f").value == default
 
 
 def test_every_setting_but_a_section_is_described() -> None:
-    assert all(section_in(kind_of(each.cls, each.name)) for each in FIELDS if not each.cls.description_of(each.name))
+    assert all(section_in(kind_of(each.cls, each.name)) for each in FIELDS if not each.cls.model_fields[each.name].description)
 
 
 def test_the_first_line_leads_editors_to_the_schema() -> None:
@@ -210,7 +210,7 @@ def accepts_mapping(node: dict[str, Any], value: dict[str, Any]) -> bool:
 @for_each("text", [SHIPPED, COMPLETE, "{}", "gpu:\nauth:\n  keys:\n", "backend: auto", "auth: {keys: [{name: a, key: '${K}'}]}"])
 def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
     parse_config(text, source="f", environ={"K": "hearth_key_of_the_tests"})
-    assert accepts(schema(), read_document(text, source="f").value)
+    assert accepts(schema(), Document(text, source="f").value)
 
 
 @for_each(
@@ -229,4 +229,4 @@ def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
     ],
 )
 def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:
-    assert not accepts(schema(), read_document(text, source="f").value)
+    assert not accepts(schema(), Document(text, source="f").value)

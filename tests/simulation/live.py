@@ -9,8 +9,9 @@ import asyncio
 import json
 from contextlib import suppress
 
+from hearth.config.choices import MIB_PER_GB
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import MIB_PER_GB, SchedulerSettings, Settings, Window
+from hearth.config.settings import SchedulerSettings, Settings, Window
 from hearth.errors import HearthError
 from hearth.events import Event
 from hearth.queue.item import Submission, Ticket

@@ -10,38 +10,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import yaml
 
 from hearth.config.errors import KeyPath, Problem, config_error, may_hold_a_secret, shown
 
 MAX_DEPTH = 16
+FASTEST_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_NUMBER_CHARS = 30
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?", re.ASCII)
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?", re.ASCII)
 _TAG = "tag:yaml.org,2002:"
+_KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "null": "nothing", "timestamp": "a date"}
 
 
-class EventSource(Protocol):
-    """The part of a PyYAML loader that is used here."""
-
-    def check_event(self, kind: type[yaml.Event], /) -> bool: ...
-    def peek_event(self) -> yaml.Event: ...
-    def get_event(self) -> yaml.Event: ...
-    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool], /) -> str: ...
-    def dispose(self) -> None: ...
-
-
-Loader = Callable[[str], EventSource]
-FASTEST_LOADER: Final[Loader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A file that is well-formed YAML.
 
@@ -49,97 +33,50 @@ class Document:
         value: mappings, lists, strings, ints, floats, bools and None. A value with a problem of its own is left out, or None in a list.
         lines: the line, counted from 1, of every key and list item.
         problems: what is wrong with single values; the rest of the document is usable for finding more.
-    """
-
-    value: object
-    lines: Mapping[KeyPath, int]
-    problems: tuple[Problem, ...]
-
-
-def read_document(text: str, *, source: str, loader: Loader = FASTEST_LOADER) -> Document:
-    """The one document in `text`.
 
     Raises:
         ConfigError: the text holds control characters, is not YAML, is nested too deep, or is empty.
     """
-    _check_text(text, source)
-    try:
-        return _Reader(loader(text), source).document()
-    except yaml.MarkedYAMLError as error:
-        raise config_error(source, [_syntax_problem(error)], {}) from None
-    except yaml.YAMLError:
-        raise config_error(source, [Problem(path=(), text="is not YAML that can be read; save it again as plain UTF-8 text")], {}) from None
 
-
-def _check_text(text: str, source: str) -> None:
-    at = next((at for at, each in enumerate(text) if _is_control(each)), None)
-    if at is not None:
-        what = f"control character U+{ord(text[at]):04X}; remove it (is this a text file?)"
-        raise config_error(source, [Problem(path=(), line=text.count("\n", 0, at) + 1, text=what)], {})
-
-
-def _is_control(character: str) -> bool:
-    return character not in "\t\r\n" and unicodedata.category(character) in {"Cc", "Cs"}
-
-
-def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    mark = error.problem_mark or error.context_mark
-    line = 1 if mark is None else mark.line + 1
-    return Problem(path=(), line=line, text=f"is not YAML: {error.problem}; {_syntax_advice(error)}")
-
-
-def _syntax_advice(error: yaml.MarkedYAMLError) -> str:
-    context, problem = error.context or "", error.problem or ""
-    if "alias" in context or "anchor" in context:
-        return "put quotes around text that begins with `*` or `&`"
-    if "mapping values" in problem:
-        return "put quotes around text that contains `: `, or check the indentation"
-    if "any token" in problem:
-        return "indent with spaces, not tabs, and put quotes around text that begins with @, %, ` or a tab"
-    return "check the quotes, brackets and indentation above this line"
-
-
-class _Reader:
-    """One pass over the events of one text."""
-
-    def __init__(self, loader: EventSource, source: str) -> None:
-        self._loader = loader
+    def __init__(self, text: str, *, source: str, loader: type[Any] = FASTEST_LOADER) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self.problems: list[Problem] = []
         self._source = source
-        self._lines: dict[KeyPath, int] = {}
-        self._problems: list[Problem] = []
-
-    def document(self) -> Document:
+        for at, each in enumerate(text):
+            if each not in "\t\r\n" and unicodedata.category(each) in {"Cc", "Cs"}:
+                what = f"control character U+{ord(each):04X}; remove it (is this a text file?)"
+                self._stop((), text.count("\n", 0, at) + 1, what)
         try:
-            self._next()
-            self._open_document()
-            value = self._value(())
-            self._next()
-            self._close_stream()
-        finally:
-            self._loader.dispose()
-        return Document(value=value, lines=self._lines, problems=tuple(self._problems))
+            self._loader = loader(text)
+            try:
+                self.value = self._document()
+            finally:
+                self._loader.dispose()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            self.problems = []
+            self._stop((), 1 if mark is None else mark.line + 1, f"is not YAML: {error.problem}; {_syntax_advice(error)}")
+        except yaml.YAMLError:
+            self.problems = []
+            self._stop((), 1, "is not YAML that can be read; save it again as plain UTF-8 text")
 
-    def _open_document(self) -> None:
+    def _document(self) -> object:
+        self._loader.get_event()
         if self._loader.check_event(yaml.StreamEndEvent):
             self._stop((), 1, "is empty, which may be an accident; write `{}` if all defaults are meant")
-        self._next()
-
-    def _close_stream(self) -> None:
+        self._loader.get_event()
+        value = self._value(())
+        self._loader.get_event()
         if not self._loader.check_event(yaml.StreamEndEvent):
-            self._stop((), _line(self._next()), "begins a second document; keep everything in one, without another `---`")
-
-    def _next(self) -> yaml.Event:
-        return self._loader.get_event()
+            self._stop((), _line(self._loader.get_event()), "begins a second document; keep everything in one, without another `---`")
+        return value
 
     def _stop(self, path: KeyPath, line: int, text: str) -> NoReturn:
         """Report what makes the rest unreadable."""
-        raise config_error(self._source, [*self._problems, Problem(path=path, line=line, text=text)], self._lines)
-
-    def _refuse(self, path: KeyPath, line: int, text: str) -> None:
-        self._problems.append(Problem(path=path, line=line, text=text))
+        raise config_error(self._source, [*self.problems, Problem(path, text, line)], self.lines) from None
 
     def _value(self, path: KeyPath) -> object:
-        event = self._next()
+        event = self._loader.get_event()
         self._check_node(event, path)
         if len(path) > MAX_DEPTH:
             self._stop(path[:4], _line(event), f"is nested deeper than {MAX_DEPTH} levels; nothing in this file is")
@@ -151,61 +88,60 @@ class _Reader:
 
     def _check_node(self, event: yaml.Event, path: KeyPath) -> None:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            self._refuse(
-                path, _line(event), "anchors and aliases (& and *) are not supported; write the value out, or put quotes around it"
-            )
+            text = "anchors and aliases (& and *) are not supported; write the value out, or put quotes around it"
+            self.problems.append(Problem(path, text, _line(event)))
         elif getattr(event, "tag", None) is not None:
-            self._refuse(path, _line(event), "tags (!) are not supported; remove it, or put quotes around the value")
+            self.problems.append(Problem(path, "tags (!) are not supported; remove it, or put quotes around the value", _line(event)))
 
     def _sequence(self, path: KeyPath) -> list[object]:
         items: list[object] = []
         while not self._loader.check_event(yaml.SequenceEndEvent):
             here = (*path, len(items))
-            self._lines[here] = _line(self._loader.peek_event())
+            self.lines[here] = _line(self._loader.peek_event())
             items.append(self._value(here))
-        self._next()
+        self._loader.get_event()
         return items
 
     def _mapping(self, path: KeyPath) -> dict[str, object]:
         entries: dict[str, object] = {}
-        seen: dict[KeyPath, int] = {}
+        seen: dict[str, int] = {}
         while not self._loader.check_event(yaml.MappingEndEvent):
-            known = len(self._problems)
-            line = _line(self._loader.peek_event())
-            here = (*path, self._key(path))
-            self._place_key(here, line, seen)
+            known = len(self.problems)
+            key, line = self._key(path)
+            here = (*path, key)
+            if key in seen:
+                self.problems.append(Problem(here, f"is already given in line {seen[key]}; remove one of them", line))
+            seen.setdefault(key, line)
+            self.lines.setdefault(here, line)
             value = self._value(here)
-            if all(each.path != here for each in self._problems[known:]):
-                entries[str(here[-1])] = value
-        self._next()
+            if all(each.path != here for each in self.problems[known:]):
+                entries[key] = value
+        self._loader.get_event()
         return entries
 
-    def _place_key(self, path: KeyPath, line: int, seen: dict[KeyPath, int]) -> None:
-        self._lines.setdefault(path, line)
-        if path in seen:
-            self._refuse(path, line, f"is already given in line {seen[path]}; remove one of them")
-        seen.setdefault(path, line)
-
-    def _key(self, path: KeyPath) -> str:
-        event = self._next()
+    def _key(self, path: KeyPath) -> tuple[str, int]:
+        event = self._loader.get_event()
+        line = _line(event)
         if not isinstance(event, yaml.ScalarEvent):
-            self._stop(path, _line(event), "has a list, mapping or alias as a key; keys must be text")
+            self._stop(path, line, "has a list, mapping or alias as a key; keys must be text")
         here = (*path, event.value)
         self._check_node(event, here)
         tag = self._tag(event)
         if tag == "merge":
-            self._refuse(here, _line(event), "merge keys are not supported; write the keys out")
+            self.problems.append(Problem(here, "merge keys are not supported; write the keys out", line))
         elif tag not in {"str", "value"}:
-            self._refuse(here, _line(event), f"YAML does not read this key as text but as {_KINDS.get(tag, tag)}; put quotes around it")
-        return str(event.value)
+            text = f"YAML does not read this key as text but as {_KINDS.get(tag, tag)}; put quotes around it"
+            self.problems.append(Problem(here, text, line))
+        return event.value, line
 
     def _tag(self, event: yaml.ScalarEvent) -> str:
         if not event.implicit[0] or event.tag is not None:
             return "str"
-        return self._loader.resolve(yaml.ScalarNode, event.value, (True, False)).removeprefix(_TAG)
+        tag: str = self._loader.resolve(yaml.ScalarNode, event.value, (True, False))
+        return tag.removeprefix(_TAG)
 
     def _scalar(self, event: yaml.ScalarEvent, path: KeyPath) -> object:
-        tag, text = self._tag(event), str(event.value)
+        tag, text = self._tag(event), event.value
         if tag == "null":
             return None
         if tag == "bool":
@@ -216,14 +152,20 @@ class _Reader:
             if _DECIMAL.fullmatch(text):
                 return float(text)
         if tag in {"int", "float", "timestamp"}:
-            self._refuse(path, _line(event), _number_advice(tag, text, path))
+            self.problems.append(Problem(path, _number_advice(tag, text, path), _line(event)))
             return None
         return text
 
 
-_KINDS: Mapping[str, str] = MappingProxyType(
-    {"bool": "true or false", "int": "a number", "float": "a number", "null": "nothing", "timestamp": "a date"}
-)
+def _syntax_advice(error: yaml.MarkedYAMLError) -> str:
+    context, problem = error.context or "", error.problem or ""
+    if "alias" in context or "anchor" in context:
+        return "put quotes around text that begins with `*` or `&`"
+    if "mapping values" in problem:
+        return "put quotes around text that contains `: `, or check the indentation"
+    if "any token" in problem:
+        return "indent with spaces, not tabs, and put quotes around text that begins with @, %, ` or a tab"
+    return "check the quotes, brackets and indentation above this line"
 
 
 def _number_advice(tag: str, text: str, path: KeyPath) -> str:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hearth.config.fields import Section, within
 from hearth.config.settings import KeySettings, Settings
@@ -26,16 +24,24 @@ SHOWN_PROBLEMS = 100
 _SHOWN_CHARS = 60
 _SECRET_PLACES: tuple[KeyPath, ...] = (("alerts",), ("auth",), ("cloud",), ("jobs", "webhooks"), ("ollama",), ("telemetry",))
 _BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
+_WANTED = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text in quotes",
+    "bool_type": "must be true or false",
+    "enum": "must be {expected}",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        line: counted from 1; None takes the line of `path`, or of the nearest thing around it.
-        text: what is wrong and what to do, without the place.
-    """
+class Problem(NamedTuple):
+    """One thing that is wrong: what and what to do; without a `line` it is that of `path`, or of the nearest thing around it."""
 
     path: KeyPath
     text: str
@@ -66,67 +72,35 @@ def may_hold_a_secret(path: KeyPath) -> bool:
     return any(path[: len(place)] == place for place in _SECRET_PLACES)
 
 
-def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int:
-    """The line of a path, or of the nearest thing around it that is in the file."""
-    for length in range(len(path), 0, -1):
-        if path[:length] in lines:
-            return lines[path[:length]]
-    return 1
-
-
 def config_error(source: str, problems: Iterable[Problem], lines: Mapping[KeyPath, int]) -> ConfigError:
     """Every problem in the order of the file; beyond `SHOWN_PROBLEMS` only their number."""
-    placed = sorted(((each.line or line_of(each.path, lines), each) for each in problems), key=lambda pair: (pair[0], dotted(pair[1].path)))
-    texts = [_sentence(source, line, each) for line, each in placed[:SHOWN_PROBLEMS]]
+
+    def line_of(path: KeyPath) -> int:
+        around = (path[:length] for length in range(len(path), 0, -1))
+        return next((lines[each] for each in around if each in lines), 1)
+
+    found = ((each.line or line_of(each.path), dotted(each.path), each.text) for each in problems)
+    placed = sorted(found, key=lambda each: each[:2])
+    texts = [f"{source}:{line}: {place}{': ' if place else ''}{text}" for line, place, text in placed[:SHOWN_PROBLEMS]]
     if len(placed) > SHOWN_PROBLEMS:
         texts.append(f"{source}: and {len(placed) - SHOWN_PROBLEMS} more problems")
     return ConfigError(texts)
 
 
-def _sentence(source: str, line: int, problem: Problem) -> str:
-    place = f"{dotted(problem.path)}: " if problem.path else ""
-    return f"{source}:{line}: {place}{problem.text}"
-
-
-_WANTED: Mapping[str, str] = MappingProxyType(
-    {
-        "int_type": "must be a whole number",
-        "int_from_float": "must be a whole number",
-        "float_type": "must be a number",
-        "string_type": "must be text in quotes",
-        "bool_type": "must be true or false",
-        "enum": "must be {expected}",
-        "tuple_type": "must be a list",
-        "dict_type": "must be a mapping",
-        "model_type": "must be a mapping",
-        "greater_than": "must be more than {gt:g}",
-        "greater_than_equal": "must be at least {ge:g}",
-        "less_than_equal": "must be at most {le:g}",
-    }
-)
-
-
 def complaints(errors: Sequence[ErrorDetails]) -> list[Problem]:
     """pydantic's errors as problems of the file, in the same order."""
-    return [_complaint(each, advise=len(errors) <= SHOWN_PROBLEMS) for each in errors]
-
-
-def _complaint(error: ErrorDetails, *, advise: bool) -> Problem:
-    path = _path(error["loc"])
-    if error["type"] == "extra_forbidden":
-        # Likely meanings take a while to find: not for thousands of keys of a file that is something else.
-        return Problem(path=path, text=_unknown_key(path) if advise else "unknown key")
-    return Problem(path=path, text=_text(error, path))
-
-
-def _path(loc: tuple[int | str, ...]) -> KeyPath:
+    # Likely meanings of unknown keys take a while to find: not for thousands of keys of a file that is something else.
+    advise = len(errors) <= SHOWN_PROBLEMS
     # pydantic marks a bad key of a mapping with a step of its own.
-    return loc[:-1] if loc and loc[-1] == "[key]" else loc
+    located = [(each["loc"][:-1] if each["loc"][-1:] == ("[key]",) else each["loc"], each) for each in errors]
+    return [Problem(path, _text(error, path, advise=advise)) for path, error in located]
 
 
-def _text(error: ErrorDetails, path: KeyPath) -> str:
+def _text(error: ErrorDetails, path: KeyPath, *, advise: bool) -> str:
     kind: str = error["type"]
     context: dict[str, Any] = error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(path) if advise else "unknown key"
     if kind == "missing":
         return "is missing"
     if kind == "value_error":
@@ -137,12 +111,6 @@ def _text(error: ErrorDetails, path: KeyPath) -> str:
     return error["msg"] if wanted is None else wanted.format(**context) + _got(error["input"], path)
 
 
-def _unknown_key(path: KeyPath) -> str:
-    known = _known_keys(path[:-1])
-    close = difflib.get_close_matches(str(path[-1])[:100], known, n=1)
-    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known here: {', '.join(known)}"
-
-
 def _got(value: object, path: KeyPath) -> str:
     if isinstance(value, dict | list):
         return ", not a mapping" if isinstance(value, dict) else ", not a list"
@@ -151,11 +119,12 @@ def _got(value: object, path: KeyPath) -> str:
     return f", not {shown(value)}" if isinstance(value, str) else f", not {str(value).lower()}"
 
 
-def _known_keys(path: KeyPath) -> tuple[str, ...]:
-    """The keys that a mapping at `path` may have; empty where any key may stand, and where nothing is known."""
+def _unknown_key(path: KeyPath) -> str:
     section: object = Settings
-    for step in path:
+    for step in path[:-1]:
         section = within(section, str(step))
-    if not (isinstance(section, type) and issubclass(section, Section)):
-        return ()
-    return (*section.model_fields, *(("key",) if section is KeySettings else ()))
+    known = [*section.model_fields] if isinstance(section, type) and issubclass(section, Section) else []
+    if section is KeySettings:
+        known.append("key")
+    close = difflib.get_close_matches(str(path[-1])[:100], known, n=1)
+    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known here: {', '.join(known)}"

@@ -9,8 +9,9 @@ import base64
 import ipaddress
 import re
 import types
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 from urllib.parse import SplitResult, urlsplit
 
 from cronsim import CronSimError
@@ -28,22 +29,25 @@ MIN_SECRET_CHARS = 16
 YEAR_S = 366.0 * 86400
 _SOME_MONDAY_S = 1_704_067_200.0
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?", re.ASCII)
-_GPU_DEVICE = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
-_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\*|(\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(\*|\d{1,5}))?")
-_DIGEST = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """When a changed value takes effect, as the end of the field's description says."""
+class Reload(StrEnum):
+    """When a changed value takes effect. A field that names none is `HOT`; what stands under a field is as the field is."""
 
-    note: str
-    hot: bool = True
+    HOT = "hot"
+    NEXT_LOAD = "hot, from the next load"
+    RESTART = "restart"
 
 
-HOT = Reload("hot")
-"""A reload applies it at once. So are all that say nothing else."""
-RESTART = Reload("restart", hot=False)
+RESTART = Reload.RESTART
+
+
+def _none_is(empty: type, schema: CoreSchema) -> CoreSchema:
+    """A heading with nothing under it is empty: every line below it may be commented out."""
+    accepted = core_schema.nullable_schema(schema)
+    return core_schema.no_info_before_validator_function(
+        lambda value: empty() if value is None else value, schema, json_schema_input_schema=accepted
+    )
 
 
 class Section(BaseModel):
@@ -53,23 +57,28 @@ class Section(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, defer_build=True, validate_default=True
     )
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - pydantic's own
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, field in cls.model_fields.items():
+            if field.description:
+                field.description += f" {cls.reload_of(name)}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
+        return _none_is(dict, handler(source))
+
+    @classmethod
+    def reload_of(cls, name: str) -> Reload:
+        """When a change of this field takes effect."""
+        return next((each for each in cls.model_fields[name].metadata if isinstance(each, Reload)), Reload.HOT)
+
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - whatever the fields take
         """The same with other values in these fields."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self  # nothing of it can change; pydantic copies the defaults of fields
-
-    @classmethod
-    def description_of(cls, name: str) -> str:
-        """What the docstring under a field says, with what a reload does with a change; empty where there is none."""
-        description = cls.model_fields[name].description
-        return f"{description} {cls.reload_of(name).note}" if description else ""
-
-    @classmethod
-    def reload_of(cls, name: str) -> Reload:
-        """When a change of this field takes effect."""
-        return next((each for each in cls.model_fields[name].metadata if isinstance(each, Reload)), HOT)
 
 
 def within(annotation: object, step: str) -> object:
@@ -84,32 +93,42 @@ def within(annotation: object, step: str) -> object:
     return inner
 
 
-@dataclass(frozen=True, slots=True)
-class _Heading:
-    """A heading with nothing under it is empty: every line below it may be commented out. A mapping cannot be changed afterwards."""
+class _Items:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
+        return _none_is(tuple, handler(source))
 
-    empty: type
-    proxied: bool = False
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
+class _Table:
+    """Read-only once it is checked."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
         inner = handler(source)
-        accepted = core_schema.nullable_schema(inner)
-        if self.proxied:
-            written = core_schema.wrap_serializer_function_ser_schema(lambda value, write: write(dict(value)), schema=inner)
-            inner = core_schema.no_info_after_validator_function(types.MappingProxyType, inner, serialization=written)
-        return core_schema.no_info_before_validator_function(self._given, inner, json_schema_input_schema=accepted)
-
-    def _given(self, value: object) -> object:
-        return self.empty() if value is None else value
+        written = core_schema.wrap_serializer_function_ser_schema(lambda value, write: write(dict(value)), schema=inner)
+        return _none_is(dict, core_schema.no_info_after_validator_function(types.MappingProxyType, inner, serialization=written))
 
 
-SECTION = _Heading(dict)
-MAPPING = _Heading(dict, proxied=True)
-LIST = _Heading(tuple)
+K = TypeVar("K")
+V = TypeVar("V")
+EMPTY: dict[Any, Any] = {}
+"""The default of a `Table`; each gets a read-only one of its own."""
+Items = Annotated[tuple[V, ...], _Items]
+Table = Annotated[Mapping[K, V], _Table]
 
 
-def plain_text(text: str) -> str:
-    """Printable, without white space around it, at most `MAX_TEXT_CHARS` long."""
+def _matching(pattern: str, refusal: str) -> AfterValidator:
+    compiled = re.compile(pattern, re.ASCII)
+
+    def check(text: str) -> str:
+        if compiled.fullmatch(text) is None:
+            raise ValueError(refusal)
+        return text
+
+    return AfterValidator(check)
+
+
+def _plain_text(text: str) -> str:
     if not text.isprintable():
         raise ValueError("must not contain line breaks or control characters")
     if text != text.strip():
@@ -119,8 +138,7 @@ def plain_text(text: str) -> str:
     return text
 
 
-def name(text: str) -> str:
-    """The name of a caller or of a task type."""
+def _name(text: str) -> str:
     if not text:
         raise ValueError("must not be empty")
     if len(text) > MAX_NAME_CHARS:
@@ -128,27 +146,18 @@ def name(text: str) -> str:
     return text
 
 
-def model_name(text: str) -> str:
-    """The name of a model, such as `llama3.1:8b`."""
+def _model_name(text: str) -> str:
     if any(each.isspace() for each in text):
         raise ValueError("is not a model name: it must not contain spaces")
-    return name(text)
+    return _name(text)
 
 
-def gpu_device(text: str) -> str:
-    """The number of a card, or its UUID as `nvidia-smi -L` prints it."""
-    if _GPU_DEVICE.fullmatch(text) is None:
-        raise ValueError('must be the number of a card in quotes, such as "0", or its UUID, such as "GPU-..." (`nvidia-smi -L`)')
-    return text
-
-
-def time_zone(text: str) -> str:
-    """`local`, or a zone that this machine knows."""
+def _time_zone(text: str) -> str:
     active_hours.zone_of(text)
     return text
 
 
-def cron(text: str) -> str:
+def _cron(text: str) -> str:
     """A five-field cron expression that names some instant."""
     if len(text) > MAX_CRON_CHARS or len(text.split()) != 5:
         raise ValueError("must have five fields: minute, hour, day of month, month, day of week")
@@ -171,10 +180,8 @@ def http_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def webhook_url(text: str) -> str:
-    """An absolute http or https URL to post to, or the empty string; it may carry credentials, so no problem quotes it."""
-    if not text:
-        return text
+def _webhook_url(text: str) -> str:
+    """It may carry credentials, so no problem quotes it."""
     parts = _url_parts(text)
     if parts is None or not text.isascii():
         raise ValueError("must be the whole URL that messages are posted to, beginning with https://, or empty")
@@ -193,34 +200,22 @@ def _url_parts(text: str) -> SplitResult | None:
     return parts if usable and not any(each.isspace() for each in text) else None
 
 
-def listen_host(text: str) -> str:
-    """A host name or an IP address to listen on."""
-    if _is_address(text) or _HOST.fullmatch(text):
-        return text
-    raise ValueError("must be a host name or an IP address, without port")
+def _listen_host(text: str) -> str:
+    try:
+        usable = "%" not in str(ipaddress.ip_address(text))
+    except ValueError:
+        usable = _HOST.fullmatch(text) is not None
+    if not usable:
+        raise ValueError("must be a host name or an IP address, without port")
+    return text
 
 
-def allowed_host(text: str) -> str:
-    """A host name or an IP address as it stands in a Host header, without the port."""
-    return listen_host(text.removeprefix("[").removesuffix("]") if text.startswith("[") else text)
+def _allowed_host(text: str) -> str:
+    """As it stands in a Host header, without the port."""
+    return _listen_host(text.removeprefix("[").removesuffix("]") if text.startswith("[") else text)
 
 
-def origin(text: str) -> str:
-    """What browsers send as Origin; `*` stands for any host, any part of one, or any port. Returned in lower case."""
-    if _ORIGIN.fullmatch(text) is None:
-        raise ValueError('must be an origin such as "http://localhost:*", "app://obsidian.md" or "vscode-webview://*"')
-    return text.lower()
-
-
-def digest(text: str) -> str:
-    """A SHA-256 digest in hex; returned in lower case."""
-    if _DIGEST.fullmatch(text) is None:
-        raise ValueError("must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)")
-    return text.lower()
-
-
-def api_key(text: str) -> str:
-    """A credential that an HTTP header can carry, or the empty string."""
+def _api_key(text: str) -> str:
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("holds a character that no HTTP header can carry")
     return text
@@ -230,31 +225,21 @@ def signing_secret(text: str) -> str:
     """What messages are signed with: long enough that nobody guesses it, or the empty string."""
     if text and len(text) < MIN_SECRET_CHARS:
         raise ValueError(f"must have at least {MIN_SECRET_CHARS} characters (`openssl rand -hex 32` makes a good one)")
-    if text.startswith("whsec_") and not _is_webhook_key(text.removeprefix("whsec_")):
-        raise ValueError("begins with whsec_, so base64 of 24 to 64 bytes must follow (`openssl rand -base64 32` makes it)")
+    if text.startswith("whsec_"):
+        try:
+            usable = 24 <= len(base64.b64decode(text.removeprefix("whsec_"), validate=True)) <= 64
+        except ValueError:  # also for letters that are not ASCII
+            usable = False
+        if not usable:
+            raise ValueError("begins with whsec_, so base64 of 24 to 64 bytes must follow (`openssl rand -base64 32` makes it)")
     return text
 
 
-def file_path(text: str) -> str:
-    """An absolute path, one under the user's home, or the empty string: what is relative would depend on where Hearth was started."""
+def _file_path(text: str) -> str:
+    """What is relative would depend on where Hearth was started."""
     if text and not text.startswith(("/", "~/")):
         raise ValueError("must be an absolute path, or begin with ~/")
     return text
-
-
-def _is_webhook_key(text: str) -> bool:
-    try:
-        return 24 <= len(base64.b64decode(text, validate=True)) <= 64
-    except ValueError:  # also for letters that are not ASCII
-        return False
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return "%" not in text
 
 
 def _priority(value: object) -> Priority:
@@ -282,28 +267,45 @@ Mebibytes = Annotated[Number, Field(gt=0, le=1_000_000)]
 Usd = Annotated[Number, Field(ge=0, le=1_000_000)]
 TokenPrice = Annotated[Number, Field(ge=0, le=100_000)]
 
-Text = Annotated[str, Strict(), AfterValidator(plain_text)]
-Name = Annotated[Text, AfterValidator(name)]
-ModelName = Annotated[Text, AfterValidator(model_name)]
-ModelNameOrNothing = Annotated[Text, AfterValidator(lambda text: text and model_name(text))]
-GpuDevice = Annotated[Text, AfterValidator(gpu_device)]
-TimeZone = Annotated[Text, AfterValidator(time_zone)]
-Cron = Annotated[Text, AfterValidator(cron)]
+Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
+Name = Annotated[Text, AfterValidator(_name)]
+ModelName = Annotated[Text, AfterValidator(_model_name)]
+ModelNameOrNothing = Annotated[Text, AfterValidator(lambda text: text and _model_name(text))]
+GpuDevice = Annotated[
+    Text,
+    _matching(
+        r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}",
+        'must be the number of a card in quotes, such as "0", or its UUID, such as "GPU-..." (`nvidia-smi -L`)',
+    ),
+]
+TimeZone = Annotated[Text, AfterValidator(_time_zone)]
+Cron = Annotated[Text, AfterValidator(_cron)]
 HttpUrl = Annotated[Text, AfterValidator(http_url)]
 HttpUrlOrNothing = Annotated[Text, AfterValidator(lambda text: text and http_url(text))]
-WebhookUrl = Annotated[Text, AfterValidator(webhook_url)]
-ListenHost = Annotated[Text, AfterValidator(listen_host)]
-AllowedHost = Annotated[Text, AfterValidator(allowed_host)]
-Origin = Annotated[Text, AfterValidator(origin)]
-Digest = Annotated[Text, AfterValidator(digest)]
-ApiKey = Annotated[Text, AfterValidator(api_key)]
+WebhookUrl = Annotated[Text, AfterValidator(lambda text: text and _webhook_url(text))]
+ListenHost = Annotated[Text, AfterValidator(_listen_host)]
+AllowedHost = Annotated[Text, AfterValidator(_allowed_host)]
+Origin = Annotated[
+    Text,
+    _matching(
+        r"[A-Za-z][A-Za-z0-9+.-]*://(\*|(\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(\*|\d{1,5}))?",
+        'must be an origin such as "http://localhost:*", "app://obsidian.md" or "vscode-webview://*"',
+    ),
+    AfterValidator(str.lower),
+]
+"""What browsers send as Origin; `*` stands for any host, any part of one, or any port."""
+Digest = Annotated[
+    Text,
+    _matching(r"[0-9a-fA-F]{64}", "must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)"),
+    AfterValidator(str.lower),
+]
+ApiKey = Annotated[Text, AfterValidator(_api_key)]
 SigningSecret = Annotated[Text, AfterValidator(signing_secret)]
-FilePath = Annotated[Text, AfterValidator(file_path)]
+FilePath = Annotated[Text, AfterValidator(_file_path)]
 
-_PRIORITY_NAME = Literal["critical", "normal", "background"]
 PriorityName = Annotated[
     Priority,
-    BeforeValidator(_priority, json_schema_input_type=_PRIORITY_NAME),
+    BeforeValidator(_priority, json_schema_input_type=Literal["critical", "normal", "background"]),
     PlainSerializer(lambda priority: priority.name.lower(), return_type=str),
 ]
 _WINDOW_TEXT = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$")]

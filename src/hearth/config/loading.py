@@ -1,20 +1,9 @@
-"""Reads and checks the owner's file: YAML, secrets from the environment, the rules between fields, and the settings made of them.
+"""From the owner's file to a `GatewayConfig`, or to a `ConfigError` that names everything that is wrong with it.
 
-Secrets and addresses from the environment: `${NAME}` in the places that may have it, and API keys as their digests.
+    bytes -> text -> document -> secrets from the environment -> rules between fields -> pydantic's models
 
-After this step no clear key exists any more; a problem names the variable and never its content. Takes the environment as an argument;
-only `loading` calls it.
-
-Rules that hold between fields: what may not be combined.
-
-They look at the plain document, so that they speak up even where other values are wrong. `loading` applies them to the file;
-`exposure_problem` is also for whoever lets a command line override the host. Never raises.
-
-From the owner's file to a `GatewayConfig`, or to a `ConfigError` that names everything that is wrong with it.
-
-    bytes -> text -> document -> environment -> pydantic edge -> settings
-
-Never half-applies a file and never guesses. Reads the file and, where the caller gives none, the process's environment; nothing else.
+Never half-applies a file and never guesses. After the step of the environment no clear key of a caller exists any more; a problem names the
+variable and never its content. The rules between fields look at the plain document, so that they hold even where other values are wrong.
 """
 
 from __future__ import annotations
@@ -23,15 +12,13 @@ import hashlib
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
 
 import pydantic
 
-from hearth.config.document import read_document
+from hearth.config.document import Document
 from hearth.config.errors import KeyPath, Problem, complaints, config_error
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.gateway_config import GatewayConfig
@@ -39,232 +26,23 @@ from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 from hearth.types import SEVERAL_CALLERS, Lane
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
-_REPLACED_IN: Final = frozenset(
-    {
-        ("ollama", "url"),
-        ("cloud", "api_key"),
-        ("cloud", "base_url"),
-        ("alerts", "discord_webhook_url"),
-        ("alerts", "webhook_url"),
-        ("alerts", "ntfy_url"),
-        ("jobs", "webhooks", "secret"),
-    }
-)
-_CLEAR_NOWHERE: Final = ("cloud", "api_key")
-_MAKE_ONE: Final = "`hearth admin key new NAME` makes a key that nobody guesses"
-_UNKNOWN_DIGEST: Final = "0" * 64
-_WHERE = (
-    "`${...}` is replaced only in auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, "
-    "jobs.webhooks.secret and the URLs of alerts; write the value itself"
-)
-
-
-def from_environment(value: object, environ: Mapping[str, str]) -> tuple[object, tuple[Problem, ...]]:
-    """The document with every reference replaced and every `key` of `auth.keys` turned into `sha256`, and what was wrong with them."""
-    reader = _Replacement(environ)
-    return reader.walk((), value), tuple(reader.problems)
-
-
-class _Replacement:
-    """One walk over one document."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self.problems: list[Problem] = []
-
-    def walk(self, path: KeyPath, value: object) -> object:
-        if path[:2] == ("auth", "keys") and len(path) == 3 and isinstance(value, dict):
-            value = self._hashed(path, value)
-        if isinstance(value, dict):
-            return {key: self.walk((*path, key), each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [self.walk((*path, index), each) for index, each in enumerate(value)]
-        return self._text(path, value) if isinstance(value, str) else value
-
-    def _text(self, path: KeyPath, text: str) -> str:
-        if path == _CLEAR_NOWHERE and text and _REFERENCE.fullmatch(text) is None:
-            self._refuse(path, "must be ${NAME}, so that no key stands in this file")
-            return ""
-        if "${" not in text:
-            return text
-        if path not in _REPLACED_IN:
-            self._refuse(path, _WHERE)
-            return text
-        replaced = _REFERENCE.sub(lambda match: self._variable(path, match.group(1)), text)
-        if "${" in _REFERENCE.sub("", text):
-            self._refuse(path, "holds a `${` that names no variable; write `${NAME}`")
-        return replaced
-
-    def _variable(self, path: KeyPath, name: str) -> str:
-        content = self._environ.get(name, "")
-        if not content:
-            self._refuse(path, f"the environment variable {name} is not set; set it, or write the value itself")
-        return content
-
-    def _hashed(self, path: KeyPath, entry: dict[str, object]) -> dict[str, object]:
-        """The entry with a digest in place of a key."""
-        if "key" in entry and "sha256" in entry:
-            self._refuse((*path, "key"), "give either sha256 or key, not both")
-        elif "key" not in entry and "sha256" not in entry:
-            self._refuse((*path, "sha256"), "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)")
-        if "key" not in entry:
-            return entry
-        rest = {name: value for name, value in entry.items() if name != "key"}
-        return {"sha256": self._digest((*path, "key"), entry["key"])} | rest
-
-    def _digest(self, path: KeyPath, reference: object) -> str:
-        match = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
-        if match is None:
-            self._refuse(path, "must be ${NAME}, so that no key stands in this file; or give its sha256 instead")
-            return _UNKNOWN_DIGEST
-        content = self._environ.get(match.group(1), "")
-        if not content:
-            self._refuse(path, f"the environment variable {match.group(1)} is not set; set it, or give sha256 instead")
-        elif not (content.isascii() and content.isprintable() and " " not in content):
-            self._refuse(path, f"the environment variable {match.group(1)} holds a character that no HTTP header can carry")
-        elif len(content) < MIN_SECRET_CHARS:
-            self._refuse(path, f"the environment variable {match.group(1)} has fewer than {MIN_SECRET_CHARS} characters; {_MAKE_ONE}")
-        return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
-
-    def _refuse(self, path: KeyPath, text: str) -> None:
-        self.problems.append(Problem(path=path, text=text))
-
-
-ANONYMOUS = "local"
-"""The caller's name where there are no keys."""
-
-
-_OLD_NAMES: Mapping[KeyPath, KeyPath] = MappingProxyType(
-    {("scheduling", "timezone"): ("scheduling", "time_zone"), ("cloud", "daily_cloud_external_usd"): ("cloud", "daily_external_usd")}
-)
-_ALWAYS_ON = "ollama_health_check"
-
-
-def renamed(document: object) -> tuple[object, tuple[str, ...]]:
-    """The document with the names that Donna's gateway uses replaced by ours, and a note for each of them.
-
-    An old name beside the new one stays where it is: as an unknown key it is a problem, which is better than choosing between two values.
-    """
-    if not isinstance(document, dict):
-        return document, ()
-    notes, found = [], dict(document)
-    if isinstance(found.get(_ALWAYS_ON), bool):
-        notes.append(f"{_ALWAYS_ON}: has no effect, Hearth always checks its model server (backend.check_interval_s); remove it")
-        del found[_ALWAYS_ON]
-    for (section, old), (_, new) in _OLD_NAMES.items():
-        entries = found.get(section)
-        if isinstance(entries, dict) and old in entries and new not in entries:
-            found[section] = {new if name == old else name: value for name, value in entries.items()}
-            notes.append(f"{section}.{old}: read as {section}.{new}; rename it")
-    return found, tuple(notes)
-
-
-def cross_problems(document: object) -> tuple[Problem, ...]:
-    """Everything that is wrong between fields of a document whose keys are hashed already."""
-    keys = _items(_at(document, "auth", "keys"))
-    return (
-        *_exposed(document, has_keys=bool(keys)),
-        *_repeated(keys, "name"),
-        *_repeated(keys, "sha256"),
-        *_reserved(keys),
-        *_unrecorded(document),
-    )
-
-
-def effectless(settings: Settings) -> tuple[str, ...]:
-    """Settings that can have no effect, each with the reason; they are no mistakes."""
-    keys = {key.name: key for key in settings.auth.keys}
-    found = []
-    for name in settings.rate_limits.callers:
-        if name not in keys and (keys or name != ANONYMOUS):
-            found.append(f"rate_limits.callers.{name}: no key in auth.keys has this name")
-        elif name in keys and keys[name].lane is Lane.INTERNAL:
-            found.append(f"rate_limits.callers.{name}: its key is of lane internal, which has no limits")
-    for index, key in enumerate(settings.auth.keys):
-        if key.allow_cloud and not settings.cloud.api_key:
-            found.append(f"auth.keys[{index}].allow_cloud: there is no cloud.api_key")
-        elif key.allow_cloud and key.local_only:
-            found.append(f"auth.keys[{index}].allow_cloud: local_only of the same key wins")
-        if key.daily_usd is not None and not key.allow_cloud:
-            found.append(f"auth.keys[{index}].daily_usd: this key has no allow_cloud")
-    return tuple(found)
-
-
-def exposure_problem(host: str, *, has_keys: bool) -> str | None:
-    """Why Hearth must not listen on `host`; None where it may.
-
-    Without keys everybody is the same anonymous caller, so only this machine may ask.
-    """
-    if has_keys or is_loopback(host):
-        return None
-    return (
-        "without auth.keys anybody who reaches this address could use the GPU and spend the budget; "
-        "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
-    )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`. Names are not resolved: of them, only `localhost` counts."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _exposed(document: object, *, has_keys: bool) -> list[Problem]:
-    host = _at(document, "server", "host")
-    what = exposure_problem(host, has_keys=has_keys) if isinstance(host, str) else None
-    return [] if what is None else [Problem(path=("server", "host"), text=what)]
-
-
-def _repeated(keys: list[object], field: str) -> list[Problem]:
-    """Entries of `auth.keys` that share what must be theirs alone."""
-    first: dict[str, int] = {}
-    problems = []
-    for index, entry in enumerate(keys):
-        value = _at(entry, field)
-        if not isinstance(value, str):
-            continue
-        earlier = first.setdefault(value.lower() if field == "sha256" else value, index)
-        if earlier != index:
-            path: KeyPath = ("auth", "keys", index, field)
-            problems.append(Problem(path=path, text=f"is the same as auth.keys[{earlier}]; {_REMEDY[field]}"))
-    return problems
-
-
-_REMEDY: Mapping[str, str] = MappingProxyType(
-    {"name": "every key needs a name of its own", "sha256": "every caller needs a key of its own"}
-)
-
-
-def _reserved(keys: list[object]) -> list[Problem]:
-    """Keys whose callers would pass for the owners of what is shared."""
-    text = f"must not be {SEVERAL_CALLERS}: embedding calls of different callers go by it; choose another name"
-    named = [index for index, entry in enumerate(keys) if _at(entry, "name") == SEVERAL_CALLERS]
-    return [Problem(path=("auth", "keys", index, "name"), text=text) for index in named]
-
-
-def _unrecorded(document: object) -> list[Problem]:
-    """Money is only spent where it is written down: a budget that forgets at each start is none."""
-    if not _at(document, "cloud", "api_key") or _at(document, "storage", "enabled") is not False:
-        return []
-    return [Problem(path=("cloud", "api_key"), text="needs the store: take away `storage.enabled: false`, or take this key away")]
-
-
-def _at(value: object, *path: str) -> object:
-    for step in path:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
-
-
-def _items(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
 DEFAULT_PATH = Path("config/llm_gateway.yaml")
 MAX_DOCUMENT_BYTES = 256 * 1024
-_BYTE_ORDER_MARK = "\ufeff"
+ANONYMOUS = "local"
+"""The caller's name where there are no keys."""
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_CLOUD_KEY = ("cloud", "api_key")
+_REPLACED_IN = {
+    ("ollama", "url"),
+    _CLOUD_KEY,
+    ("cloud", "base_url"),
+    ("alerts", "discord_webhook_url"),
+    ("alerts", "webhook_url"),
+    ("alerts", "ntfy_url"),
+    ("jobs", "webhooks", "secret"),
+}
+_OLD_NAMES = {("scheduling", "timezone"): "time_zone", ("cloud", "daily_cloud_external_usd"): "daily_external_usd"}
+_UNKNOWN_DIGEST = "0" * 64
 
 
 def load_gateway_config(path: Path | str | None = None, environ: Mapping[str, str] | None = None) -> GatewayConfig:
@@ -283,27 +61,8 @@ def load_gateway_config(path: Path | str | None = None, environ: Mapping[str, st
     return parse_bytes(read_bytes(chosen), chosen, environ)
 
 
-def parse_bytes(content: bytes, path: Path, environ: Mapping[str, str] | None = None) -> GatewayConfig:
-    """The configuration in the content of the file at `path`, as `read_bytes` gives it.
-
-    Raises:
-        ConfigError: something in it is wrong; carries every problem.
-    """
-    config = parse_config(_text_of(content, path), source=str(path), environ=environ)
-    return replace(config, source=path, digest=digest_of(content))
-
-
-def digest_of(content: bytes) -> str:
-    """What a file's content is known by: `GatewayConfig.digest`."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def read_bytes(path: Path) -> bytes:
-    """What is in a file; of one that is too large, one byte more than it may have.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """What is in a file; of one that is too large, one byte more than it may have. Raises ConfigError where it cannot be read."""
     try:
         if not path.is_file() and path.exists():
             raise ConfigError([f"{path}: is not a regular file"])
@@ -313,47 +72,187 @@ def read_bytes(path: Path) -> bytes:
         raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
 
 
+def digest_of(content: bytes) -> str:
+    """What a file's content is known by: `GatewayConfig.digest`."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def parse_bytes(content: bytes, path: Path, environ: Mapping[str, str] | None = None) -> GatewayConfig:
+    """The configuration in the content of the file at `path`, as `read_bytes` gives it. Raises ConfigError with every problem."""
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise ConfigError([f"{path}: is larger than {MAX_DOCUMENT_BYTES // 1024} KiB; is this the right file?"])
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError([f"{path}:{line}: is not UTF-8 text; save it as UTF-8"]) from error
+    return replace(parse_config(text, source=str(path), environ=environ), source=path, digest=digest_of(content))
+
+
 def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = None) -> GatewayConfig:
     """The configuration in a text; `source` is what the problems call it.
 
     Raises:
         ConfigError: something in it is wrong; carries every problem as `source:line: path: what, and what to do`.
     """
-    document = read_document(text.removeprefix(_BYTE_ORDER_MARK), source=source)
-    value, environment_problems = from_environment(document.value, os.environ if environ is None else environ)
-    problems = [*document.problems, *environment_problems]
-    value, notes = renamed(value)
-    settings = _settings(value, problems)
-    problems += _elsewhere(cross_problems(value), problems)
-    if settings is None or problems:
+    document = Document(text.removeprefix("\ufeff"), source=source)
+    problems = document.problems
+    value = _from_environment((), document.value, os.environ if environ is None else environ, problems)
+    value, notes = _renamed(value)
+    settings = Settings()
+    if not isinstance(value, dict):
+        problems.append(Problem((), "must be a mapping of sections such as `queue:`; write `{}` if all defaults are meant"))
+    else:
+        try:
+            settings = Settings.model_validate(value)
+        except pydantic.ValidationError as error:
+            _add(complaints(error.errors(include_url=False)), problems)
+    _add(_cross_problems(value), problems)
+    if problems:
         raise config_error(source, problems, document.lines)
     return GatewayConfig(settings=settings, notes=notes)
 
 
-def _settings(value: object, problems: list[Problem]) -> Settings | None:
-    """The settings, or None with what is wrong added to `problems`."""
-    if not isinstance(value, dict):
-        problems.append(Problem(path=(), text="must be a mapping of sections such as `queue:`; write `{}` if all defaults are meant"))
-        return None
-    try:
-        return Settings.model_validate(value)
-    except pydantic.ValidationError as error:
-        found = complaints(error.errors(include_url=False))
-    problems += _elsewhere(found, problems)
+def _add(found: Iterable[Problem], problems: list[Problem]) -> None:
+    """Those that are not about a value of which something worse is known already."""
+    places = {each.path for each in problems}
+    problems += [each for each in found if each.path not in places]
+
+
+def _from_environment(path: KeyPath, value: object, environ: Mapping[str, str], problems: list[Problem]) -> object:
+    """The document with every reference replaced and every `key` of `auth.keys` turned into its `sha256`."""
+    if path[:2] == ("auth", "keys") and len(path) == 3 and isinstance(value, dict):
+        value = _hashed(path, value, environ, problems)
+    if isinstance(value, dict):
+        return {key: _from_environment((*path, key), each, environ, problems) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_from_environment((*path, index), each, environ, problems) for index, each in enumerate(value)]
+    return _replaced(path, value, environ, problems) if isinstance(value, str) else value
+
+
+def _replaced(path: KeyPath, text: str, environ: Mapping[str, str], problems: list[Problem]) -> str:
+    if path == _CLOUD_KEY and text and _REFERENCE.fullmatch(text) is None:
+        problems.append(Problem(path, "must be ${NAME}, so that no key stands in this file"))
+        return ""
+    if "${" not in text:
+        return text
+    if path not in _REPLACED_IN:
+        where = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret and the URLs of alerts"
+        problems.append(Problem(path, f"`${{...}}` is replaced only in {where}; write the value itself"))
+        return text
+    missing = [name for name in _REFERENCE.findall(text) if not environ.get(name)]
+    problems += [Problem(path, f"the environment variable {name} is not set; set it, or write the value itself") for name in missing]
+    if "${" in _REFERENCE.sub("", text):
+        problems.append(Problem(path, "holds a `${` that names no variable; write `${NAME}`"))
+    return _REFERENCE.sub(lambda match: environ.get(match.group(1), ""), text)
+
+
+def _hashed(path: KeyPath, entry: dict[str, object], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, object]:
+    """An entry of `auth.keys` with a digest in place of a key."""
+    if "key" in entry and "sha256" in entry:
+        problems.append(Problem((*path, "key"), "give either sha256 or key, not both"))
+    elif "key" not in entry and "sha256" not in entry:
+        text = "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)"
+        problems.append(Problem((*path, "sha256"), text))
+    if "key" not in entry:
+        return entry
+    rest = {name: value for name, value in entry.items() if name != "key"}
+    reference = entry["key"]
+    match = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+    if match is None:
+        problems.append(Problem((*path, "key"), "must be ${NAME}, so that no key stands in this file; or give its sha256 instead"))
+        return {"sha256": _UNKNOWN_DIGEST} | rest
+    content = environ.get(match.group(1), "")
+    if problem := _key_problem(content):
+        problems.append(Problem((*path, "key"), f"the environment variable {match.group(1)} {problem}"))
+    return {"sha256": hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()} | rest
+
+
+def _key_problem(key: str) -> str | None:
+    if not key:
+        return "is not set; set it, or give sha256 instead"
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        return "holds a character that no HTTP header can carry"
+    if len(key) < MIN_SECRET_CHARS:
+        return f"has fewer than {MIN_SECRET_CHARS} characters; `hearth admin key new NAME` makes a key that nobody guesses"
     return None
 
 
-def _elsewhere(found: list[Problem] | tuple[Problem, ...], known: list[Problem]) -> list[Problem]:
-    """Those that are not about a value of which something worse is known already."""
-    places = {each.path for each in known}
-    return [each for each in found if each.path not in places]
+def _renamed(document: object) -> tuple[object, tuple[str, ...]]:
+    """The document with the names that Donna's gateway uses replaced by ours, and a note for each of them.
+
+    An old name beside the new one stays where it is: as an unknown key it is a problem, which is better than choosing between two values.
+    """
+    if not isinstance(document, dict):
+        return document, ()
+    notes, found = [], dict(document)
+    if isinstance(found.get("ollama_health_check"), bool):
+        notes.append("ollama_health_check: has no effect, Hearth always checks its model server (backend.check_interval_s); remove it")
+        del found["ollama_health_check"]
+    for (section, old), new in _OLD_NAMES.items():
+        entries = found.get(section)
+        if isinstance(entries, dict) and old in entries and new not in entries:
+            found[section] = {new if name == old else name: value for name, value in entries.items()}
+            notes.append(f"{section}.{old}: read as {section}.{new}; rename it")
+    return found, tuple(notes)
 
 
-def _text_of(raw: bytes, path: Path) -> str:
-    if len(raw) > MAX_DOCUMENT_BYTES:
-        raise ConfigError([f"{path}: is larger than {MAX_DOCUMENT_BYTES // 1024} KiB; is this the right file?"])
+def _cross_problems(document: object) -> Iterator[Problem]:
+    """What is wrong between fields of a document whose keys are hashed already."""
+    listed = _at(document, "auth", "keys")
+    keys = listed if isinstance(listed, list) else []
+    host = _at(document, "server", "host")
+    if isinstance(host, str) and (exposed := exposure_problem(host, has_keys=bool(keys))):
+        yield Problem(("server", "host"), exposed)
+    for field, remedy in (("name", "every key needs a name of its own"), ("sha256", "every caller needs a key of its own")):
+        first: dict[str, int] = {}
+        for index, entry in enumerate(keys):
+            value = _at(entry, field)
+            if not isinstance(value, str):
+                continue
+            earlier = first.setdefault(value.lower() if field == "sha256" else value, index)
+            if earlier != index:
+                yield Problem(("auth", "keys", index, field), f"is the same as auth.keys[{earlier}]; {remedy}")
+    for index, entry in enumerate(keys):
+        if _at(entry, "name") == SEVERAL_CALLERS:  # its caller would pass for the owner of what is shared
+            text = f"must not be {SEVERAL_CALLERS}: embedding calls of different callers go by it; choose another name"
+            yield Problem(("auth", "keys", index, "name"), text)
+    if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:  # a budget that forgets at each start is none
+        yield Problem(_CLOUD_KEY, "needs the store: take away `storage.enabled: false`, or take this key away")
+
+
+def _at(value: object, *path: str) -> object:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def exposure_problem(host: str, *, has_keys: bool) -> str | None:
+    """Why Hearth must not listen on `host`, None where it may: without keys everybody is one anonymous caller, only this machine may ask."""
     try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError([f"{path}:{line}: is not UTF-8 text; save it as UTF-8"]) from error
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host.lower() == "localhost"  # names are not resolved
+    if has_keys or is_loopback:
+        return None
+    return (
+        "without auth.keys anybody who reaches this address could use the GPU and spend the budget; "
+        "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
+    )
+
+
+def effectless(settings: Settings) -> Iterator[str]:
+    """Settings that can have no effect, each with the reason; they are no mistakes."""
+    keys = {key.name: key for key in settings.auth.keys}
+    for name in settings.rate_limits.callers:
+        if name not in keys and (keys or name != ANONYMOUS):
+            yield f"rate_limits.callers.{name}: no key in auth.keys has this name"
+        elif name in keys and keys[name].lane is Lane.INTERNAL:
+            yield f"rate_limits.callers.{name}: its key is of lane internal, which has no limits"
+    for index, key in enumerate(settings.auth.keys):
+        if key.allow_cloud and not settings.cloud.api_key:
+            yield f"auth.keys[{index}].allow_cloud: there is no cloud.api_key"
+        elif key.allow_cloud and key.local_only:
+            yield f"auth.keys[{index}].allow_cloud: local_only of the same key wins"
+        if key.daily_usd is not None and not key.allow_cloud:
+            yield f"auth.keys[{index}].daily_usd: this key has no allow_cloud"

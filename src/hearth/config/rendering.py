@@ -8,78 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import cast
 from urllib.parse import urlsplit
 
 import yaml
 
 from hearth.config.errors import KeyPath, dotted
-from hearth.config.fields import Section, within
+from hearth.config.fields import Reload, Section, within
 from hearth.config.settings import Settings
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
 _DIGEST_CHARS = 8
-_SET = "${…}"
-"""What is shown of a secret that is set."""
-
-
-def plain(settings: Settings) -> dict[str, Plain]:
-    """Settings as the values that stand in the file, secrets as they are."""
-    return settings.model_dump(mode="json")
-
-
-def as_values(settings: Settings) -> dict[str, Plain]:
-    """The same for people to look at."""
-    shown = plain(settings)
-    for path, hide in _SECRETS.items():
-        section = shown
-        for step in path[:-1]:
-            section = cast("dict[str, Plain]", section[step])
-        section[path[-1]] = hide(str(section[path[-1]]))
-    for key in cast("list[dict[str, Plain]]", cast("dict[str, Plain]", shown["auth"])["keys"]):
-        key["sha256"] = str(key["sha256"])[:_DIGEST_CHARS] + "…"
-    return shown
-
-
-def _whether_set(secret: str) -> Plain:
-    return _SET if secret else ""
-
-
-def _host_of(url: str) -> Plain:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}/…" if url else ""
-
-
-_SECRETS: Mapping[tuple[str, ...], Callable[[str], Plain]] = MappingProxyType(
-    {
-        ("cloud", "api_key"): _whether_set,
-        ("jobs", "webhooks", "secret"): _whether_set,
-        ("alerts", "discord_webhook_url"): _host_of,
-        ("alerts", "webhook_url"): _host_of,
-        ("alerts", "ntfy_url"): _host_of,
-    }
-)
-
-
-class _PlainDumper(yaml.SafeDumper):
-    """Writes equal values out each time: the file may have no aliases."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        del data
-        return True
-
-
-def as_yaml(settings: Settings) -> str:
-    """Every effective setting as YAML that reads back as the same settings, except for secrets, of which only a beginning is shown."""
-    # PyYAML's stubs leave the result untyped.
-    text: str = yaml.dump(
-        as_values(settings), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf")
-    )
-    return text
+_SECRETS = (("cloud", "api_key"), ("jobs", "webhooks", "secret"))
+_SECRET_URLS = (("alerts", "discord_webhook_url"), ("alerts", "webhook_url"), ("alerts", "ntfy_url"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +42,51 @@ class Change:
     hot: bool
 
 
-def differences(old: Settings, new: Settings) -> dict[str, bool]:
-    """The paths of what changes when `new` takes the place of `old`, in the order of the sections, each with whether it is hot."""
-    return {change.path: change.hot for change in _walk((), Settings, plain(old), plain(new), hot=True)}
+def as_values(settings: Settings) -> dict[str, Plain]:
+    """Settings as the values that stand in the file, secrets shortened."""
+    shown = settings.model_dump(mode="json")
+    for *around, name in (*_SECRETS, *_SECRET_URLS):
+        section = shown
+        for step in around:
+            section = section[step]
+        if section[name]:
+            url = urlsplit(section[name])
+            section[name] = f"{url.scheme}://{url.hostname}/…" if (*around, name) in _SECRET_URLS else "${…}"
+    for key in shown["auth"]["keys"]:
+        key["sha256"] = key["sha256"][:_DIGEST_CHARS] + "…"
+    return shown
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes equal values out each time: the file may have no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+def as_yaml(settings: Settings) -> str:
+    """Every effective setting as YAML that reads back as the same settings, except for secrets, of which only a beginning is shown."""
+    values = as_values(settings)
+    text: str = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf"))
+    return text
 
 
 def fingerprints(settings: Settings) -> dict[str, str]:
     """For every value outside lists that is not shown as it is: where it stands, and the beginning of the SHA-256 of what it is."""
-    return {dotted(path): _fingerprint(value) for path, value in _hidden((), plain(settings), as_values(settings))}
+
+    def hidden(path: KeyPath, real: Plain, shown: Plain) -> Iterator[tuple[str, str]]:
+        if isinstance(real, dict) and isinstance(shown, dict):
+            for key, value in real.items():
+                yield from hidden((*path, key), value, shown.get(key))
+        elif not isinstance(real, list) and real != shown:
+            yield dotted(path), hashlib.sha256(json.dumps(real).encode()).hexdigest()[:_DIGEST_CHARS]
+
+    return dict(hidden((), settings.model_dump(mode="json"), as_values(settings)))
+
+
+def differences(old: Settings, new: Settings) -> dict[str, bool]:
+    """The paths of what changes when `new` takes the place of `old`, in the order of the sections, each with whether it is hot."""
+    return {change.path: change.hot for change in _changes((), Settings, old.model_dump(mode="json"), new.model_dump(mode="json"))}
 
 
 def compare(old: Plain, new: Plain, *, old_secrets: Mapping[str, object], new_secrets: Mapping[str, object]) -> tuple[Change, ...]:
@@ -116,49 +97,28 @@ def compare(old: Plain, new: Plain, *, old_secrets: Mapping[str, object], new_se
     Args:
         old_secrets, new_secrets: their `fingerprints`; a secret that only one of them tells of is taken as unchanged.
     """
-    replaced = {path for path, digest in new_secrets.items() if old_secrets.get(path, digest) != digest}
-    found = {change.path: change for change in _walk((), Settings, _by_name(old), _by_name(new), hot=True)}
-    return (*found.values(), *(_secret_change(path, old, new) for path in sorted(replaced - set(found))))
-
-
-def _hidden(path: KeyPath, real: Plain, shown: Plain) -> Iterator[tuple[KeyPath, Plain]]:
-    if isinstance(real, dict) and isinstance(shown, dict):
-        for key, value in real.items():
-            yield from _hidden((*path, key), value, shown.get(key))
-    elif not isinstance(real, list) and real != shown:
-        yield path, real
-
-
-def _fingerprint(value: Plain) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:_DIGEST_CHARS]
+    found = {change.path: change for change in _changes((), Settings, _by_name(old), _by_name(new))}
+    for path in sorted(path for path, digest in new_secrets.items() if old_secrets.get(path, digest) != digest):
+        if path not in found:
+            found[path] = _secret_change(path, old, new)
+    return tuple(found.values())
 
 
 def _secret_change(path: str, old: Plain, new: Plain) -> Change:
-    keys = path.split(".")
-    return Change(path=path, old=_value_at(old, keys), new=_value_at(new, keys), hot=_is_hot(keys))
-
-
-def _value_at(value: Plain, keys: list[str]) -> Plain:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _is_hot(keys: list[str]) -> bool:
-    annotation: object = Settings
-    hot = True
-    for key in keys:
+    annotation, hot = cast("object", Settings), True
+    for key in path.split("."):
         annotation, hot = _below(annotation, key, hot=hot)
-    return hot
+        old, new = (value.get(key) if isinstance(value, dict) else None for value in (old, new))
+    return Change(path=path, old=old, new=new, hot=hot)
 
 
-def _walk(path: KeyPath, annotation: object, old: Plain, new: Plain, *, hot: bool) -> Iterator[Change]:
+def _changes(path: KeyPath, annotation: object, old: Plain, new: Plain, *, hot: bool = True) -> Iterator[Change]:
     if old == new:
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
             inner, hot_below = _below(annotation, key, hot=hot)
-            yield from _walk((*path, key), inner, old.get(key), new.get(key), hot=hot_below)
+            yield from _changes((*path, key), inner, old.get(key), new.get(key), hot=hot_below)
     else:
         yield Change(path=dotted(path), old=old, new=new, hot=hot)
 
@@ -166,7 +126,7 @@ def _walk(path: KeyPath, annotation: object, old: Plain, new: Plain, *, hot: boo
 def _below(annotation: object, key: str, *, hot: bool) -> tuple[object, bool]:
     """What stands under `key`, and whether it is hot; what is no field is as what is around it."""
     if isinstance(annotation, type) and issubclass(annotation, Section) and key in annotation.model_fields:
-        hot = annotation.reload_of(key).hot
+        hot = annotation.reload_of(key) is not Reload.RESTART
     return within(annotation, key), hot
 
 

@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
     from watchdog.observers.api import BaseObserver
 
-    Hear = Callable[[FileSystemEvent], None]
-    Observing = Callable[[list[str], Hear], BaseObserver]
+    Observe = Callable[[list[str], Callable[[FileSystemEvent], None]], BaseObserver]
 
-_UNINTERESTING = frozenset({"opened", "closed_no_write"})
-"""What our own reading of the file causes."""
-
-_Places = frozenset[tuple[str, int, int]]
-"""Directories by name, device and inode: another one under the same name is another place."""
+_CAUSED_BY_READING = ("opened", "closed_no_write")
 
 
 class FileWatch:
@@ -34,19 +29,19 @@ class FileWatch:
 
     Args:
         touched: called on `loop` after something happened there; True while a program writes to the file and has not closed it.
-        observing: starts an observer of directories; raises OSError where the system refuses.
+        observing: starts an observer of directories; raises OSError where the system refuses. None is `observe`.
     """
 
     def __init__(
-        self, path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop, *, observing: Observing | None = None
+        self, path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop, *, observing: Observe | None = None
     ) -> None:
         self._path = path.absolute()
         self._observing = observing or observe
         self._touched = touched
         self._loop = loop
         self._observer: BaseObserver | None = None
-        self._places: _Places = frozenset()
-        self._files: frozenset[str] = frozenset()
+        self._places: set[tuple[str, int, int]] = set()
+        self._files: set[str] = set()
         self._writing = False
         self._posted = False
 
@@ -56,7 +51,7 @@ class FileWatch:
         Returns:
             Whether changes are reported from now on; False where a directory is missing or the system refuses to watch it.
         """
-        self._files = frozenset({os.path.realpath(self._path), str(Path(os.path.realpath(self._path.parent)) / self._path.name)})
+        self._files = {os.path.realpath(self._path), str(Path(os.path.realpath(self._path.parent)) / self._path.name)}
         places = _places_of(self._path)
         if places == self._places and self._observer is not None:
             return True
@@ -65,7 +60,7 @@ class FileWatch:
         if not places:
             return False
         try:
-            self._observer = self._observing(sorted({name for name, _, _ in places}), self._hear)
+            self._observer = self._observing(sorted({name for name, _, _ in places}), self._on_event)
         except OSError:
             return False
         return True
@@ -77,9 +72,9 @@ class FileWatch:
             observer.stop()
             observer.join()
 
-    def _hear(self, event: FileSystemEvent) -> None:
+    def _on_event(self, event: FileSystemEvent) -> None:
         """On watchdog's thread. At most one call is on its way to the loop, however much happens."""
-        if event.event_type in _UNINTERESTING:
+        if event.event_type in _CAUSED_BY_READING:
             return
         modified = event.event_type == "modified"
         if os.fsdecode(event.src_path) in self._files or os.fsdecode(event.dest_path) in self._files:
@@ -88,45 +83,40 @@ class FileWatch:
             return
         if not self._posted:
             self._posted = True
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._tell)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._posted = False
         self._touched(self._writing)
 
 
-def _places_of(path: Path) -> _Places:
-    """The directories of a file, by their real names; empty where one is missing or cannot be listed."""
+def _places_of(path: Path) -> set[tuple[str, int, int]]:
+    """The directories of a file by real name, device and inode: another one under the same name is another place.
+
+    Empty where one is missing or cannot be listed: watchdog says nothing where the system refuses to watch for want of rights.
+    """
     names = {os.path.realpath(path.parent), os.path.realpath(os.path.dirname(os.path.realpath(path)))}  # noqa: PTH120
-    found = set()
-    for name in names:
-        try:
-            status = Path(name).stat()
-        except OSError:
-            return frozenset()
-        # watchdog says nothing where the system refuses to watch for want of rights.
-        if not os.access(name, os.R_OK):
-            return frozenset()
-        found.add((name, status.st_dev, status.st_ino))
-    return frozenset(found)
+    try:
+        found = {(name, status.st_dev, status.st_ino) for name in names for status in [Path(name).stat()]}
+    except OSError:
+        return set()
+    return found if all(os.access(name, os.R_OK) for name in names) else set()
 
 
-def observe(directories: list[str], hear: Hear) -> BaseObserver:
+def observe(directories: list[str], on_event: Callable[[FileSystemEvent], None]) -> BaseObserver:
     """A running observer. Raises OSError where the system has no more of what it takes (inotify instances and watches are limited)."""
     from watchdog.events import FileSystemEventHandler  # noqa: PLC0415 - paid for by gateways that have a file
     from watchdog.observers import Observer  # noqa: PLC0415
 
-    class Handler(FileSystemEventHandler):
-        def on_any_event(self, event: FileSystemEvent) -> None:
-            hear(event)
-
+    handler = FileSystemEventHandler()
+    handler.on_any_event = on_event  # type: ignore[assignment, method-assign]
     # It reports a harmless race in its own stop as an error.
     logging.getLogger("watchdog.observers.inotify").setLevel(logging.CRITICAL)
     observer = Observer()
     try:
         for directory in directories:
-            observer.schedule(Handler(), directory)
+            observer.schedule(handler, directory)
         observer.start()
     except OSError:
         observer.stop()

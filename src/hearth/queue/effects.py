@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hearth.config.settings import MIB_PER_GB
+from hearth.config.choices import MIB_PER_GB
 from hearth.errors import (
     BackendError,
     BackendUnreachable,
