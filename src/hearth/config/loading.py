@@ -228,7 +228,7 @@ def _at(value: object, *path: str) -> object:
 
 
 def exposure_problem(host: str, *, has_keys: bool) -> str | None:
-    """Why Hearth must not listen on `host`, None where it may: without keys everybody is one anonymous caller, only this machine may ask."""
+    """Why Hearth must not listen on `host`, None where it may: without keys all are one anonymous caller, only this machine may ask."""
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
