@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from hearth.api.asgi import Receive, Responder, Scope, Send, read_body
+from hearth.api.asgi import Receive, Responder, Scope, Send
 from hearth.api.server import HearthServer
 from hearth.backends.ollama import OllamaBackend
 from hearth.bootstrap import run
 from hearth.config.settings import ServerSettings
 from hearth.types import BackendCall
 
-BODY_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 JSON_BODY = ((b"content-type", b"application/json"),)
 
@@ -32,14 +31,18 @@ class Bare:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         answer = Responder(send)
-        body = await read_body(receive, limit_bytes=BODY_BYTES, declared=None)
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
         exchange = await self._backend.open(BackendCall(method=scope["method"], path=scope["path"], headers=JSON_BODY, body=body))
         try:
             if any(name == b"content-length" for name, _ in exchange.headers):
                 parts = await exchange.take()
-                while more := await exchange.take():
-                    parts += more
-                await answer.measured(exchange.status, exchange.headers, b"".join(parts))
+                while rest := await exchange.take():
+                    parts += rest
+                await answer.head(exchange.status, exchange.headers)
+                await answer.end(b"".join(parts))
                 return
             await answer.head(exchange.status, exchange.headers)
             while chunks := await exchange.take():

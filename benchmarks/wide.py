@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hearth.admission.http_checks import ConnectionLimits
+from hearth.admission.peers import ConnectionLimits, Connections
 from hearth.api.app import HearthApp
-from hearth.api.server import Connections, HearthServer
+from hearth.api.server import HearthServer
 from hearth.bootstrap import Signals, build_gateway, run
 from hearth.config.loading import load_gateway_config
 

@@ -1,21 +1,26 @@
-"""Who is asking: one key, in one of three headers, or nobody but this machine."""
+"""Who is asking, a request's place in line, its models, its rate and the room for its body."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
-from hearth.admission.auth import LOCAL_CALLER, Identity, Keyring, digest_of
+from hearth.admission.auth import LOCAL_CALLER, Admission, BodyRoom, Identity, Keyring, admission_of, admit, check_model, digest_of
 from hearth.admission.http_checks import RequestHeaders
-from hearth.config.settings import AuthSettings, KeySettings
-from hearth.errors import BadRequest, HearthError, Unauthenticated
+from hearth.admission.limits import RateLimiter
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import AuthSettings, CallerLimits, KeySettings, RateLimitSettings, Settings
+from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated
 from hearth.types import Lane, Priority
+from tests.support.cases import for_each
 
 KEY = "hearth_correct"
-HOUSE = KeySettings(name="house", sha256=digest_of(KEY), lane=Lane.INTERNAL, max_priority=Priority.NORMAL, models=("llama*",), admin=True)
-KEYED = Keyring(AuthSettings(keys=(HOUSE,)))
-KEYLESS = Keyring(AuthSettings())
+HOUSE = KeySettings(
+    name="house", sha256=digest_of(KEY).upper(), lane=Lane.INTERNAL, max_priority=Priority.NORMAL, models=("llama*",), admin=True
+)
+KEYED, KEYLESS = Keyring(AuthSettings(keys=(HOUSE,))), Keyring(AuthSettings())
 FORMS = [
     (b"authorization", f"Bearer {KEY}".encode()),
     (b"authorization", f"bearer {KEY}".encode()),
@@ -24,78 +29,174 @@ FORMS = [
     (b"api-key", KEY.encode()),
 ]
 PAIRS = [(FORMS[0], FORMS[3]), (FORMS[3], FORMS[4]), (FORMS[0], FORMS[0]), (FORMS[3], (b"x-api-key", b"other"))]
-
-
-def headers(*fields: tuple[bytes, bytes]) -> RequestHeaders:
-    return RequestHeaders.of(fields)
-
-
-def refusal(keyring: Keyring, peer: str | None, *fields: tuple[bytes, bytes]) -> HearthError | None:
-    try:
-        keyring.identify(headers(*fields), peer)
-    except HearthError as error:
-        return error
-    return None
+BLANKS = [(b"authorization", b"Bearer "), (b"authorization", b""), (b"x-api-key", b""), (b"api-key", b" ")]
+FORWARDED = [(b"x-forwarded-for", b"127.0.0.1"), (b"forwarded", b"for=127.0.0.1"), (b"x-real-ip", b"127.0.0.1")]
 
 
 def test_every_form_of_a_key_names_the_same_caller_with_the_rights_of_the_key():
-    expected = Identity(
-        caller="house", lane=Lane.INTERNAL, max_priority=Priority.NORMAL, models=("llama*",), admin=True, authenticated=True
-    )
-    assert expected.may_manage_models
+    rights = {"max_priority": Priority.NORMAL, "models": ("llama*",), "admin": True, "authenticated": True}
+    expected = Identity(caller="house", lane=Lane.INTERNAL, **rights)  # type: ignore[arg-type]
     for form in FORMS:
-        assert KEYED.identify(headers(form), "192.168.1.9") == expected, form
-
-
-def test_anything_but_a_known_key_is_unauthenticated_even_from_loopback():
-    for fields in (
-        (),
-        ((b"authorization", b"Bearer wrong"),),
-        ((b"authorization", KEY.encode()),),
-        ((b"authorization", b"Basic " + KEY.encode()),),
-        ((b"authorization", b"Bearer"),),
-        ((b"x-api-key", b""),),
-        ((b"x-api-key", KEY.upper().encode()),),
-        ((b"api-key", b"\xff\xfe"),),
-        ((b"x-caller", b"house"),),
-        ((b"x-api-key", digest_of(KEY).encode()),),
-    ):
-        assert isinstance(refusal(KEYED, "127.0.0.1", *fields), Unauthenticated), fields
-
-
-def test_more_than_one_credential_is_a_bad_request_where_there_are_keys():
-    for pair in PAIRS:
-        assert isinstance(refusal(KEYED, "127.0.0.1", *pair), BadRequest), pair
-        assert KEYLESS.identify(headers(*pair), "127.0.0.1").caller == LOCAL_CALLER
-
-
-def test_a_field_that_a_client_sends_for_a_key_that_was_set_to_nothing_is_no_second_credential():
-    blanks = [(b"authorization", b"Bearer "), (b"authorization", b""), (b"x-api-key", b""), (b"api-key", b" ")]
-    for form, blank in itertools.product(FORMS, blanks):
+        assert KEYED.identify(RequestHeaders.of([form]), "192.168.1.9") == expected, form
+    for form, blank in itertools.product(FORMS, BLANKS):  # what a client sends for a key that was set to nothing
         if form[0] != blank[0]:
-            assert KEYED.identify(headers(blank, form), "192.168.1.9").caller == "house", (form, blank)
+            assert KEYED.identify(RequestHeaders.of([blank, form]), "192.168.1.9") == expected, (form, blank)
+    assert expected.may_manage_models
 
 
-def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_models():
-    for peer in ("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"):
-        identity = KEYLESS.identify(headers(FORMS[0]), peer)
+@for_each(
+    ("keyring", "peers", "fields", "error"),
+    [
+        *(
+            (KEYED, ["127.0.0.1"], fields, Unauthenticated)
+            for fields in (
+                [],
+                [(b"authorization", b"Bearer wrong")],
+                [(b"authorization", KEY.encode())],
+                [(b"authorization", b"Basic " + KEY.encode())],
+                [(b"authorization", b"Bearer")],
+                [(b"x-api-key", b"")],
+                [(b"x-api-key", KEY.upper().encode())],
+                [(b"api-key", b"\xff\xfe")],
+                [(b"x-caller", b"house")],
+                [(b"x-api-key", digest_of(KEY).encode())],
+            )
+        ),
+        *((KEYED, ["127.0.0.1"], pair, BadRequest) for pair in PAIRS),
+        *(
+            (KEYLESS, ["192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None], fields, Unauthenticated)
+            for fields in ([], FORWARDED)
+        ),
+    ],
+)
+def test_whoever_shows_no_known_key_or_two_is_refused_and_without_keys_everybody_but_this_machine(keyring, peers, fields, error):
+    for peer in peers:
+        with pytest.raises(error):
+            keyring.identify(RequestHeaders.of(fields), peer)
+
+
+@for_each("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_models(peer):
+    for fields in ([], *PAIRS):
+        identity = KEYLESS.identify(RequestHeaders.of(fields), peer)
         assert (identity.caller, identity.lane, identity.admin, identity.authenticated) == (LOCAL_CALLER, Lane.EXTERNAL, True, False)
         assert not identity.may_manage_models
 
 
-def test_without_keys_nobody_else_comes_in_whatever_is_said_of_forwarding():
-    forwarded = ((b"x-forwarded-for", b"127.0.0.1"), (b"forwarded", b"for=127.0.0.1"), (b"x-real-ip", b"127.0.0.1"))
-    for peer in ("192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None):
-        for fields in ((), forwarded):
-            with pytest.raises(Unauthenticated, match="no API keys are configured"):
-                KEYLESS.identify(headers(*fields), peer)
-
-
-def test_a_digest_in_upper_case_in_the_file_is_the_same_digest():
-    keyring = Keyring(AuthSettings(keys=(KeySettings(name="a", sha256=digest_of(KEY).upper()),)))
-    assert keyring.identify(headers(FORMS[3]), None).caller == "a"
-
-
 def test_credentials_do_not_show_in_a_repr():
-    assert KEY not in repr(headers(*FORMS[:1]))
+    assert KEY not in repr(RequestHeaders.of(FORMS[:1]))
     assert digest_of(KEY) not in repr(KEYED)
+
+
+CONFIG = GatewayConfig(settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND}))
+LONGEST = "aZ0_.:-" + "x" * 57
+
+
+def identity(**changes: Any) -> Identity:
+    base = {"caller": "c", "lane": Lane.EXTERNAL, "max_priority": Priority.CRITICAL, "models": (), "admin": False, "authenticated": True}
+    return Identity(**{**base, **changes})
+
+
+EXTERNAL, INTERNAL, LOCAL = identity(), identity(lane=Lane.INTERNAL), identity(authenticated=False)
+LOW = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
+
+
+@for_each(
+    ("who", "task_type", "hint", "lane", "priority"),
+    [
+        (INTERNAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
+        (INTERNAL, "digest", "", Lane.INTERNAL, Priority.BACKGROUND),
+        (INTERNAL, "unlisted", "", Lane.INTERNAL, Priority.NORMAL),
+        (INTERNAL, LONGEST, "", Lane.INTERNAL, Priority.NORMAL),
+        (INTERNAL, "", "", Lane.INTERNAL, Priority.NORMAL),
+        (LOW, "reply", "", Lane.INTERNAL, Priority.BACKGROUND),  # the ceiling of the key
+        (LOW, "", "", Lane.INTERNAL, Priority.BACKGROUND),
+        (EXTERNAL, "reply", "critical", Lane.EXTERNAL, Priority.NORMAL),  # its task type is only recorded
+        (LOCAL, "", "", Lane.EXTERNAL, Priority.NORMAL),
+        (LOCAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
+        (INTERNAL, "", "background", Lane.INTERNAL, Priority.BACKGROUND),  # a hint only lowers
+        (INTERNAL, "", "Normal", Lane.INTERNAL, Priority.NORMAL),
+        (INTERNAL, "", "critical", Lane.INTERNAL, Priority.NORMAL),
+        (INTERNAL, "", "9", Lane.INTERNAL, Priority.NORMAL),
+    ],
+)
+def test_the_key_decides_the_lane_and_the_task_type_the_priority(who, task_type, hint, lane, priority):
+    expected = Admission(lane=lane, priority=priority, task_type=task_type or None)
+    headers = RequestHeaders.of([(b"x-task-type", task_type.encode()), (b"x-priority", hint.encode())])
+    assert admission_of(who, headers, CONFIG) == expected
+    other = RequestHeaders.of([(b"x-task-type", b"other" if task_type else b""), (b"x-priority", hint.encode())])
+    assert admission_of(who, other, CONFIG, task_type=task_type) == expected  # that of a body goes before the header
+
+
+@for_each("task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut", "reply\n"])
+def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
+    with pytest.raises(BadRequest):
+        admission_of(INTERNAL, RequestHeaders.of([]), CONFIG, task_type=task_type)
+
+
+FEW = ("llama3.1:8b", "qwen*")
+
+
+@for_each(
+    ("models", "model", "text"),
+    [
+        ((), "anything", None),
+        ((), None, None),
+        (FEW, "llama3.1:8b", None),
+        (FEW, "qwen2.5:32b", None),
+        (FEW, "llama3.1:70b", r"llama3\.1:70b"),
+        (FEW, "QWEN2.5:32b", "QWEN"),
+        (FEW, None, "name one"),
+    ],
+)
+def test_a_key_with_models_may_use_those_and_what_their_wildcards_match(models, model, text):
+    if text is None:
+        check_model(identity(models=models), model)
+    else:
+        with pytest.raises(Forbidden, match=text):
+            check_model(identity(models=models), model)
+
+
+def limiter(minute: int | None) -> RateLimiter:
+    return RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=minute)))
+
+
+@for_each(
+    ("who", "lane", "per_minute", "admitted"),
+    [
+        (EXTERNAL, Lane.EXTERNAL, 2, 2),
+        (EXTERNAL, Lane.EXTERNAL, None, 120),
+        (LOCAL, Lane.EXTERNAL, None, 5000),  # without keys nobody is limited until the owner says so
+        (LOCAL, Lane.EXTERNAL, 0, 0),
+        (INTERNAL, Lane.INTERNAL, 2, 5000),
+    ],
+)
+def test_an_external_caller_has_a_rate_and_hears_when_to_come_back(who, lane, per_minute, admitted):
+    limits, place = limiter(per_minute), Admission(lane=lane, priority=Priority.NORMAL, task_type=None)
+    for _ in range(admitted):
+        admit(who, "m", place, limits, 100.0)
+    if admitted < 5000:
+        with pytest.raises(RateLimited) as refused:
+            admit(who, "m", place, limits, 110.0)
+        assert refused.value.retry_after_s == (pytest.approx(50.0) if admitted else 3600.0)
+        assert f"may make {admitted} requests in any minute (rate_limits.default.requests_per_minute)" in refused.value.message
+
+
+def test_a_request_for_a_forbidden_model_costs_nothing_of_the_limit():
+    limits, place = limiter(1), Admission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type=None)
+    with pytest.raises(Forbidden):
+        admit(identity(models=("a",)), "b", place, limits, 100.0)
+    admit(identity(models=("a",)), "a", place, limits, 100.0)
+
+
+def test_one_caller_may_hold_as_much_as_it_leaves_free_and_the_internal_lane_has_the_last_quarter():
+    room, shares = BodyRoom(), ((Lane.EXTERNAL, "greedy", 96), (Lane.EXTERNAL, "second", 48), (Lane.INTERNAL, "house", 112))
+    for lane, caller, most in shares:
+        room.take(lane, caller, most, 256)
+        with pytest.raises(NoRoomForBodies):
+            room.take(lane, caller, 1, 256)
+    room.take(Lane.EXTERNAL, "greedy", -96, 1)  # a smaller limit refuses nothing that is given back
+    room.take(Lane.INTERNAL, "house", -112, 256)
+    room.take(Lane.EXTERNAL, "greedy", 72, 256)
+    with pytest.raises(NoRoomForBodies):
+        room.take(Lane.EXTERNAL, "greedy", 1, 256)

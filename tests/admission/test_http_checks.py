@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-import pytest
-
-from hearth.admission.http_checks import HostList, RequestHeaders, check_framing, check_host, check_media, check_origin
+from hearth.admission.http_checks import HostRules, RequestHeaders, check_framing, check_media, check_origin
+from hearth.config.settings import ServerSettings
 from hearth.errors import BadRequest, Forbidden, HearthError, HostNotAllowed, UnsupportedMedia
+from tests.support.cases import for_each
 
 Field = tuple[bytes, bytes]
 HOST = (b"host", b"localhost:8411")
 ORIGIN = (b"origin", b"http://localhost:8411")
-JSON = (b"content-type", b"application/json")
+LENGTH = (b"content-length", b"3")
 CHUNKED = (b"transfer-encoding", b"chunked")
+JSON = (b"content-type", b"application/json")
 
 
 def refusal(check: Callable[..., None], *arguments: object, **more: bool) -> type[HearthError] | None:
@@ -25,97 +26,80 @@ def refusal(check: Callable[..., None], *arguments: object, **more: bool) -> typ
     return None
 
 
-def of_host(names: Iterable[bytes], listening: str = "127.0.0.1", *allowed: str) -> dict[bytes, type[HearthError] | None]:
-    hosts = HostList(listening, allowed)
-    return {name: refusal(check_host, RequestHeaders.of([(b"host", name)]), hosts) for name in names}
+OWN = (b"localhost", b"127.0.0.1", b"[::1]", b"hearth.localhost", b"localhost:8411", b"127.0.0.1:1", b"[::1]:8411", b"LOCALHOST")
+LISTED = (b"gpu-box.lan", b"GPU-Box.LAN:8411", b"[fd00::5]:8411", b"10.0.0.5")
+OTHERS = (b"evil.test", b"evil.test:8411", b"localhost.evil.test", b"notlocalhost", b"127.0.0.1.evil.test", b"localhost.", b"a/.localhost")
+MALFORMED = (b"", b"localhost:80/x", b"localhost:80@evil.test", b"[::1]x", b"localhost:\xb2")
+KNOWN, SHIPPED = HostRules("10.0.0.5", ServerSettings(allowed_hosts=("gpu-box.lan", "fd00::5"))), HostRules("127.0.0.1", ServerSettings())
 
 
-def test_a_host_is_a_name_of_this_machine_or_one_that_the_owner_has_set():
-    own = (b"localhost", b"127.0.0.1", b"[::1]", b"hearth.localhost", b"localhost:8411", b"127.0.0.1:1", b"[::1]:8411", b"LOCALHOST")
-    assert set(of_host(own).values()) == {None}
-    listed = (b"gpu-box.lan", b"GPU-Box.LAN:8411", b"[fd00::5]:8411", b"10.0.0.5")
-    assert set(of_host(listed, "10.0.0.5", "gpu-box.lan", "fd00::5").values()) == {None}
-    others = (
-        b"evil.test",
-        b"localhost.evil.test",
-        b"evil.test:8411",
-        b"notlocalhost",
-        b"127.0.0.1.evil.test",
-        b"localhost.",
-        b"a/.localhost",
-    )
-    assert set(of_host((*others, *listed)).values()) == {HostNotAllowed}
-    assert of_host([b"0.0.0.0"], "0.0.0.0") | of_host([b"[::]", b"::"], "::") == {
-        b"0.0.0.0": HostNotAllowed,
-        b"[::]": HostNotAllowed,
-        b"::": BadRequest,
-    }
-    with pytest.raises(HostNotAllowed, match=r"server\.allowed_hosts"):
-        check_host(RequestHeaders.of([(b"host", b"evil.test")]), HostList("127.0.0.1", ()))
-
-
-def test_a_missing_repeated_or_malformed_host_is_a_bad_request():
-    malformed = (b"", b"localhost:80/x", b"localhost:80@evil.test", b"[::1]x", b"localhost:\xb2")
-    assert set(of_host(malformed).values()) == {BadRequest}
+@for_each(
+    ("rules", "hosts", "expected"),
+    [
+        (SHIPPED, OWN, None),
+        (KNOWN, OWN + LISTED, None),
+        (SHIPPED, OTHERS + LISTED, HostNotAllowed),
+        (SHIPPED, MALFORMED, BadRequest),
+        (HostRules("0.0.0.0", ServerSettings()), [b"0.0.0.0"], HostNotAllowed),
+        (HostRules("::", ServerSettings()), [b"[::]"], HostNotAllowed),
+        (HostRules("::", ServerSettings()), [b"::"], BadRequest),
+    ],
+)
+def test_a_host_is_one_name_of_this_machine_or_one_that_the_owner_has_set(rules, hosts, expected):
+    for host in hosts:
+        assert refusal(rules.check_host, RequestHeaders.of([(b"host", host)])) is expected, host
     for fields in ((), (HOST, HOST)):
-        assert refusal(check_host, RequestHeaders.of(fields), HostList("127.0.0.1", ())) is BadRequest
+        assert refusal(rules.check_host, RequestHeaders.of(fields)) is BadRequest
 
 
-def test_a_host_that_was_admitted_once_lets_no_other_one_in():
-    known, evil = HostList("127.0.0.1", ()), (b"host", b"evil.example")
-    for fields, expected in (
-        ([HOST], None),
-        ([HOST], None),
-        ([HOST, HOST], BadRequest),
-        ([evil], HostNotAllowed),
-        ([evil], HostNotAllowed),
-        ([], BadRequest),
-    ):
-        assert refusal(check_host, RequestHeaders.of(fields), known) is expected
+@for_each(
+    ("fields", "expected"),
+    [
+        ((LENGTH,), None),
+        (((b"transfer-encoding", b" Chunked"),), None),
+        ((LENGTH, CHUNKED), BadRequest),
+        ((LENGTH, (b"content-length", b"4")), BadRequest),
+        ((CHUNKED, CHUNKED), BadRequest),
+        (((b"transfer-encoding", b"gzip, chunked"),), BadRequest),
+        (((b"transfer-encoding", b"identity"),), BadRequest),
+    ],
+)
+def test_a_body_comes_in_chunks_or_with_its_length_said_once(fields, expected):
+    assert refusal(check_framing, RequestHeaders.of(fields)) is expected
 
 
-def test_a_body_comes_in_chunks_or_with_its_length_said_once():
-    length = (b"content-length", b"3")
-    for fields, expected in {
-        (length,): None,
-        ((b"transfer-encoding", b" Chunked"),): None,
-        (length, CHUNKED): BadRequest,
-        (length, (b"content-length", b"4")): BadRequest,
-        (CHUNKED, CHUNKED): BadRequest,
-        ((b"transfer-encoding", b"gzip, chunked"),): BadRequest,
-        ((b"transfer-encoding", b"identity"),): BadRequest,
-    }.items():
-        assert refusal(check_framing, RequestHeaders.of(fields)) is expected, fields
+FOREIGN = (
+    b"http://evil.test",
+    b"null",
+    b"",
+    b"http://localhost:3000",
+    b"http://localhost:84111",
+    b"ftp://localhost:8411",
+    b"localhost:8411",
+)
+CROSS, NAVIGATES, NO_CORS = (b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", b"navigate"), (b"sec-fetch-mode", b"no-cors")
+CHANGES = ("POST", "DELETE", "PUT", "OPTIONS")
 
 
-def test_a_page_of_another_origin_may_not_change_anything():
-    others = (
-        b"http://evil.test",
-        b"null",
-        b"",
-        b"http://localhost:3000",
-        b"http://localhost:84111",
-        b"ftp://localhost:8411",
-        b"localhost:8411",
-    )
-    for method in ("POST", "DELETE", "PUT", "OPTIONS"):
-        for origin in others:
-            assert refusal(check_origin, method, RequestHeaders.of([HOST, (b"origin", origin)])) is Forbidden, (method, origin)
-        assert refusal(check_origin, method, RequestHeaders.of([HOST, ORIGIN, ORIGIN])) is Forbidden
-        for fields in ([HOST], [HOST, ORIGIN]):
-            assert refusal(check_origin, method, RequestHeaders.of(fields)) is None
-    assert refusal(check_origin, "GET", RequestHeaders.of([HOST, (b"origin", others[0])])) is None  # the browser shows the page nothing
-
-
-def test_a_cross_site_request_is_refused_unless_somebody_follows_a_link():
-    for method, mode, expected in (
-        ("GET", b"no-cors", Forbidden),
-        ("POST", b"no-cors", Forbidden),
-        ("POST", b"navigate", Forbidden),
-        ("GET", b"navigate", None),
-    ):
-        fields = [HOST, (b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", mode)]
-        assert refusal(check_origin, method, RequestHeaders.of(fields)) is expected, (method, mode)
+@for_each(
+    ("methods", "fields", "more", "expected"),
+    [
+        *((CHANGES, [(b"origin", origin)], {}, Forbidden) for origin in FOREIGN),
+        (CHANGES, [ORIGIN, ORIGIN], {}, Forbidden),
+        (CHANGES, [], {}, None),
+        (CHANGES, [ORIGIN], {}, None),
+        (["GET"], [(b"origin", FOREIGN[0])], {}, None),  # the browser shows the page nothing
+        (["GET", "POST"], [CROSS, NO_CORS], {}, Forbidden),
+        (["POST"], [CROSS, NAVIGATES], {}, Forbidden),
+        (["GET"], [CROSS, NAVIGATES], {}, None),  # somebody follows a link
+        (["GET"], [CROSS, NAVIGATES, (b"sec-fetch-dest", b"iframe")], {}, Forbidden),
+        (["GET"], [CROSS, NAVIGATES], {"forwards": True}, Forbidden),
+        (["GET"], [NAVIGATES], {"forwards": True}, None),
+    ],
+)
+def test_a_page_of_another_origin_may_change_nothing_and_fetch_nothing(methods, fields, more, expected):
+    for method in methods:
+        assert refusal(check_origin, method, RequestHeaders.of([HOST, *fields]), **more) is expected, method
 
 
 FORM, TEXT, PARTS, OCTETS = (
@@ -130,7 +114,7 @@ FORM, TEXT, PARTS, OCTETS = (
 NODE = (b"sec-fetch-mode", b"cors")
 SIGNS = (ORIGIN, (b"sec-fetch-site", b"same-origin"))
 TAKEN: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
-    *(((((b"content-type", kind)), ORIGIN), {}) for kind in (b"application/json", b"application/json; charset=utf-8", b"Application/JSON")),
+    *((((b"content-type", kind), ORIGIN), {}) for kind in (b"application/json", b"application/json; charset=utf-8", b"Application/JSON")),
     ((), {}),
     ((FORM,), {}),
     ((TEXT, NODE), {}),
@@ -154,8 +138,8 @@ REFUSED: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
 ]
 
 
-def test_a_body_is_json_and_a_browser_has_to_say_so():
-    for expected, table in ((None, TAKEN), (UnsupportedMedia, REFUSED)):
-        for fields, admitted in table:
-            assert refusal(check_media, "POST", RequestHeaders.of(fields), **admitted) is expected, (fields, admitted)
-    assert refusal(check_media, "GET", RequestHeaders.of([TEXT])) is None
+@for_each(("table", "expected"), [(TAKEN, None), (REFUSED, UnsupportedMedia)])
+def test_a_body_is_json_and_a_browser_has_to_say_so(table, expected):
+    for fields, admitted in table:
+        assert refusal(check_media, "POST", RequestHeaders.of(fields), **admitted) is expected, (fields, admitted)
+        assert refusal(check_media, "GET", RequestHeaders.of(fields), **admitted) is None

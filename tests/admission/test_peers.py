@@ -1,75 +1,65 @@
-"""Whom an address stands for, and the limit on wrong keys in instants that the test makes up."""
+"""Whom an address stands for, and the limits of connections and wrong keys, in instants that the test makes up."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.admission.http_checks import MAX_PEERS, PER_WINDOW, THIS_MACHINE, WINDOW_S, WrongKeys, is_loopback, peer_of
+from hearth.admission.peers import (
+    MAX_PEERS,
+    MAX_REJECTING,
+    PER_WINDOW,
+    THIS_MACHINE,
+    WINDOW_S,
+    ConnectionLimits,
+    Connections,
+    Place,
+    WrongKeys,
+    is_loopback,
+    peer_of,
+)
+from hearth.events import ConnectionsCrowded
+from tests.api.house import Clock, Sink
+from tests.support.cases import for_each
 
 PEER = "192.168.1.9"
 PEERS = {
     **dict.fromkeys(("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", None), THIS_MACHINE),
-    "192.168.1.9": "192.168.1.9",
-    "::ffff:192.168.1.9": "192.168.1.9",
-    "fd00:1:2:3::9": "fd00:1:2:3::/64",
-    "fd00:1:2:3:ffff::1": "fd00:1:2:3::/64",
+    **dict.fromkeys((PEER, f"::ffff:{PEER}"), PEER),
+    **dict.fromkeys(("fd00:1:2:3::9", "fd00:1:2:3:ffff::1"), "fd00:1:2:3::/64"),
     "fd00:1:2:4::9": "fd00:1:2:4::/64",
     "fe80::1%eth0": "fe80::/64",
-    "not an address": "unknown",
-    "localhost": "unknown",
-    "": "unknown",
+    **dict.fromkeys(("not an address", "localhost", ""), "unknown"),
 }
 
 
-def test_a_machine_is_its_ipv4_address_or_the_network_in_which_it_may_choose_any():
-    for address, peer in PEERS.items():
-        assert peer_of(address) == peer, address
-        assert address is None or is_loopback(address) is (peer == THIS_MACHINE), address
+@for_each(("address", "peer"), PEERS.items())
+def test_a_machine_is_its_ipv4_address_or_the_network_in_which_it_may_choose_any(address, peer):
+    assert peer_of(address) == peer
+    assert address is None or is_loopback(address) is (peer == THIS_MACHINE)
 
 
-def tried(keys: WrongKeys, at: list[float], peer: str = PEER) -> list[bool]:
-    """Which of the wrong keys at these instants got an answer."""
-    return [keys.note(peer, now) is None for now in at]
-
-
-def test_some_wrong_keys_in_a_minute_are_answered_and_the_next_is_told_when_to_come_again():
+@for_each(
+    ("tried_at", "reported"),
+    [
+        (range(180), [(10, 11), (70, 60), (130, 60)]),
+        ([0] * 5 + [1000] * 11, [(1000, 11)]),  # what was long ago is not counted with what is now
+        (range(0, 10_000, 10), []),  # a program that looks in now and then with an old key
+    ],
+)
+def test_the_owner_is_told_once_a_minute_how_many_wrong_keys_there_were(tried_at, reported):
     keys = WrongKeys()
-    assert all(tried(keys, [float(at) for at in range(PER_WINDOW)]))
-    slowed = keys.note(PEER, 30.0)
-    assert slowed is not None
-    assert slowed.wait_s == WINDOW_S - 30.0
-    assert keys.note(PEER, 30.0 + slowed.wait_s) is None
-
-
-def test_one_peer_does_not_slow_another():
-    keys = WrongKeys()
-    tried(keys, [0.0] * 100)
-    assert keys.note("192.168.1.8", 0.0) is None
-
-
-def test_the_house_is_told_once_a_minute_how_many_there_were():
-    keys = WrongKeys()
-    said = [(at, slowed.wrong) for at in range(180) if (slowed := keys.note(PEER, float(at))) is not None and slowed.wrong]
-    assert said == [(10, 11), (70, 60), (130, 60)]
-
-
-def test_what_was_long_ago_is_not_counted_with_what_is_now():
-    keys = WrongKeys()
-    tried(keys, [0.0] * 5)
-    slowed = [keys.note(PEER, 1000.0) for _ in range(PER_WINDOW + 1)][-1]
-    assert slowed is not None
-    assert slowed.wrong == PER_WINDOW + 1
-
-
-def test_a_program_that_looks_in_now_and_then_with_an_old_key_is_never_slowed():
-    assert all(tried(WrongKeys(), [at * 10.0 for at in range(1000)]))
+    slowed = [(at, keys.note(PEER, float(at))) for at in tried_at]
+    assert [(at, found[1]) for at, found in slowed if found and found[1]] == reported
+    assert keys.note("192.168.1.8", 0.0) is None  # nobody slows another
 
 
 def test_many_peers_take_bounded_memory_and_who_was_quiet_for_longest_is_forgotten():
     keys = WrongKeys()
-    tried(keys, [0.0] * PER_WINDOW)
-    tried(keys, [0.0] * PER_WINDOW, "the other")
+    for peer in (PEER, "the other"):
+        assert [keys.note(peer, 0.0) for _ in range(PER_WINDOW)] == [None] * PER_WINDOW
     for number in range(MAX_PEERS - 2):
         keys.note(f"10.0.{number}.1", 1.0)
     assert keys.note(PEER, 2.0) is not None
@@ -89,5 +79,92 @@ def test_no_minute_has_more_answers_than_the_limit_and_a_promised_instant_is_kep
             answered.append(now)
             assert sum(at > now - WINDOW_S for at in answered) <= PER_WINDOW
         else:
-            assert 0 < slowed.wait_s <= WINDOW_S
-            assert sum(at > now + slowed.wait_s - WINDOW_S + 1e-6 for at in answered) < PER_WINDOW
+            assert 0 < slowed[0] <= WINDOW_S
+            assert sum(at > now + slowed[0] - WINDOW_S + 1e-6 for at in answered) < PER_WINDOW
+
+
+LIMITS = ConnectionLimits.sharing(80)
+"""20 for one machine, 70 for this one and 70 for all others together."""
+OTHERS = {f"10.0.0.{number}": 20 for number in range(4)}
+
+
+class Shares:
+    def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
+        self.events, self.clock = Sink(), Clock()
+        self.connections = Connections(events=self.events, clock=self.clock, limits=limits)
+
+    def fill(self, peer: str, count: int) -> int:
+        """How many of so many are admitted."""
+        return [self.connections.enter(peer) for _ in range(count)].count(Place.ADMITTED)
+
+    def crowded(self) -> list[ConnectionsCrowded]:
+        return [event for event in self.events.seen if isinstance(event, ConnectionsCrowded)]
+
+
+@for_each(
+    ("before", "peer", "admitted", "bound"),
+    [
+        ({}, "10.0.0.1", 20, "one_machine"),
+        ({}, THIS_MACHINE, 70, "this_machine"),
+        ({"10.0.0.1": 20, "10.0.0.2": 10}, THIS_MACHINE, 50, "all"),
+        ({"10.0.0.1": 20, "10.0.0.2": 20, "10.0.0.3": 20}, "10.0.0.4", 10, "all_others"),
+        (OTHERS, THIS_MACHINE, 10, "all"),
+        (OTHERS, "10.0.1.1", 0, "all_others"),
+        ({THIS_MACHINE: 70}, "10.0.0.1", 10, "all"),
+    ],
+)
+def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_is_full(before, peer, admitted, bound):
+    shares = Shares()
+    for each, count in before.items():
+        shares.fill(each, count)
+    shares.events.seen.clear()
+    shares.clock.now += WINDOW_S
+    assert shares.fill(peer, 1000) == admitted
+    (crowded,) = shares.crowded()
+    assert (crowded.peer, crowded.bound, crowded.open, crowded.refused) == (peer, bound, admitted, 1)
+
+
+def test_some_of_the_refused_wait_for_their_answer_and_who_leaves_makes_room():
+    shares = Shares()
+    enter, leave = shares.connections.enter, shares.connections.leave
+    shares.fill(PEER, 20)
+    assert [enter(PEER) for _ in range(MAX_REJECTING + 5)] == [Place.REJECTING] * MAX_REJECTING + [Place.CLOSED] * 5
+    leave(PEER, Place.CLOSED)
+    assert enter(PEER) is Place.CLOSED
+    leave(PEER, Place.REJECTING)
+    assert enter(PEER) is Place.REJECTING
+    leave(PEER, Place.ADMITTED)
+    assert shares.fill(PEER, 2) == 1
+
+
+def test_a_refused_peer_is_reported_once_a_minute_with_the_number_in_bounded_memory():
+    shares = Shares(ConnectionLimits(all=0, this_machine=0, all_others=0, one_machine=0))
+    for _ in range(150):
+        shares.connections.enter(PEER)
+        shares.clock.now += 1.0
+    assert [(event.at - 1000.0, event.refused) for event in shares.crowded()] == [(0, 1), (60, 60), (120, 60)]
+    for number in range(MAX_PEERS):
+        shares.connections.enter(f"10.{number // 250}.{number % 250}.1")
+    shares.connections.enter(PEER)
+    assert shares.crowded()[-1].peer == PEER  # forgotten, so reported again
+
+
+@given(st.lists(st.tuples(st.sampled_from([THIS_MACHINE, "a", "b", "c", "d", "e"]), st.booleans()), max_size=300))
+def test_the_count_is_exact_and_no_share_is_passed_whatever_comes_and_goes(steps: list[tuple[str, bool]]):
+    shares, held = Shares(), list[tuple[str, Place]]()
+    for peer, comes in steps:
+        if comes:
+            held.append((peer, shares.connections.enter(peer)))
+        elif held:
+            shares.connections.leave(*held.pop(0))
+        inside = Counter(peer for peer, place in held if place is Place.ADMITTED)
+        assert shares.connections.shown()["open"] == inside.total() <= LIMITS.all
+        assert max([0, *(count for peer, count in inside.items() if peer != THIS_MACHINE)]) <= LIMITS.one_machine
+        assert inside[THIS_MACHINE] <= LIMITS.this_machine
+        assert inside.total() - inside[THIS_MACHINE] <= LIMITS.all_others
+
+
+@for_each("connections", [1, 2, 3, 7, 8, 64, 4096])
+def test_every_total_has_room_for_everybody_alone(connections):
+    limits = ConnectionLimits.sharing(connections)
+    assert [Shares(limits).fill(peer, 1) for peer in (THIS_MACHINE, PEER)] == [1, 1]

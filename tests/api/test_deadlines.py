@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from uvicorn.server import ServerState
 
-from hearth.api.protocol import DeadlineProtocol, Deadlines
+from hearth.api.protocol import Deadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
 from tests.api.house import FakeGateway, Serve, hello, never
@@ -37,7 +37,7 @@ class Clogged(Line):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     gateway: FakeGateway
-    protocol: DeadlineProtocol
+    protocol: HttpConnection
     line: Clogged
 
     async def open_until(self, instant: float) -> bool:
@@ -56,7 +56,7 @@ async def connection(serve: Serve = hello) -> AsyncIterator[Connection]:
     deadlines = Deadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
     config = HearthServer(gateway.app(), ServerSettings, deadlines=deadlines)._config()
     config.load()
-    protocol = DeadlineProtocol(config, ServerState(), {})
+    protocol = HttpConnection(config, ServerState(), {})
     protocol.connection_made(line)
     yield Connection(gateway=gateway, protocol=protocol, line=line)
     protocol.connection_lost(None)

@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from hearth.api.asgi import SEND_FROM_BYTES, GatheringTransport
+from hearth.api.protocol import _COALESCED_BYTES as SEND_FROM_BYTES
+from hearth.api.protocol import CoalescingTransport
 from hearth.api.server import HearthServer
 from tests.api.house import Caller
 
@@ -43,8 +44,8 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture
-async def transport(recorder: Recorder) -> GatheringTransport:
-    return GatheringTransport(recorder, asyncio.get_running_loop())
+async def transport(recorder: Recorder) -> CoalescingTransport:
+    return CoalescingTransport(recorder, asyncio.get_running_loop())
 
 
 async def test_writes_of_one_turn_leave_together_and_in_order(transport, recorder):

@@ -12,7 +12,7 @@ import pytest
 
 from hearth.api.app import HearthApp
 from hearth.api.asgi import Receive, Responder, Scope, Send
-from hearth.api.protocol import DeadlineProtocol, Deadlines
+from hearth.api.protocol import Deadlines, HttpConnection
 from hearth.api.server import HearthServer
 from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
@@ -306,7 +306,7 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
     """`hearth serve` seldom collects the old generation: what only a collection frees piles up by the connection."""
 
     def alive() -> int:
-        return sum(isinstance(each, DeadlineProtocol | Relay) for each in gc.get_objects())
+        return sum(isinstance(each, HttpConnection | Relay) for each in gc.get_objects())
 
     gc.collect()
     gc.disable()

@@ -105,7 +105,7 @@ async def held_after_a_reload(before: Settings, after: Settings) -> list[object]
     try:
         assert gateway.reload(GatewayConfig(settings=after))
         await gateway.worker.process_one()
-        app._current_guard()
+        app._use(gateway.config)
         return list(reachable(gateway, app, server))
     finally:
         await gateway.stop(0.0)

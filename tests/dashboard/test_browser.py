@@ -12,7 +12,7 @@ pytest.importorskip("playwright.async_api", reason="playwright is not installed:
 from playwright.async_api import expect
 
 from hearth.admission.auth import digest_of
-from hearth.admission.http_checks import PER_WINDOW
+from hearth.admission.peers import PER_WINDOW
 from hearth.config.settings import KeySettings
 from tests.dashboard.browsing import EVIL, KEYS, house_with, opened
 from tests.support.fake_ollama import Ending

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator
 from typing import get_origin
 
-from starlette.routing import Route
-
 from docs_build.http_page import Address, groups
 from docs_build.settings_page import sections
 from hearth.config.fields import Section
@@ -53,10 +51,9 @@ async def addresses(gateway: FakeGateway) -> list[Address]:
 
 def served(gateway: FakeGateway) -> Iterator[tuple[str, str]]:
     """Every method and path that the gateway answers."""
-    for route in gateway.app().routes.router.routes:
-        assert isinstance(route, Route)
-        if route.path != TRANSCRIPTIONS_PATH:  # which is refused
-            yield from ((method, route.path) for method in route.methods or ())
+    for path, address in gateway.app().routes.addresses.items():
+        if path != TRANSCRIPTIONS_PATH:  # which is refused
+            yield from ((method, path) for method in address.handlers)
 
 
 def matches(path: str, documented: str) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from hearth.admission.auth import Identity
 from hearth.admission.http_checks import RequestHeaders
-from hearth.api.inference import JSON_BODY, Wanted
+from hearth.api.inference import JSON_BODY, submit
 from hearth.api.request import Request
-from hearth.config.settings import Settings
 from hearth.dialects.replay_seed import seeded
 from hearth.dialects.request import read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
+from hearth.gateway import Gateway
 from hearth.job_types import NewJob
 from hearth.jobs.queue import body_of
 from hearth.queue.item import Ticket
@@ -120,8 +120,8 @@ class Ask:
         rest = (words[0][len(known) - spoken :], *words[1:]) if words else ()
         return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=rest, prompt_tokens=30)
 
-    def wanted(self, settings: Settings) -> Wanted:
-        """As the route reads it."""
+    async def submitted(self, gateway: Gateway, caller: Identity, task_type: str | None) -> Ticket:
+        """As the route does it."""
         route = INFERENCE_ROUTES[self.path]
         envelope = read_envelope(route, json.dumps(self.body()).encode(), lambda _: LoadOptions())
         body, ways = envelope.body, tuple[Way, ...]()
@@ -129,7 +129,8 @@ class Ask:
             known = seeded(route, body, self.number)
             body, ways = known.body, known.ways(only_replay=self.number % 2 == 0, continue_diverged=True)
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
-        return Wanted(envelope=envelope, model=self.model, call=call, ways=ways)
+        request = self.request(task_type)
+        return await submit(gateway, request, caller, envelope, model=self.model, call=call, ways=ways)
 
     def body(self) -> dict[str, object]:
         if self.embeds:

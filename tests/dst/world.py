@@ -14,7 +14,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from hearth.api.inference import submit
 from hearth.errors import HearthError
 from hearth.types import BackendCall, Lane, Priority, canonical_model
 from tests.dst.asks import Ask, asker_of, askers_of, identity, words_of
@@ -187,7 +186,7 @@ class World:
         if ask.embeds:
             life.watch.sharing.add(ask.request_id)
         who = identity(ask.caller, lane, allow_cloud=allow_cloud)
-        asking = submit(life.gateway, ask.request(task_type), who, ask.wanted(life.settings))
+        asking = ask.submitted(life.gateway, who, task_type)
         try:
             ask.ticket = life.survived(await admitted(asking, partial(life.judge_admission, ask.caller, lane, now)))
         except HearthError as refusal:

@@ -11,9 +11,9 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from hearth.admission.http_checks import MAX_REJECTING, ConnectionLimits
-from hearth.api.protocol import Deadlines
-from hearth.api.server import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, CountedProtocol, HearthServer, room
+from hearth.admission.peers import CONNECTION_LIMIT, MAX_REJECTING, SPARE_DESCRIPTORS, ConnectionLimits, Connections, max_connections
+from hearth.api.protocol import Deadlines, HttpConnection
+from hearth.api.server import HearthServer
 from hearth.bootstrap.serving import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
 from hearth.events import ConnectionsCrowded, RequestRejected
@@ -117,7 +117,7 @@ class Seat:
     """A connection from an address of the test's choice, without a network."""
 
     def __init__(self, config: Any, address: str) -> None:
-        self.protocol, self.line = CountedProtocol(config, ServerState(), {}), Line(Plug())
+        self.protocol, self.line = HttpConnection(config, ServerState(), {}), Line(Plug())
         self.line._extra["peername"] = (address, 50000)  # type: ignore[attr-defined]
         self.protocol.connection_made(self.line)
 
@@ -160,7 +160,7 @@ def test_there_are_never_many_more_places_than_the_system_has_descriptors_for(de
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
     try:
-        assert room() == places
+        assert max_connections() == places
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

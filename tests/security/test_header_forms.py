@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from hearth.admission.http_checks import WINDOW_S
+from hearth.admission.peers import WINDOW_S
 from hearth.events import RequestRejected
 from hearth.types import Lane, Priority
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeGateway, ask, drive, http_scope

@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 
 from hearth.api.app import HearthApp
 from hearth.api.files import FileForm
-from hearth.api.protocol import DeadlineProtocol, Deadlines
+from hearth.api.protocol import Deadlines, HttpConnection
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
 from hearth.errors import HearthError
@@ -52,7 +52,7 @@ CONFIG.load()
 async def understood(pieces: list[bytes]) -> tuple[list[Any], bytes]:
     """What the application was asked, and what was answered."""
     ECHO.asked = []
-    protocol, line = DeadlineProtocol(CONFIG, ServerState(), {}), Line(Plug())
+    protocol, line = HttpConnection(CONFIG, ServerState(), {}), Line(Plug())
     protocol.connection_made(line)
     for piece in pieces:
         if not line.ended:

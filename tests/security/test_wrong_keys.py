@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.http_checks import PER_WINDOW
+from hearth.admission.peers import PER_WINDOW
 from hearth.api.app import HearthApp
 from hearth.events import KeysTried, RequestRejected
 from tests.alerts.test_alerter import desk

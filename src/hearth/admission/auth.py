@@ -1,12 +1,8 @@
-"""Who is asking, by the API key, and whether this caller may add this work now.
-
-Who is asking: one extractor for API keys, and what a key says about its caller.
+"""Who is asking, by the API key, and whether this caller may add this work now: its place, its models, its rate, the room for its body.
 
 Keys are looked up by the SHA-256 of what was sent, so a comparison never runs over secret bytes. Identity comes from the key alone,
 never from a body, a query string, X-Caller, X-Forwarded-For or the like. With no keys configured only loopback peers may come in, all
 of them as `local`.
-
-May this caller add this work now: its place, its models, its rate, the room for its body.
 
 The order is: rate limit (429) and room (503) before the body is read, then model allowed (403) and the rate limit once more, which only now
 counts. The depth of the queue (503) is the worker's own to judge, and the budget (429) that of `cloud.budget`.
@@ -15,14 +11,16 @@ counts. The depth of the queue (503) is the worker's own to judge, and the budge
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from hearth.admission.http_checks import RequestHeaders, is_loopback
+from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter
+from hearth.admission.peers import is_loopback
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import AuthSettings, KeySettings
+from hearth.config.settings import AuthSettings
 from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
 from hearth.types import Lane, Priority, canonical_model, value
 
@@ -30,6 +28,9 @@ LOCAL_CALLER = "local"
 """The caller name of every loopback peer while no keys are configured."""
 
 _CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
+_TASK_TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+NO_ROOM_RETRY_S = 5.0
+"""Bodies are held until their requests end, and nobody knows when that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,18 @@ class Keyring:
     """The keys of one configuration."""
 
     def __init__(self, auth: AuthSettings) -> None:
-        self._identities = {key.sha256.lower(): _identity_of(key) for key in auth.keys}
+        self._identities = {
+            key.sha256.lower(): Identity(
+                caller=key.name,
+                lane=key.lane,
+                max_priority=key.max_priority,
+                models=key.models,
+                admin=key.admin,
+                authenticated=True,
+                allow_cloud=key.allow_cloud and not key.local_only,
+            )
+            for key in auth.keys
+        }
 
     def identify(self, headers: RequestHeaders, peer: str | None) -> Identity:
         """The caller behind a request.
@@ -79,7 +91,9 @@ class Keyring:
             Unauthenticated: no key (`WrongKey`: an unknown one), or no keys configured and the peer is not this machine.
         """
         if not self._identities:
-            return _local_identity(peer)
+            if peer is None or not is_loopback(peer):
+                raise Unauthenticated("no API keys are configured, so only this machine may call; the owner can add auth.keys")
+            return _LOCAL
         credential = _credential(headers)
         identity = None if credential is None else self._identities.get(digest_of(credential))
         if identity is None:
@@ -92,48 +106,15 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode("latin-1", "replace")).hexdigest()
 
 
-def _identity_of(key: KeySettings) -> Identity:
-    return Identity(
-        caller=key.name,
-        lane=key.lane,
-        max_priority=key.max_priority,
-        models=key.models,
-        admin=key.admin,
-        authenticated=True,
-        allow_cloud=key.allow_cloud and not key.local_only,
-    )
-
-
 def _credential(headers: RequestHeaders) -> str | None:
-    sent = [name for name in _CREDENTIALS if name in headers.values and not _is_blank(headers.text(name))]
+    """What was sent as a key. A blank one is none: clients send it for a key that was set to nothing, as Ollama's guides have it."""
+    sent = [name for name in _CREDENTIALS if name in headers.values and headers.text(name).lower() not in ("", "bearer")]
     if len(sent) > 1 or not headers.repeated.isdisjoint(_CREDENTIALS):
         raise BadRequest("send one API key, once: as Authorization: Bearer, x-api-key or api-key")
-    if not sent:
-        return None
-    text = headers.text(sent[0])
-    return _bearer_token(text) if sent[0] == b"authorization" else text
-
-
-def _is_blank(text: str) -> bool:
-    """What clients send for a key that was set to nothing, as Ollama's guides have `ANTHROPIC_API_KEY` beside a token."""
-    return text.lower() in ("", "bearer")
-
-
-def _bearer_token(text: str) -> str:
-    scheme, _, token = text.partition(" ")
+    if not sent or sent[0] != b"authorization":
+        return headers.text(sent[0]) if sent else None
+    scheme, _, token = headers.text(sent[0]).partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def _local_identity(peer: str | None) -> Identity:
-    if peer is None or not is_loopback(peer):
-        raise Unauthenticated("no API keys are configured, so only this machine may call; the owner can add auth.keys")
-    return _LOCAL
-
-
-_TASK_TYPE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
-_TASK_TYPE_LENGTH = 64
-NO_ROOM_RETRY_S = 5.0
-"""Bodies are held until their requests end, and nobody knows when that is."""
 
 
 @value
@@ -154,30 +135,21 @@ def admission_of(identity: Identity, headers: RequestHeaders, config: GatewayCon
     Raises:
         BadRequest: the task type is not 1 to 64 letters, digits, `_`, `.`, `:` or `-`.
     """
-    task_type = _checked(task_type or headers.text(b"x-task-type"))
+    task_type = task_type or headers.text(b"x-task-type") or None
+    if task_type is not None and not _TASK_TYPE.fullmatch(task_type):
+        raise BadRequest("a task type is 1 to 64 letters, digits, '_', '.', ':' or '-'")
     if lane_of(identity, task_type) is Lane.EXTERNAL:
         return Admission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type=task_type)
     wanted = Priority.NORMAL if task_type is None else config.priority_for_task_type(task_type)
-    priority = max(wanted, identity.max_priority, _hint(headers))
+    # `X-Priority: background` and the like; other programs use the header in their own ways, so unknown words are no error.
+    hint = Priority.__members__.get(headers.text(b"x-priority").upper(), Priority.CRITICAL)
+    priority = max(wanted, identity.max_priority, hint)
     return Admission(lane=Lane.INTERNAL, priority=priority, task_type=task_type)
 
 
 def lane_of(identity: Identity, task_type: str | None) -> Lane:
-    """The key decides; without keys, whoever names a task type belongs to the house."""
+    """The key decides; without keys, whoever names a task type is internal."""
     return Lane.INTERNAL if not identity.authenticated and task_type else identity.lane
-
-
-def _checked(task_type: str) -> str | None:
-    if not task_type:
-        return None
-    if len(task_type) > _TASK_TYPE_LENGTH or not _TASK_TYPE_CHARACTERS.issuperset(task_type):
-        raise BadRequest("a task type is 1 to 64 letters, digits, '_', '.', ':' or '-'")
-    return task_type
-
-
-def _hint(headers: RequestHeaders) -> Priority:
-    """`X-Priority: background` and the like; other programs use the header in their own ways, so unknown words are no error."""
-    return Priority.__members__.get(headers.text(b"x-priority").upper(), Priority.CRITICAL)
 
 
 def check_model(identity: Identity, model: str | None) -> None:
@@ -235,34 +207,22 @@ def count_refused(identity: Identity, lane: Lane, limiter: RateLimiter, now: flo
 class BodyRoom:
     """The bytes of request bodies that are held, from the first one of each until its request has ended.
 
-    All external callers together may hold three quarters, so that the house always has the last one. One external caller may hold as much
-    as it leaves free for the others: with 256 MiB, a single caller has 96, and whoever comes next half of what is left.
+    All external callers together may hold three quarters, so that internal ones always have the last one. One external caller may hold as
+    much as it leaves free for the others: with 256 MiB, a single caller has 96, and whoever comes next half of what is left.
     """
 
     def __init__(self) -> None:
         self._held_bytes = {Lane.INTERNAL: 0, Lane.EXTERNAL: 0}
         self._by_caller: dict[str, int] = {}
 
-    @property
-    def held_bytes(self) -> int:
-        """Of all callers."""
-        return sum(self._held_bytes.values())
-
     def take(self, lane: Lane, caller: str, more_bytes: int, limit_bytes: int) -> None:
-        """Count bytes that are to be held. Raises NoRoomForBodies; then nothing is counted."""
-        free_bytes = limit_bytes - self.held_bytes - more_bytes
+        """Count bytes that are to be held, fewer than none for what is held no more. Raises NoRoomForBodies; then nothing is counted."""
+        free_bytes = limit_bytes - sum(self._held_bytes.values()) - more_bytes
         if lane is Lane.EXTERNAL:
             held_bytes = self._by_caller.get(caller, 0) + more_bytes
             free_bytes = min(free_bytes, limit_bytes * 3 // 4 - self._held_bytes[lane] - more_bytes - held_bytes)
-        if free_bytes < 0:
+        if free_bytes < 0 < more_bytes:
             raise NoRoomForBodies(retry_after_s=NO_ROOM_RETRY_S)
-        self._add(lane, caller, more_bytes)
-
-    def give_back(self, lane: Lane, caller: str, held_bytes: int) -> None:
-        """Bytes that were taken are held no more."""
-        self._add(lane, caller, -held_bytes)
-
-    def _add(self, lane: Lane, caller: str, more_bytes: int) -> None:
         self._held_bytes[lane] += more_bytes
         if lane is Lane.EXTERNAL:
             self._by_caller[caller] = self._by_caller.get(caller, 0) + more_bytes

@@ -8,8 +8,9 @@ overspend together.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hearth.errors import BudgetExceeded, TooExpensive
 from hearth.types import Lane, usd
@@ -75,26 +76,25 @@ class _Spend:
     open: bool = True
 
 
-@dataclass(slots=True)
 class _Account:
-    """One day's sums by (caller, lane), in nano-USD."""
+    """One day's sums in nano-USD, by caller, lane, and whether they are only set aside."""
 
-    spent: dict[tuple[str, Lane], int] = field(default_factory=dict)
-    reserved: dict[tuple[str, Lane], int] = field(default_factory=dict)
-    warned: bool = False
-
-    def of_lane(self, lane: Lane) -> tuple[int, int]:
-        return (
-            sum(nano for (_, each), nano in self.spent.items() if each is lane),
-            sum(nano for (_, each), nano in self.reserved.items() if each is lane),
-        )
+    def __init__(self) -> None:
+        self.sums: Counter[tuple[str, Lane, bool]] = Counter()
+        self.warned = False
 
     def add(self, spend: _Spend, nano_usd: int) -> None:
         """So much more of what a spend is now."""
-        _add(self.reserved if spend.open else self.spent, (spend.caller, spend.lane), nano_usd)
+        self.sums[spend.caller, spend.lane, spend.open] += nano_usd
+
+    def of_lane(self, lane: Lane) -> tuple[int, int]:
+        """Spent, and set aside."""
+        spent, reserved = (sum(n for (_, its, is_open), n in self.sums.items() if (its, is_open) == (lane, one)) for one in (False, True))
+        return spent, reserved
 
     def of_caller(self, caller: str) -> int:
-        return sum(nano for sums in (self.spent, self.reserved) for (name, _), nano in sums.items() if name == caller)
+        """Both together."""
+        return sum(nano for (name, _, _), nano in self.sums.items() if name == caller)
 
 
 class Budget:
@@ -103,7 +103,6 @@ class Budget:
     def __init__(self) -> None:
         self._accounts: dict[Day, _Account] = {}
         self._spends: dict[str, _Spend] = {}
-        self._open = 0
 
     def knows(self, day: Day) -> bool:
         """Whether the day has been opened."""
@@ -119,20 +118,13 @@ class Budget:
         account = self._accounts[day] = _Account()
         for each in booked:
             if each.name not in self._spends:
-                _add(account.spent, (each.caller, each.lane), each.nano_usd)
+                account.sums[each.caller, each.lane, False] += each.nano_usd
         for spend in self._spends.values():
             if spend.at_wall_s in day:
                 account.add(spend, spend.nano_usd)
-        self._forget()
-
-    def _forget(self) -> None:
-        """The oldest days, and whatever has ended and is in none of the others."""
         for old in list(self._accounts)[: -REMEMBERED_DAYS - 1]:
             del self._accounts[old]
-        ended = [name for name, spend in self._spends.items() if not spend.open]
-        for name in ended:
-            if not self._accounts_of(self._spends[name]):
-                del self._spends[name]
+        self._spends = {name: spend for name, spend in self._spends.items() if spend.open or self._accounts_of(spend)}
 
     def _accounts_of(self, spend: _Spend) -> list[_Account]:
         return [account for day, account in self._accounts.items() if spend.at_wall_s in day]
@@ -147,7 +139,10 @@ class Budget:
             BudgetExceeded: with what is spent and set aside today there is not enough left; `retry_after_s` leads to the next day.
         """
         if nano_usd > caps.request:
-            raise TooExpensive(_too_expensive(nano_usd, caps.request))
+            raise TooExpensive(
+                f"this request could cost up to ${usd(nano_usd):.4f}, and cloud.max_per_request_usd is ${usd(caps.request):.2f}: "
+                "ask for fewer tokens, or send a shorter prompt"
+            )
         account = self._accounts[day]
         retry_after_s = max(1.0, day.end_wall_s - now_wall_s)
         if self.house_is_short(day, lane=lane, nano_usd=nano_usd, caps=caps):
@@ -155,7 +150,6 @@ class Budget:
         if caps.caller is not None and account.of_caller(caller) + nano_usd > caps.caller:
             raise BudgetExceeded(_exceeded("this key's budget for today", caps.caller, nano_usd), retry_after_s=retry_after_s)
         spend = self._spends[name] = _Spend(now_wall_s, caller, lane, nano_usd)
-        self._open += 1
         for each in self._accounts_of(spend):
             each.add(spend, nano_usd)
 
@@ -172,7 +166,6 @@ class Budget:
         for account in accounts:
             account.add(spend, -spend.nano_usd)
         spend.open, spend.nano_usd = False, nano_usd
-        self._open -= 1
         for account in accounts:
             account.add(spend, nano_usd)
         return True
@@ -186,7 +179,7 @@ class Budget:
     def by_caller(self, day: Day) -> dict[str, int]:
         """What each caller has used up of a day in nano-USD, with what is set aside for calls that run."""
         account = self._accounts.get(day) or _Account()
-        return {caller: account.of_caller(caller) for caller, _ in sorted({*account.spent, *account.reserved})}
+        return {caller: account.of_caller(caller) for caller in sorted({key[0] for key, nano_usd in account.sums.items() if nano_usd})}
 
     def crossed(self, day: Day, threshold_nano_usd: int) -> bool:
         """True the first time that the external lane has spent so much on a day."""
@@ -203,23 +196,8 @@ class Budget:
     @property
     def open_reservations(self) -> int:
         """How many calls have money set aside."""
-        return self._open
-
-
-def _add(sums: dict[tuple[str, Lane], int], key: tuple[str, Lane], nano_usd: int) -> None:
-    total = sums.get(key, 0) + nano_usd
-    if total:
-        sums[key] = total
-    else:
-        sums.pop(key, None)
+        return sum(spend.open for spend in self._spends.values())
 
 
 def _exceeded(what: str, cap: int, wanted: int) -> str:
     return f"{what} (${usd(cap):.2f}) has no room for this request, which could cost up to ${usd(wanted):.4f}"
-
-
-def _too_expensive(wanted: int, cap: int) -> str:
-    return (
-        f"this request could cost up to ${usd(wanted):.4f}, and cloud.max_per_request_usd is ${usd(cap):.2f}: "
-        "ask for fewer tokens, or send a shorter prompt"
-    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
+_NO_STAMPS = array("d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,60 +36,16 @@ class CallerUsage:
     hour_limit: int
 
 
-class _Window:
-    """Instants of admissions in one sliding window, oldest first: 8 bytes each, since an hour may hold a hundred thousand."""
-
-    __slots__ = ("_first", "_span_s", "_stamps", "add")
-
-    def __init__(self, span_s: float) -> None:
-        self._span_s = span_s
-        self._stamps = array("d")
-        self._first = 0
-        self.add = self._stamps.append
-
-    def __len__(self) -> int:
-        return len(self._stamps) - self._first
-
-    def prune(self, now: float) -> None:
-        stamps, first = self._stamps, self._first
-        while first < len(stamps) and stamps[first] + self._span_s <= now:
-            first += 1
-        if 2 * first > len(stamps):
-            del stamps[:first]
-            first = 0
-        self._first = first
-
-    def free_at(self, limit: int) -> float:
-        """The instant from which fewer than `limit` stamps count: -inf for already, +inf for never."""
-        stamps = self._stamps
-        if len(stamps) - self._first < limit:
-            return -math.inf
-        return stamps[len(stamps) - limit] + self._span_s if limit > 0 else math.inf
+def _ended(stamps: array[float], span_s: float, now: float) -> int:
+    """How many stamps, of those oldest first, count no more."""
+    return bisect_right(stamps, now, key=lambda at: at + span_s)
 
 
-class _Ledger:
-    """Both windows of one caller. Holds no more stamps than the largest hour limit that admitted them."""
-
-    __slots__ = ("hour", "last_at", "limits", "minute")
-
-    def __init__(self, limits: tuple[int, int]) -> None:
-        self.minute = _Window(MINUTE_S)
-        self.hour = _Window(HOUR_S)
-        self.limits = limits
-        self.last_at = -math.inf
-
-    def add(self, at: float) -> None:
-        self.minute.add(at)
-        self.hour.add(at)
-        self.last_at = at
-
-    def prune(self, now: float) -> None:
-        self.minute.prune(now)
-        self.hour.prune(now)
-
-    def free_at(self) -> float:
-        """The instant from which one more is within both limits; as of the last `prune`."""
-        return max(self.minute.free_at(self.limits[0]), self.hour.free_at(self.limits[1]))
+def _free_at(stamps: array[float], span_s: float, limit: int) -> float:
+    """The instant from which fewer than `limit` stamps count: -inf for always, +inf for never."""
+    if limit == 0:
+        return math.inf
+    return stamps[-limit] + span_s if limit <= len(stamps) else -math.inf
 
 
 class RateLimiter:
@@ -100,18 +58,16 @@ class RateLimiter:
 
     def __init__(self, limits: RateLimitSettings) -> None:
         self._limits = limits
-        self._ledgers: OrderedDict[str, _Ledger] = OrderedDict()  # least recently admitted first, which makes eviction amortised O(1)
+        self._stamps: OrderedDict[str, array[float]] = OrderedDict()
+        """Instants of admissions, 8 bytes each, since an hour may hold a hundred thousand; the least recently admitted caller first."""
         self._latest = -math.inf
 
     def check(self, caller: str, now: float) -> bool:
         """Whether `caller` may make one more request now. True is recorded as an admission; a refusal costs the caller nothing."""
         now = self._advance(now)
-        ledger = self._pruned(caller)
-        if ledger.free_at() > now:
+        if self._free_at(caller) > now:
             return False
-        ledger.add(now)
-        self._ledgers[caller] = ledger
-        self._ledgers.move_to_end(caller)
+        self._add(caller, now)
         return True
 
     def retry_after_s(self, caller: str, now: float) -> float:
@@ -120,7 +76,7 @@ class RateLimiter:
         Not rounded: a `Retry-After` header takes the next whole second, at least 1.
         """
         now = self._advance(now)
-        free_at = self._pruned(caller).free_at()
+        free_at = self._free_at(caller)
         if free_at <= now:
             return 0.0
         wait_s = min(free_at - now, HOUR_S)
@@ -148,7 +104,7 @@ class RateLimiter:
     def get_all_usage(self, now: float) -> dict[str, CallerUsage]:
         """Counters of every caller admitted in the last hour, by name."""
         self._advance(now)
-        return {caller: self._usage(caller) for caller in sorted(self._ledgers)}
+        return {caller: self._usage(caller) for caller in sorted(self._stamps)}
 
     def rebuild_from_records(self, records: Iterable[tuple[str, float]], now: float) -> None:
         """Replace all counters by past admissions, as after a restart.
@@ -159,36 +115,38 @@ class RateLimiter:
                 longer than a window.
         """
         now = self._advance(now)
-        self._ledgers.clear()
+        self._stamps.clear()
         for at, caller in sorted((min(at, now), caller) for caller, at in records):
             if at + HOUR_S > now:
-                self._ledgers.setdefault(caller, _Ledger(self._limits.of_caller(caller))).add(at)
-                self._ledgers.move_to_end(caller)
+                self._add(caller, at)
 
     def update_limits(self, limits: RateLimitSettings) -> None:
         """Put other limits in force from the next request on; what was admitted stays counted."""
         self._limits = limits
-        for caller, ledger in self._ledgers.items():
-            ledger.limits = self._limits.of_caller(caller)
 
     def _advance(self, now: float) -> float:
         self._latest = max(self._latest, now)
-        while self._ledgers:
-            caller = next(iter(self._ledgers))
-            if self._ledgers[caller].last_at + HOUR_S > self._latest:
+        while self._stamps:
+            caller, stamps = next(iter(self._stamps.items()))
+            if stamps[-1] + HOUR_S > self._latest:
                 break
-            del self._ledgers[caller]
+            del self._stamps[caller]
         return self._latest
 
-    def _usage(self, caller: str) -> CallerUsage:
-        ledger = self._pruned(caller)
-        minute_limit, hour_limit = ledger.limits
-        return CallerUsage(minute=len(ledger.minute), minute_limit=minute_limit, hour=len(ledger.hour), hour_limit=hour_limit)
+    def _free_at(self, caller: str) -> float:
+        """The instant from which one more is within both limits."""
+        stamps, (minute, hour) = self._stamps.get(caller, _NO_STAMPS), self._limits.of_caller(caller)
+        return max(_free_at(stamps, MINUTE_S, minute), _free_at(stamps, HOUR_S, hour))
 
-    def _pruned(self, caller: str) -> _Ledger:
-        """The caller's ledger as of the latest instant; an empty one that is not kept for a caller without."""
-        ledger = self._ledgers.get(caller)
-        if ledger is None:
-            return _Ledger(self._limits.of_caller(caller))
-        ledger.prune(self._latest)
-        return ledger
+    def _add(self, caller: str, at: float) -> None:
+        stamps = self._stamps.setdefault(caller, array("d"))
+        stamps.append(at)
+        self._stamps.move_to_end(caller)
+        ended = _ended(stamps, HOUR_S, self._latest)
+        if 2 * ended > len(stamps):
+            del stamps[:ended]
+
+    def _usage(self, caller: str) -> CallerUsage:
+        stamps, (minute, hour) = self._stamps.get(caller, _NO_STAMPS), self._limits.of_caller(caller)
+        counted = [len(stamps) - _ended(stamps, span_s, self._latest) for span_s in (MINUTE_S, HOUR_S)]
+        return CallerUsage(minute=counted[0], minute_limit=minute, hour=counted[1], hour_limit=hour)

@@ -6,29 +6,16 @@ whether it exists. This is also where an unexpected exception stops: it becomes 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
-from hearth.admission.http_checks import (
-    HostList,
-    OriginList,
-    check_cross_site_link,
-    check_framing,
-    check_host,
-    check_media,
-    check_origin,
-    check_upgrade,
-    cors_headers,
-)
-from hearth.api.asgi import Receive, Responder, Scope, Send
-from hearth.api.dashboard.feed import wants_page
-from hearth.api.dependencies import BODY, IDENTITY, REQUEST
-from hearth.api.errors import FAULT_TEXT, PATH_SHOWN, ErrorResponder
+from hearth.admission.http_checks import HostRules, check_framing, check_media, check_origin, check_upgrade, cors_headers
+from hearth.api.asgi import Receive, Scope, Send
+from hearth.api.errors import PATH_SHOWN, ErrorResponder
 from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
-from hearth.api.request import Bodies, Request, request_of
-from hearth.api.routes import ADMIN_PREFIX, Access, Address, Routes, Rules, is_odd
+from hearth.api.request import Bodies, Body, Request, request_of
+from hearth.api.routes import Access, Address, Routes
 from hearth.clock import RequestIds
 from hearth.config.gateway_config import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
@@ -36,43 +23,14 @@ from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, 
 from hearth.events import InternalFault
 from hearth.gateway import Gateway
 
+FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
+"""All that a caller learns of a defect."""
 _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
     "and send it as Authorization: Bearer KEY; or ask Ollama itself (the `ollama` command sends no key): OLLAMA_HOST={url}"
 )
 _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/")
 """Below them unknown addresses have Hearth's own text, elsewhere Ollama's."""
-_UNKNOWN, _UNKNOWN_ADMIN = Rules(), Rules(access=Access.ADMIN)
-"""Of paths that do not exist."""
-
-
-class RequestGuard:
-    """What a request has to pass under one configuration, in a gateway that listens on `host`."""
-
-    def __init__(self, config: GatewayConfig, host: str) -> None:
-        self.config = config
-        self._hosts = HostList(host, config.settings.server.allowed_hosts)
-        self._origins = OriginList(config.settings.server.allowed_origins)
-        self._keyring = Keyring(config.settings.auth)
-
-    def check(self, request: Request) -> None:
-        """Raises BadRequest, HostNotAllowed, UpgradeRefused or Forbidden for what no caller may send."""
-        check_host(request.headers, self._hosts)
-        check_framing(request.headers)
-        check_upgrade(request.headers)
-
-    def check_origin(self, request: Request, rules: Rules) -> bool:
-        """Whether a page of an allowed origin asks for something that it may use. Raises Forbidden for other pages of other sites."""
-        if rules.shared and self._origins.admits(request.headers):
-            return True
-        check_origin(request.method, request.headers)
-        if rules.forwards:
-            check_cross_site_link(request.headers)
-        return False
-
-    def identify(self, request: Request) -> Identity:
-        """Raises BadRequest or Unauthenticated."""
-        return self._keyring.identify(request.headers, request.peer)
 
 
 class HearthApp:
@@ -85,55 +43,60 @@ class HearthApp:
     def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
         self._host = host or gateway.config.settings.server.host
-        self._guard = RequestGuard(gateway.config, self._host)
         self._new_id = RequestIds().take
         self._errors = ErrorResponder(gateway.events, gateway.clock)
         self._bodies = Bodies(gateway)
         self.routes = Routes(gateway)
+        self._use(gateway.config)
+
+    def _use(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._hosts = HostRules(self._host, config.settings.server)
+        self._keyring = Keyring(config.settings.auth)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
         if scope["type"] == "http":
-            return self._serve(scope, request_of(scope, receive, Responder(send), self._new_id))
+            return self._serve(request_of(scope, receive, send, self._new_id))
         if scope["type"] == "lifespan":
-            return _live(receive, send)
+            return _complete_lifespan(receive, send)
         return send({"type": "websocket.close", "code": 1008})
 
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""
         self.routes.status.end_streams()
 
-    async def _serve(self, scope: Scope, request: Request) -> None:
+    async def _serve(self, request: Request) -> None:
         identity = NOBODY
+        if self._config is not self._gateway.config:  # a configuration is replaced as a whole
+            self._use(self._gateway.config)
         try:
-            guard = self._current_guard()
-            guard.check(request)
-            found = None if is_odd(request.path, request.target) else self.routes.find(request.path, page=wants_page(request))
-            rules = _rules_of_unknown(request.path) if found is None else found[0].rules
-            if guard.check_origin(request, rules):
+            self._hosts.check_host(request.headers)
+            check_framing(request.headers)
+            check_upgrade(request.headers)
+            address = self.routes.find(request)
+            if address.rules.shared and self._hosts.admits_origin(request.headers):
                 request.answer.added = cors_headers(request.headers)
                 if request.method == "OPTIONS":
-                    await request.answer.measured(204, (), b"")
+                    await request.answer.head(204, ())
+                    await request.answer.end()
                     return
-            if rules.access is not Access.PUBLIC:
-                identity = guard.identify(request)
-                self._check_access(identity, rules.access)
-            await self._enter(scope, request, identity, found)
+            else:
+                check_origin(request.method, request.headers, forwards=address.rules.forwards)
+            if address.rules.access is not Access.PUBLIC:
+                identity = self._keyring.identify(request.headers, request.peer)
+                self._check_access(identity, address.rules.access)
+            await self._handle(request, identity, address)
         except CallerGone:
             return
         except HearthError as error:
-            await self._errors.refuse(request, identity, error)
+            allow = ((b"allow", ", ".join(sorted(address.handlers)).encode("ascii")),) if isinstance(error, MethodNotAllowed) else ()
+            await self._errors.refuse(request, identity, error, allow)
         # The supervision point of the HTTP side: whatever a defect raises, its caller gets an answer and the owner hears of it.
         except Exception as fault:  # noqa: BLE001
-            self._report(request, fault)
+            where = f"{request.method} {request.path[:PATH_SHOWN]}"
+            self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
             await self._errors.refuse(request, identity, HearthError(FAULT_TEXT))
-
-    def _current_guard(self) -> RequestGuard:
-        """Configurations are replaced as a whole, so identity tells whether the rules are still those in force."""
-        config = self._gateway.config
-        if self._guard.config is not config:
-            self._guard = RequestGuard(config, self._host)
-        return self._guard
 
     def _check_access(self, identity: Identity, access: Access) -> None:
         if access is Access.ADMIN and not identity.admin:
@@ -141,36 +104,16 @@ class HearthApp:
         if access is Access.MODEL_MANAGER and not identity.may_manage_models:
             raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
 
-    async def _enter(self, scope: Scope, request: Request, identity: Identity, found: tuple[Address, Mapping[str, Any]] | None) -> None:
-        if found is None:
+    async def _handle(self, request: Request, identity: Identity, address: Address) -> None:
+        if not address.handlers:
             raise NotFound if request.path.startswith(_OWN_PREFIXES) else NotFound(PAGE_NOT_FOUND)
-        address, parameters = found
-        app = address.apps.get(request.method)
-        if app is None:
-            allow = ", ".join(sorted(address.apps)).encode("ascii")
-            await self._errors.refuse(request, identity, MethodNotAllowed(), ((b"allow", allow),))
-            return
+        handler = address.handlers.get(request.method)
+        if handler is None:
+            raise MethodNotAllowed
         rules = address.rules
         check_media(request.method, request.headers, binary=rules.binary, form=rules.form, zstd=rules.zstd)
-        with self._bodies.of(request, identity) as body:
-            own = {REQUEST: request, IDENTITY: identity, BODY: body, "path_params": parameters}
-            await app({**scope, **_TRUSTED, **own}, request.receive, request.answer.raw)
-
-    def _report(self, request: Request, fault: Exception) -> None:
-        where = f"{request.method} {request.path[:PATH_SHOWN]}"
-        self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
-
-
-_TRUSTED: Mapping[str, Any] = {
-    "asgi": {"version": "3.0", "spec_version": "2.3"},
-    "root_path": "",
-    "headers": [(b"content-type", b"application/json")],
-}
-"""What a framework may believe: no Host, no cookies, and a body that is JSON, whatever `curl -d` called it."""
-
-
-def _rules_of_unknown(path: str) -> Rules:
-    return _UNKNOWN_ADMIN if path.startswith(ADMIN_PREFIX) else _UNKNOWN
+        with Body(self._bodies, request, identity) as body:
+            await handler(request, identity, body)
 
 
 def _place_of(fault: Exception) -> str:
@@ -182,7 +125,7 @@ def _place_of(fault: Exception) -> str:
     return type(fault).__name__ + place
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _complete_lifespan(receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
-from hearth.api.asgi import replayed
+from hearth.api.asgi import Message
 from hearth.api.request import Body, Request
 from hearth.dialects.gojson import GoJsonError, decode
 from hearth.errors import BadRequest
@@ -23,7 +23,7 @@ Asked = TypeVar("Asked", bound=BaseModel)
 REQUEST, IDENTITY, BODY = "hearth.request", "hearth.identity", "hearth.body"
 """Where the handlers find them in the scope."""
 _NOT_JSON = "the body is not usable JSON"
-_PROBLEMS_TOLD = 10
+_PROBLEMS_SHOWN = 10
 _PROBLEM_CHARS = 500
 _SMALL_BODY_BYTES = 64 * 1024
 """More than any page takes whose body FastAPI parses, on the event loop."""
@@ -61,14 +61,20 @@ class SmallBodyRoute(APIRoute):
 
         async def bounded(http: HttpRequest) -> Response:
             request = _request_of(http)
-            content = await _body_of(http).read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""
+            pending = [await _body_of(http).read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""]
+
+            async def receive() -> Message:
+                """The body that was read already, then what really comes."""
+                return {"type": "http.request", "body": pending.pop(), "more_body": False} if pending else await request.receive()
+
             try:
-                response = await handle(HttpRequest(http.scope, replayed(content, request.receive)))
+                response = await handle(HttpRequest(http.scope, receive))
             except RequestValidationError as error:
                 raise BadRequest(_in_a_line([_problem_of(each["loc"][1:], each) for each in error.errors()])) from None
             except HTTPException as error:
                 raise BadRequest(_NOT_JSON) from error
-            return _named(response, request)
+            response.headers["x-request-id"] = request.request_id
+            return response
 
         return bounded
 
@@ -85,19 +91,16 @@ def large_body_route(model: type[BaseModel], *, queued: bool) -> type[APIRoute]:
 
             async def bounded(http: HttpRequest) -> Response:
                 request, caller, body = _request_of(http), _identity_of(http), _body_of(http)
-                if caller.authenticated:  # else the body may say that it belongs to the house
+                if caller.authenticated:  # else the body may name a task type, which makes it internal
                     body.check_ahead(queued=queued)
                 read = partial(_validated, model)
-                return _named(await endpoint(await body.parsed(read, await body.read()), request, caller, body), request)
+                response: Response = await endpoint(await body.parsed(read, await body.read()), request, caller, body)
+                response.headers["x-request-id"] = request.request_id
+                return response
 
             return bounded
 
     return LargeBodyRoute
-
-
-def _named(response: Response, request: Request) -> Response:
-    response.headers["x-request-id"] = request.request_id
-    return response
 
 
 def _validated(model: type[Asked], content: bytes) -> Asked:
@@ -119,8 +122,8 @@ def _problem_of(place: Sequence[object], problem: Mapping[str, Any]) -> str:
 
 def _in_a_line(problems: Sequence[str]) -> str:
     """The first problems, and how many more there are: an answer is not to be as long as whatever was sent."""
-    more = f"; and {len(problems) - _PROBLEMS_TOLD} more" if len(problems) > _PROBLEMS_TOLD else ""
-    return "; ".join(each[:_PROBLEM_CHARS] for each in problems[:_PROBLEMS_TOLD]) + more
+    more = f"; and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
+    return "; ".join(each[:_PROBLEM_CHARS] for each in problems[:_PROBLEMS_SHOWN]) + more
 
 
 def idempotency_key_of(request: Request) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hearth.admission.auth import Identity
-from hearth.admission.http_checks import WrongKeys, peer_of
+from hearth.admission.peers import WrongKeys, peer_of
 from hearth.api.request import Request
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
@@ -15,14 +15,8 @@ from hearth.types import Headers
 
 DEFAULT_RETRY_AFTER_S = 5.0
 """Advice where nobody computed any: a model server that is down is looked at that often."""
-
-FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
-"""All that a caller learns of a defect."""
-
 PATH_SHOWN = 200
 """Characters of a path that are logged."""
-_ENDS_CONNECTION = frozenset({400, 426})
-_RETRY_STATUSES = frozenset({429, 503})
 
 
 def rendered(request: Request, error: HearthError, extra: Headers = ()) -> ErrorReply:
@@ -36,17 +30,17 @@ def rendered(request: Request, error: HearthError, extra: Headers = ()) -> Error
     """
     reply = render_error(dialect_of(request.path), error, request.request_id)
     headers = (*reply.headers, (b"x-request-id", request.request_id.encode("ascii")), *extra)
-    if error.retryable and error.retry_after_s is None and error.status in _RETRY_STATUSES:
+    if error.retryable and error.retry_after_s is None and error.status in (429, 503):
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
     if isinstance(error, UpgradeRefused):
         headers = (*headers, (b"upgrade", b"HTTP/1.1"))  # a 426 names the protocol that there is (RFC 9110, 15.5.22)
-    if error.status in _ENDS_CONNECTION or isinstance(error, TooManyWrongKeys):
+    if error.status in (400, 426) or isinstance(error, TooManyWrongKeys):
         headers = (*headers, (b"connection", b"close"))
     return ErrorReply(status=reply.status, headers=headers, body=reply.body)
 
 
 class ErrorResponder:
-    """Refuses requests and tells the house."""
+    """Refuses requests, and emits an event for each."""
 
     def __init__(self, events: EventSink, clock: Clock) -> None:
         self._events = events
@@ -55,32 +49,28 @@ class ErrorResponder:
 
     async def refuse(self, request: Request, identity: Identity, error: HearthError, extra: Headers = ()) -> None:
         """Refuse a request. An answer that has begun stays unfinished, and the server closes the connection."""
+        now = self._clock.monotonic()
         if isinstance(error, WrongKey):
-            error = self._judged(error, peer_of(request.peer))
-        self.note(request, identity, error)
+            error = self._limited(error, peer_of(request.peer), now)
+        rejected = RequestRejected(
+            at=now,
+            request_id=request.request_id,
+            caller=identity.caller,
+            path=request.path[:PATH_SHOWN],
+            status=error.status,
+            reason=error.reason,
+        )
+        self._events.emit(rejected)
         if not request.answer.started:
             reply = rendered(request, error, extra)
             await request.answer.whole(reply.status, reply.headers, reply.body)
 
-    def note(self, request: Request, identity: Identity, error: HearthError) -> None:
-        """Tell the house of a refusal that somebody else sends."""
-        self._events.emit(
-            RequestRejected(
-                at=self._clock.monotonic(),
-                request_id=request.request_id,
-                caller=identity.caller,
-                path=request.path[:PATH_SHOWN],
-                status=error.status,
-                reason=error.reason,
-            )
-        )
-
-    def _judged(self, error: WrongKey, peer: str) -> HearthError:
-        """The error itself, or another one where too many like it came from there; the house is told of that."""
-        now = self._clock.monotonic()
+    def _limited(self, error: WrongKey, peer: str, now: float) -> HearthError:
+        """The error itself, or another one where too many like it came from there."""
         slowed = self._wrong_keys.note(peer, now)
         if slowed is None:
             return error
-        if slowed.wrong:
-            self._events.emit(KeysTried(at=now, peer=peer, wrong=slowed.wrong))
-        return TooManyWrongKeys(retry_after_s=slowed.wait_s)
+        wait_s, wrong = slowed
+        if wrong:
+            self._events.emit(KeysTried(at=now, peer=peer, wrong=wrong))
+        return TooManyWrongKeys(retry_after_s=wait_s)

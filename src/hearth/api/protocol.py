@@ -1,66 +1,39 @@
 """HTTP/1.1 on one connection: uvicorn's httptools protocol, with the limits and deadlines that it does not have.
 
-A connection is closed when a request's headers take longer than `header_s`, when its body makes no progress for `body_s`, or when the other
-end takes nothing from a full write buffer for `write_s`. A closed connection reaches the application as `http.disconnect`, like a caller
-who leaves: there is no second path for slow ones. Must never read a request.
-
-uvicorn has no such deadlines (encode/uvicorn issue 157 asks for them). httptools, a third of the cost of h11, puts no limit on headers,
-takes trailers for headers, lets a repeated Host pass, and after a wish for another protocol takes the request's body for that protocol; all
-of them are cured here.
+A connection is closed when the head of a request takes longer than `header_s`, when its body makes no progress for `body_s`, or when the
+other end takes nothing from a full write buffer for `write_s`. The application sees that as `http.disconnect`, as if the caller had left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hearth.admission.http_checks import LOWER
-from hearth.api.asgi import App, DisconnectWatch, GatheringTransport, without_chunks
+from hearth.admission.peers import THIS_MACHINE, Connections, Place, peer_of
+from hearth.api.asgi import App, Message, Send
 
-if TYPE_CHECKING:
-    from array import array
-
-HEADER_LIMIT_BYTES = 64 * 1024
-HEAD_END = b"\r\n\r\n"
+HEAD_LIMIT_BYTES = 64 * 1024
+_HEAD_END = b"\r\n\r\n"
 _FRAMING_PER_BODY_BYTE = 8
-"""What chunks of a single byte take beside it is 5; the rest of a chunked body, extensions and trailers, has the limit of a head."""
-_UNWANTED_BYTES = 64 * 1024 * 1024
-"""Read of a body after its answer; whoever sends more hears nothing any more."""
-_UNWANTED_BYTES_PER_S = 64 * 1024 * 1024
-Buffer: TypeAlias = "bytes | bytearray | memoryview[int] | array[int]"
-"""What httptools reads."""
+"""Chunks of a single byte take 5; the rest of a chunked body, extensions and trailers, has the limit of a head."""
+_DISCARDED_BYTES = 64 * 1024 * 1024
+"""Read of a body after its answer, so that the answer arrives; whoever sends more is cut off."""
 _CHUNKED_PIECE_BYTES = 512
 """Parsed together at least while a chunked body is read: it may be full of what looks like the end of a head."""
-
-
-class Reading(Enum):
-    """What is expected of the other end."""
-
-    HEADERS = auto()
-    BODY = auto()
-    NOTHING = auto()
-
-
-@dataclass(slots=True)
-class Pace:
-    """How fast what nobody wants is read, on all connections together: sent as fast as they can, it would be all that the loop does."""
-
-    _free_at: float = 0.0
-
-    def wait_s(self, size_bytes: int, now: float) -> float:
-        """Seconds until the next bytes may be read, after so many."""
-        self._free_at = max(now, self._free_at) + size_bytes / _UNWANTED_BYTES_PER_S
-        return self._free_at - now
+_COALESCED_BYTES = 64 * 1024
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_HIDDEN_UPGRADE = b"x-hearth-upgrade"
+_STREAMS = (b"application/x-ndjson", b"text/event-stream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,120 +43,141 @@ class Deadlines:
     write_s: Callable[[], float]
     header_s: float = 10.0
     body_s: float = 30.0
-    unwanted: Pace = field(default_factory=Pace)
 
 
-class _Parser(httptools.HttpRequestParser):
-    """Hands what follows a wish for another protocol back to its owner, who ignores the wish (RFC 9110, 7.8)."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: DeadlineProtocol) -> None:
-        super().__init__(owner)
-        self._owner = owner
-        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
-
-    def feed_data(self, data: Buffer) -> None:
-        """Raises HttpParserError."""
-        parser, rest = self, data
-        while (head_bytes := parser._up_to_a_wish(rest)) is not None:
-            parser, rest = self._owner.read_again(), memoryview(rest)[head_bytes:]
-
-    def _up_to_a_wish(self, data: Buffer) -> int | None:
-        """Where in `data` the head ends that has a wish; None where it was read to its end."""
-        try:
-            super().feed_data(data)
-        except httptools.HttpParserUpgrade as wish:
-            return int(wish.args[0])
-        return None
-
-
-class _Pipeline(list[tuple[RequestResponseCycle, App]]):
-    """Requests that came before the answer to the one before them. In a list: a deque has 760 bytes while it is empty, as nearly always."""
-
-    def appendleft(self, request: tuple[RequestResponseCycle, App]) -> None:
-        """The latest one."""
-        self.insert(0, request)
-
-
-class DeadlineConfig(uvicorn.Config):
-    """uvicorn's configuration, carrying the deadlines to each connection."""
+class ConnectionConfig(uvicorn.Config):
+    """uvicorn's configuration, with what each connection needs beside it; `refuse` is the application of those that are not admitted."""
 
     deadlines: Deadlines
+    connections: Connections
+    refuse: App
 
 
-class DeadlineProtocol(HttpToolsProtocol):
-    """One connection.
+class Reading(Enum):
+    """What is expected of the other end."""
 
-    What it adds has slots: Python gives an object with more than 30 attributes in its dict a dict of its own, here of 1.5 KiB.
+    HEAD = auto()
+    BODY = auto()
+    NOTHING = auto()
+
+
+class CoalescingTransport(asyncio.Transport):
+    """Sends what was written within one turn of the event loop in one piece: a system call costs more than all else done to a chunk.
+
+    Attributes:
+        body_expected: a request is still coming, so `close` ends sending only: a reset would lose the answer on its way.
     """
 
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = loop
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self.body_expected = False
+        self.lingering = False
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        """Send the data soon."""
+        if not self._unsent:
+            self._loop.call_soon(self.flush)
+        self._unsent.append(bytes(data))
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes >= _COALESCED_BYTES:  # so that the transport's own limit keeps its meaning
+            self.flush()
+
+    def flush(self) -> None:
+        """Send now."""
+        data = b"".join(self._unsent)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        if data and not self.is_closing():  # uvloop's transports raise where asyncio's take no notice
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        self.flush()
+        if not self.body_expected or self.lingering:
+            self._transport.close()
+        elif not self.is_closing():
+            self.lingering = True
+            self._transport.write_eof()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is lost."""
+        self._unsent.clear()
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        """As the other transport says."""
+        return self._transport.is_closing()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes written and not yet sent."""
+        return self._unsent_bytes + self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - the signature is asyncio's
+        """As the other transport says."""
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        """As the other transport does."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """As the other transport does."""
+        self._transport.resume_reading()
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection, counted by its peer. What it adds has slots: beyond 30 attributes, the dict of an object takes 1.5 KiB."""
+
+    # fmt: off
     __slots__ = (
-        "_began",
-        "_beside_bytes",
-        "_body_bytes",
-        "_deadline",
-        "_deadline_for",
-        "_deadlines",
-        "_declared_bytes",
-        "_disconnect",
-        "_header_bytes",
-        "_lingering",
-        "_outgoing",
-        "_phase",
-        "_served",
-        "_unread",
-        "_wished",
-        "_wishes_another",
-        "_writing",
+        "_body_bytes", "_connections", "_deadline", "_deadlines", "_declared_bytes", "_framing_bytes", "_outgoing", "_peer", "_place",
+        "_reading", "_refuse", "_unread", "_writing",
     )
+    # fmt: on
 
     def __init__(
-        self,
-        config: DeadlineConfig,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        self, config: ConnectionConfig, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.parser = _Parser(self)
-        self.pipeline = _Pipeline()  # type: ignore[assignment]  # all that uvicorn does with it
-        self._wishes_another = False
-        self._wished: bytes | None = None
         self._deadlines = config.deadlines
-        self._phase = Reading.HEADERS
-        self._header_bytes = 0
-        self._began = False
-        self._body_bytes = self._beside_bytes = 0
-        self._declared_bytes = -1
+        self._connections = config.connections
+        self._refuse = config.refuse
+        self._peer, self._place = THIS_MACHINE, Place.CLOSED
+        self._outgoing: CoalescingTransport
         self._unread = bytearray()
-        self._lingering = False
+        self._reading = Reading.HEAD
+        self._declared_bytes: int | None = None
+        self._body_bytes = self._framing_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
-        self._deadline_for = Reading.NOTHING
         self._writing: asyncio.TimerHandle | None = None
-        self._outgoing: GatheringTransport
-        self._served = self.app
-        self._disconnect = DisconnectWatch()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
-        """A connection that says nothing is as slow as one that says it slowly."""
-        self._outgoing = GatheringTransport(transport, self.loop)
-        self._outgoing.lingers = self._lingers
+        """Admit it, have it answered that there are too many, or close it; one that says nothing is as slow as one that says it slowly."""
+        name = transport.get_extra_info("peername")
+        self._peer = peer_of(name[0] if isinstance(name, tuple) else None)
+        self._place = self._connections.enter(self._peer)
+        if self._place is Place.CLOSED:
+            transport.abort()
+            return
+        if self._place is Place.REJECTING:
+            self.app = self._refuse
+        self._outgoing = CoalescingTransport(transport, self.loop)
         super().connection_made(self._outgoing)
-        self.server = None  # an address for each connection, and nobody asks
-        _slim(self.flow._is_writable_event)  # noqa: SLF001 - as below
-        _send_without_delay(transport)
-        self._expect()
+        self._expect_within(self._deadlines.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
-        self._phase = Reading.NOTHING
+        self._connections.leave(self._peer, self._place)
+        if self._place is Place.CLOSED:
+            return
         self._unread.clear()
-        self._expect()
+        self._expect_within(None)
         self._stop_writing_deadline()
         super().connection_lost(exc)
-        self._disconnect.happened()
-        self._outgoing.lingers = bool  # for ever False: this connection would be kept by its own transport
 
     def data_received(self, data: bytes) -> None:
         """Parse up to the end of one request; what follows it waits unparsed until that one is answered.
@@ -195,151 +189,123 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        while self._unread and not self._is_answering() and not self.transport.is_closing():
-            piece = bytes(self._unread[: self._piece_bytes()])
-            del self._unread[: len(piece)]
+        while self._unread and not self.transport.is_closing():
+            if self._reading is Reading.NOTHING:
+                if not self.cycle.response_complete:
+                    break
+                self._begin_head()
+            size = self._next_piece_bytes()
+            if not size:
+                break
+            piece = bytes(self._unread[:size])
+            del self._unread[:size]
             self._parse(piece)
-        if len(self._unread) > HEADER_LIMIT_BYTES:
+        if len(self._unread) > HEAD_LIMIT_BYTES:
             self.transport.pause_reading()  # below that it goes on, or nobody would see that the caller leaves
         elif not self.flow.read_paused:
             self.transport.resume_reading()
 
-    def _is_answering(self) -> bool:
-        return self._phase is Reading.NOTHING and self.cycle is not None and not self.cycle.response_complete
+    def _begin_head(self) -> None:
+        self._reading = Reading.HEAD
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+        self._expect_within(self._deadlines.header_s)
 
-    def _piece_bytes(self) -> int:
-        """How much can be parsed without beginning more than one request: a head ends with an empty line, a body where it said."""
-        if self._phase is Reading.BODY and self._declared_bytes >= 0:
+    def _next_piece_bytes(self) -> int:
+        """How much can be parsed without beginning more than one request; 0 where more has to come first.
+
+        A head is parsed as a whole, so that it is bounded before that. What does not begin like one gets its error at once.
+        """
+        if self._reading is Reading.BODY and self._declared_bytes is not None:
             return max(1, self._declared_bytes - self._body_bytes)
-        end = self._unread.find(HEAD_END, _CHUNKED_PIECE_BYTES if self._phase is Reading.BODY else 0)
-        return len(self._unread) if end < 0 else end + len(HEAD_END)
+        end = self._unread.find(_HEAD_END, _CHUNKED_PIECE_BYTES if self._reading is Reading.BODY else 0) + len(_HEAD_END)
+        found = end >= len(_HEAD_END)
+        if self._reading is Reading.BODY:
+            return end if found else len(self._unread)
+        if (end if found else len(self._unread)) > HEAD_LIMIT_BYTES:
+            self.send_400_response("The headers are too large.")
+            return 0
+        if not found and self._unread[:1].isupper() and b"\n\n" not in self._unread:
+            return 0
+        return end if found else len(self._unread)
 
     def _parse(self, data: bytes) -> None:
-        body_bytes, self._began = self._body_bytes, False
+        if self._reading is Reading.HEAD:
+            # A wish for another protocol may be ignored (RFC 9110, 7.8), but httptools would take what follows for that protocol. Java's
+            # client wishes for HTTP/2 with its first POST, Codex for a WebSocket.
+            data = _UPGRADE.sub(b"\r\n%b:" % _HIDDEN_UPGRADE, data)
+        self._framing_bytes += len(data)
         super().data_received(data)
-        if not self._began:
-            self._beside_bytes += len(data) - (self._body_bytes - body_bytes)
-        if self._phase is not Reading.NOTHING and self._beside_bytes > HEADER_LIMIT_BYTES + _FRAMING_PER_BODY_BYTE * self._body_bytes:
+        if self._framing_bytes > HEAD_LIMIT_BYTES + _FRAMING_PER_BODY_BYTE * self._body_bytes:
             self.transport.abort()
-        if not self.transport.is_closing():
-            self._expect()
+        if self._reading is Reading.BODY and not self._outgoing.lingering and not self.transport.is_closing():
+            self._expect_within(self._deadlines.body_s)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self.scope["extensions"] = {DisconnectWatch.EXTENSION: self._disconnect}  # type: ignore[dict-item]  # no plain data, but nobody else reads it
-        self._phase = Reading.HEADERS
-        self._header_bytes = self._beside_bytes = self._body_bytes = 0
-        self._began = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head; a trailer comes too late to be one."""
-        if self._phase is Reading.HEADERS:
-            self._header_bytes += len(name) + len(value)
-            if self._header_bytes > HEADER_LIMIT_BYTES:
-                raise httptools.HttpParserError("the headers are too large")
-            name = LOWER.get(name) or name.lower()
-            if name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-            self.headers.append((name, value))
+        self._framing_bytes = self._body_bytes = 0
 
     def on_headers_complete(self) -> None:
         """The application may begin. A request whose Host nobody can tell says nothing about where the next one begins (RFC 9112, 3.2)."""
-        if [name for name, _ in self.headers].count(b"host") != 1:
+        fields = [(b"upgrade" if name == _HIDDEN_UPGRADE else name, value) for name, value in self.headers]
+        if [name for name, _ in fields].count(b"host") != 1:
             raise httptools.HttpParserError("send exactly one Host header")
-        if not self.url.startswith(b"/") or b"#" in self.url:  # `http://another/host` would go past the check of Host
+        # `http://another/host` would go past the check of Host.
+        if not self.url.startswith(b"/") or b"#" in self.url or self.parser.should_upgrade():
             raise httptools.HttpParserError("the target of a request is a path")
-        self._wishes_another = self.parser.should_upgrade()
-        if self._wishes_another:
-            return
-        self._phase = Reading.BODY
-        if self._wished is not None:
-            self.headers.append((b"upgrade", self._wished))
-            self._wished = None
-        declared = [value for name, value in self.headers if name == b"content-length"]
-        self._declared_bytes = int(declared[0]) if declared else -1
-        self.app = self._served if self.parser.get_http_version() != "1.0" else without_chunks(self._served)
+        self._reading = Reading.BODY
+        self._outgoing.body_expected = True
+        self._declared_bytes = next((int(value) for name, value in fields if name == b"content-length"), None)
+        self.scope["headers"] = fields
         super().on_headers_complete()
-        self.headers = []
-        _slim(self.cycle.message_event)
+        self.headers = []  # trailers come too late to be fields of the request
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body; after the answer it is only read so that the answer arrives."""
         self._body_bytes += len(body)
+        self._framing_bytes -= len(body)
         super().on_body(body)
-        if self.cycle.response_complete:
-            if self._body_bytes > _UNWANTED_BYTES:
-                self.transport.abort()
-            self.flow.pause_reading()
-            self.loop.call_later(self._deadlines.unwanted.wait_s(len(body), self.loop.time()), self.flow.resume_reading)
+        if self.cycle.response_complete and self._body_bytes > _DISCARDED_BYTES:
+            self.transport.abort()
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        if not self._wishes_another:
-            self._phase = Reading.NOTHING
-            super().on_message_complete()
-            if self._lingering:
-                self.transport.close()
-
-    def read_again(self) -> _Parser:
-        """Read the head that has just ended again, without its wish for another protocol. Returns what reads the bytes after it.
-
-        Java's HTTP client wishes for HTTP/2 with its first POST on a connection, Codex for a WebSocket with a GET of `/v1/responses`. The
-        application sees the wish as a field like others. Raises HttpParserError for a tunnel, which is no request at all.
-        """
-        method = self.parser.get_method()
-        if method == b"CONNECT":
-            raise httptools.HttpParserError("there are no tunnels here")
-        version = self.parser.get_http_version().encode("ascii")
-        self._wished = next((value for name, value in self.headers if name == b"upgrade"), None)
-        fields = (b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade")
-        self.parser = parser = _Parser(self)
-        parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(fields)))
-        return parser
+        self._reading = Reading.NOTHING
+        self._outgoing.body_expected = False
+        self._expect_within(None)
+        super().on_message_complete()
+        if self._outgoing.lingering:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """After an answer the keep-alive timeout of uvicorn takes over."""
         super().on_response_complete()
-        self._outgoing.flush()
-        if not self.transport.is_closing():
-            self._expect()
         if self._unread:
             self.loop.call_soon(self._read_on)  # one request of a connection in one turn of the loop
 
-    def _lingers(self) -> bool:
-        """A request that still comes is read on for a while: closing would reset the connection, and the answer would be lost with it."""
-        self._lingering = not self._lingering and self._phase is Reading.BODY and self.cycle.response_complete
-        return self._lingering
-
     def send_400_response(self, msg: str) -> None:
         """Say in JSON that this is not HTTP, if nothing was said yet; then close. A body that breaks off is the end of the connection."""
-        if (self.cycle is None or self.cycle.response_complete) and not self._lingering:
+        if (self.cycle is None or self.cycle.response_complete) and not self._outgoing.lingering:
             body = json.dumps({"error": msg.rstrip(".")}).encode()
             head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head % len(body) + body)
+            self._outgoing.body_expected = False
             self.transport.close()
         else:
             self.transport.abort()
 
-    def _expect(self) -> None:
-        """Set the deadline of the present phase. That for headers is for all of them together: more bytes do not move it."""
-        waited_for = self._phase
-        if waited_for is self._deadline_for and (waited_for is not Reading.BODY or self._lingering):
-            return
+    def _expect_within(self, seconds: float | None) -> None:
+        """End the connection unless this is called again within so many seconds; None is for ever."""
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = None
-        self._deadline_for = waited_for
-        if waited_for is not Reading.NOTHING:
-            within_s = self._deadlines.body_s if waited_for is Reading.BODY else self._deadlines.header_s
-            self._deadline = self.loop.call_later(within_s, self._read_late)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._read_late)
 
     def _read_late(self) -> None:
-        self._deadline, self._deadline_for = None, Reading.NOTHING
-        if self._phase is Reading.BODY and self.flow.read_paused and not self._lingering:
-            self._expect()
+        if self._reading is Reading.BODY and self.flow.read_paused and not self._outgoing.lingering:
+            self._expect_within(self._deadlines.body_s)  # it is the application that does not read
         else:
-            self.transport.close()
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """The write buffer is full: from now on the other end has to take something."""
@@ -352,8 +318,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._stop_writing_deadline()
 
     def _start_writing_deadline(self) -> None:
-        unsent_bytes = self.transport.get_write_buffer_size()
-        self._writing = self.loop.call_later(self._deadlines.write_s(), self._write_late, unsent_bytes)
+        self._writing = self.loop.call_later(self._deadlines.write_s(), self._write_late, self.transport.get_write_buffer_size())
 
     def _stop_writing_deadline(self) -> None:
         if self._writing is not None:
@@ -367,14 +332,39 @@ class DeadlineProtocol(HttpToolsProtocol):
             self.transport.abort()
 
 
-def _slim(event: asyncio.Event) -> None:
-    """Have the waiters of an event in a list: asyncio's deque has 760 bytes while there are none, and a connection has two events."""
-    event._waiters = []  # type: ignore[assignment]  # noqa: SLF001 - no other way is as short, and `append` and `remove` are all it needs
+def unchunked(send: Send) -> Send:
+    """What sends an answer to a caller of HTTP/1.0, who cannot read chunks; nginx asks like that unless it is told otherwise.
 
-
-def _send_without_delay(transport: asyncio.Transport) -> None:
-    """Turn Nagle's algorithm off: it holds each small chunk back until the last one is acknowledged, up to 40 ms.
-
-    asyncio does so only for sockets that were made with the protocol number of TCP, and `socket.create_server` makes them without.
+    A stream goes on as it comes, and the end of the connection is its end. Any other answer without a declared length is sent as a whole:
+    nobody could tell half of it from all of it. `send` is that of uvicorn's cycle, which would put chunks around whatever has no length.
     """
-    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    cycle: RequestResponseCycle = send.__self__  # type: ignore[attr-defined]  # a bound method
+    kept_head: Message | None = None
+    parts: list[bytes] = []
+    streams = False
+
+    async def send_unchunked(message: Message) -> None:
+        nonlocal kept_head, streams
+        if message["type"] == "http.response.start":
+            fields = dict(message["headers"])
+            has_length = b"content-length" in fields
+            streams = not has_length and fields.get(b"content-type", b"").startswith(_STREAMS)
+            if streams:
+                cycle.chunked_encoding = False
+            if not has_length and not streams:
+                kept_head = message
+                return
+            await send(message)
+            return
+        if streams:
+            cycle.expected_content_length = len(message.get("body", b""))
+        if kept_head is None:
+            await send(message)
+            return
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            body = b"".join(parts)
+            await send({**kept_head, "headers": [*kept_head["headers"], (b"content-length", b"%d" % len(body))]})
+            await send({**message, "body": body})
+
+    return send_unchunked

@@ -15,9 +15,9 @@ from typing import Self, TypeVar
 
 from hearth.admission.auth import BodyRoom, Identity, check_rate, count_refused, lane_of
 from hearth.admission.http_checks import RequestHeaders
-from hearth.api.asgi import DisconnectWatch, Receive, Responder, Scope, read_body
+from hearth.api.asgi import Receive, Responder, Scope, Send
 from hearth.dialects.gojson import LARGE_BYTES, check_structure
-from hearth.errors import BadRequest, BodyTooLarge, HearthError
+from hearth.errors import BadRequest, BodyTooLarge, CallerGone, HearthError
 from hearth.gateway import Gateway
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, Lane, RequestId, value
 
@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 _REQUEST_ID = re.compile(rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}\Z)[A-Za-z0-9_-]{{1,64}}".encode())
 """Not the id of a job: by that, the log tells what was counted when the job was taken from what is to be counted itself."""
-_NOTHING: Scope = {}
 _SMALL_BYTES = 16 * 1024
 """However it is made up, such a body is parsed in a few milliseconds."""
 _FEW_VALUES = 20_000
@@ -47,7 +46,6 @@ class Request:
 
     Attributes:
         path: decoded; target: path and query as they were sent, for forwarding.
-        disconnect: tells when the caller leaves, where the server can; else only `receive` does.
     """
 
     method: str
@@ -58,51 +56,37 @@ class Request:
     peer: str | None
     receive: Receive
     answer: Responder
-    disconnect: DisconnectWatch | None = None
 
     async def answer_json(self, body: bytes) -> None:
         """A whole answer of 200."""
         await self.answer.whole(200, ((b"content-type", b"application/json"), (b"x-request-id", self.request_id.encode("ascii"))), body)
 
 
-def request_of(scope: Scope, receive: Receive, answer: Responder, new_id: Callable[[], str]) -> Request:
+def request_of(scope: Scope, receive: Receive, send: Send, new_id: Callable[[], str]) -> Request:
     """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not.
 
-    The fields are taken out of the scope, which lives as long as the request.
+    The caller's own id is taken where it is well formed, cannot disturb a log line and is none of a job's. The fields are taken out of the
+    scope, which lives as long as the request.
     """
     headers = RequestHeaders.of(scope.pop("headers"))
-    client = scope.get("client")
+    path, query, client = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"), scope.get("client")
+    own = headers.values.get(b"x-request-id", b"")
     return Request(
         method=scope["method"],
         path=scope["path"],
-        target=_target(scope),
+        target=f"{path}?{query}" if query else path,
         headers=headers,
-        request_id=_request_id(headers, new_id),
+        request_id=RequestId(own.decode("ascii") if _REQUEST_ID.fullmatch(own) else new_id()),
         peer=None if client is None else client[0],
         receive=receive,
-        answer=answer,
-        disconnect=scope.get("extensions", _NOTHING).get(DisconnectWatch.EXTENSION),
+        answer=Responder(send),
     )
-
-
-def _target(scope: Scope) -> str:
-    path: str = scope["raw_path"].decode("latin-1")
-    query: bytes = scope["query_string"]
-    return f"{path}?{query.decode('latin-1')}" if query else path
-
-
-def _request_id(headers: RequestHeaders, new_id: Callable[[], str]) -> RequestId:
-    """The caller's own id where it is well formed, cannot disturb a log line and is none of a job's, else a new one."""
-    own = headers.get(b"x-request-id")
-    if own is not None and _REQUEST_ID.fullmatch(own):
-        return RequestId(own.decode("ascii"))
-    return RequestId(new_id())
 
 
 class Bodies:
     """The bodies of all requests: how much may be held of them, and that large ones are parsed one at a time.
 
-    The house's own never wait behind those of others.
+    Internal ones never wait behind those of others.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -110,13 +94,9 @@ class Bodies:
         self.room = BodyRoom()
         self.turns = {lane: asyncio.Lock() for lane in Lane}
 
-    def of(self, request: Request, identity: Identity) -> Body:
-        """The body of a request, as a context that ends when nobody holds the body any more."""
-        return Body(self, request, identity)
-
 
 class Body:
-    """The body of one request.
+    """The body of one request, as a context that ends when nobody holds the body any more.
 
     Attributes:
         is_long: what is made of it takes so long that it is made in a thread; known once it is parsed.
@@ -136,8 +116,7 @@ class Body:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bodies.room.give_back(self._lane, self._identity.caller, self._held_bytes)
-        self._held_bytes = 0
+        self.hold(0)
 
     def check_ahead(self, *, queued: bool = True) -> None:
         """What refuses a request whatever its body says.
@@ -156,18 +135,32 @@ class Body:
 
         Raises BodyTooLarge, NoRoomForBodies, BadRequest, CallerGone.
         """
-        most_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
-        headers = self._request.headers
-        declared = headers.get(b"content-length")
+        max_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
         try:
-            body = await read_body(self._request.receive, limit_bytes=limit_bytes or most_bytes, declared=declared, take=self._take)
+            body = await self._received(limit_bytes or max_bytes)
         except BodyTooLarge:
             text = f"The request body is larger than {limit_bytes // 1024} KiB, more than anybody needs here." if limit_bytes else None
             raise BodyTooLarge(text) from None
-        if headers.text(b"content-encoding").lower() == "zstd":
-            body = await self._decoded(body, min(most_bytes, _MAX_DECODED_MIB * MIB))
+        if self._request.headers.text(b"content-encoding").lower() == "zstd":
+            body = await self._decoded(body, min(max_bytes, _MAX_DECODED_MIB * MIB))
         self.hold(len(body))
         return body
+
+    async def _received(self, limit_bytes: int) -> bytes:
+        """The declared length may refuse a body before it is read, but is never believed to be true."""
+        declared = self._request.headers.values.get(b"content-length", b"")
+        body = BytesIO()  # whose value is no copy, as joined parts would be
+        size, more = int(declared[:20]) if declared.isdigit() else 0, True
+        while size <= limit_bytes:
+            self.hold(max(size, self._held_bytes))
+            if not more:
+                return body.getvalue()
+            message = await self._request.receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            body.write(message.get("body", b""))
+            size, more = body.tell(), message.get("more_body", False)
+        raise BodyTooLarge
 
     async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
         """What `read` makes of the body: at once where that is quick, else in a thread, and one body at a time.
@@ -191,16 +184,11 @@ class Body:
 
     def hold(self, size_bytes: int) -> None:
         """So many bytes are held from now on. Raises NoRoomForBodies."""
-        self._take(size_bytes - self._held_bytes)
-
-    def _take(self, more_bytes: int) -> None:
-        server = self._bodies.gateway.config.settings.server
-        limit_bytes = int(max(server.max_bodies_mib, 3 * server.max_body_mib) * MIB)  # a caller's share is three eighths
-        if more_bytes > 0:
-            self._bodies.room.take(self._lane, self._identity.caller, more_bytes, limit_bytes)
-        else:
-            self._bodies.room.give_back(self._lane, self._identity.caller, -more_bytes)
-        self._held_bytes += more_bytes
+        if size_bytes != self._held_bytes:
+            server = self._bodies.gateway.config.settings.server
+            limit_bytes = int(max(server.max_bodies_mib, 3 * server.max_body_mib) * MIB)  # a caller's share is three eighths
+            self._bodies.room.take(self._lane, self._identity.caller, size_bytes - self._held_bytes, limit_bytes)
+            self._held_bytes = size_bytes
 
     async def _decoded(self, body: bytes, limit_bytes: int) -> bytes:
         """A piece at a time: a few bytes may stand for gigabytes."""
@@ -210,7 +198,7 @@ class Body:
             while not decompressor.eof:
                 piece = await asyncio.to_thread(decompressor.decompress, body, MIB)
                 body = b""
-                self._take(len(piece))
+                self.hold(self._held_bytes + len(piece))
                 decoded.write(piece)
                 if decoded.tell() > limit_bytes:
                     raise BodyTooLarge(f"the body is longer than {limit_bytes // MIB} MiB when it is decoded")

@@ -1,11 +1,4 @@
-"""The HTTP server: it listens, and counts its connections.
-
-The connections of the server: counted by peer, and refused where a peer has its share.
-
-A refused connection is answered with a 503 in the dialect of its first request and closed, within the deadlines of any other; where too
-many of them wait for that, it is closed at once. Must never look into a request that is let in.
-
-The HTTP server: uvicorn inside a running event loop, without signal handlers, logs, banners or polling.
+"""The HTTP server: uvicorn inside a running event loop, without signal handlers, logs, banners or polling.
 
 Must never decide anything about a request. Started and stopped by `bootstrap`; signals are its business too (uvicorn's own handlers would
 only be installed by `Server.serve`, which is not used here).
@@ -15,114 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import resource
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import uvicorn
-from uvicorn.server import ServerState
 
 from hearth.admission.auth import NOBODY
-from hearth.admission.http_checks import THIS_MACHINE, ConnectionLimits, OpenConnections, Place, peer_of
-from hearth.api.asgi import Receive, Responder, Scope, Send
+from hearth.admission.peers import Connections
+from hearth.api.asgi import Receive, Scope, Send
 from hearth.api.errors import ErrorResponder
-from hearth.api.protocol import DeadlineConfig, DeadlineProtocol, Deadlines
+from hearth.api.protocol import ConnectionConfig, Deadlines, HttpConnection, unchunked
 from hearth.api.request import request_of
-from hearth.clock import Clock, RequestIds, SystemClock
+from hearth.clock import RequestIds, SystemClock
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, TooManyConnections
-from hearth.events import ConnectionsCrowded
 from hearth.observability.sinks import EventFanout
-from hearth.ports import EventSink
-
-CONNECTION_LIMIT = 4096
-SPARE_DESCRIPTORS = 256
-"""For the store, the log, the model server and refused connections."""
-_FEWEST = 64
-
-
-def room() -> int:
-    """How many connections there can be: `CONNECTION_LIMIT`, fewer where the system gives this process fewer descriptors."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    descriptors = CONNECTION_LIMIT if soft == resource.RLIM_INFINITY else soft - SPARE_DESCRIPTORS
-    return max(_FEWEST, min(CONNECTION_LIMIT, descriptors))
-
-
-class Connections:
-    """Who holds how many, told to the house where somebody wants too many."""
-
-    def __init__(self, *, events: EventSink, clock: Clock, limits: ConnectionLimits | None = None) -> None:
-        self._events = events
-        self._clock = clock
-        self._errors = ErrorResponder(events, clock)
-        self._new_id = RequestIds().take
-        self._open = OpenConnections(limits or ConnectionLimits.sharing(room()))
-
-    def enter(self, peer: str) -> Place:
-        """A connection came."""
-        now = self._clock.monotonic()
-        place, refusal = self._open.enter(peer, now)
-        if refusal is not None and refusal.unsaid:
-            bound, already = refusal.bound.value, self._open.of(peer)
-            self._events.emit(ConnectionsCrowded(at=now, peer=peer, bound=bound, open=already, refused=refusal.unsaid))
-        return place
-
-    def leave(self, peer: str, place: Place) -> None:
-        """It has ended."""
-        self._open.leave(peer, place)
-
-    async def refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application of connections that are not let in."""
-        request = request_of(scope, receive, Responder(send), self._new_id)
-        await self._errors.refuse(request, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
-
-    def shown(self) -> dict[str, object]:
-        """The `connections` part of the status: how many are open, how many can be, how many were refused since the start."""
-        return {"open": self._open.open, "limit": self._open.limits.all, "refused": self._open.refused}
-
-
-class CountingConfig(DeadlineConfig):
-    """uvicorn's configuration, carrying the count to each connection."""
-
-    connections: Connections
-
-
-class CountedProtocol(DeadlineProtocol):
-    """One connection that was counted."""
-
-    __slots__ = ("_among", "_peer", "_place")
-
-    def __init__(
-        self,
-        config: CountingConfig,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._among = config.connections
-        self._peer = THIS_MACHINE
-        self._place = Place.CLOSED
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
-        """Let it in, have it answered that it cannot come in, or close it."""
-        name = transport.get_extra_info("peername")
-        self._peer = peer_of(name[0] if isinstance(name, tuple) else None)
-        self._place = self._among.enter(self._peer)
-        if self._place is Place.CLOSED:
-            transport.abort()
-            return
-        if self._place is Place.REJECTING:
-            self._served = self._among.refuse
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It makes room."""
-        self._among.leave(self._peer, self._place)
-        if self._place is not Place.CLOSED:
-            super().connection_lost(exc)
-
 
 KEEP_ALIVE_S = 75
 _BACKLOG = 2048
@@ -158,6 +59,8 @@ class HearthServer:
         self._app = app
         self._deadlines = deadlines or Deadlines(write_s=lambda: settings().write_deadline_s)
         self._connections = connections or Connections(events=EventFanout(), clock=SystemClock())
+        self._errors = ErrorResponder(self._connections.events, self._connections.clock)
+        self._new_id = RequestIds().take
         self._uvicorn: uvicorn.Server | None = None
         self._sockets: list[socket.socket] = []
 
@@ -178,10 +81,10 @@ class HearthServer:
         self._uvicorn = server
         return _url_of(host, self._sockets[0])
 
-    def _config(self) -> CountingConfig:
-        config = CountingConfig(
-            self._app,
-            http=CountedProtocol,
+    def _config(self) -> ConnectionConfig:
+        config = ConnectionConfig(
+            self._serve,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -194,8 +97,16 @@ class HearthServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=_BACKLOG,
         )
-        config.deadlines, config.connections = self._deadlines, self._connections
+        config.deadlines, config.connections, config.refuse = self._deadlines, self._connections, self._refuse
         return config
+
+    def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._app(scope, receive, unchunked(send) if scope["http_version"] == "1.0" else send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application of connections that are not admitted."""
+        request = request_of(scope, receive, send, self._new_id)
+        await self._errors.refuse(request, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
 
     async def stop(self, grace_s: float) -> None:
         """Stop listening, let running answers end for `grace_s` seconds, then cut the rest off. Again is harmless.
@@ -229,9 +140,9 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
     except (OSError, UnicodeError) as error:  # the latter for a label that no name can have
         raise AddressUnavailable(f"cannot listen on {host}:{port}: the host name is unknown; correct server.host") from error
     sockets: list[socket.socket] = []
-    for family, address in dict.fromkeys((family, info[0]) for family, _, _, _, info in found):
+    for family, address in dict.fromkeys((family, str(info[0])) for family, _, _, _, info in found):
         try:
-            sockets.append(_listen(family, str(address), port or _port_of(sockets)))
+            sockets.append(_listen(family, address, port or (sockets[0].getsockname()[1] if sockets else 0)))
         except OSError as error:
             if sockets and error.errno in _MISSING_FAMILY:
                 continue
@@ -243,12 +154,10 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
 
 def _listen(family: int, address: str, port: int) -> socket.socket:
     both = address == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-
-
-def _port_of(sockets: list[socket.socket]) -> int:
-    """All addresses of a host share the port that the first one got; 0 before the first."""
-    return int(sockets[0].getsockname()[1]) if sockets else 0
+    listening = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    # Its connections inherit it. Nagle's algorithm would hold each small chunk back until the last one is acknowledged, up to 40 ms.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _url_of(host: str, bound: socket.socket) -> str:

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from hearth.admission.peers import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections
 from hearth.api.app import HearthApp
-from hearth.api.server import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections, HearthServer
+from hearth.api.server import HearthServer
 from hearth.bootstrap.assembly import build_gateway, join_service_manager
 from hearth.bootstrap.models import hearth_problem
 from hearth.clock import Clock, SystemClock

@@ -1,0 +1,200 @@
+"""Which machine an address belongs to, how many connections each may hold, and how many wrong keys it may try.
+
+Bounded: beyond `MAX_PEERS`, who was quiet for longest is forgotten. Instants are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Self
+
+from hearth.clock import Clock
+from hearth.events import ConnectionsCrowded
+from hearth.ports import EventSink
+
+THIS_MACHINE = "this machine"
+_LOOPBACK = frozenset({"127.0.0.1", "::1"})
+WINDOW_S = 60.0
+"""Of wrong keys; and the owner is told of a peer once in so long."""
+PER_WINDOW = 10
+"""More wrong keys than a program with an old one sends while somebody looks for the mistake; next to nothing for a search."""
+MAX_PEERS = 1000
+MAX_REJECTING = 64
+"""Refused connections that may wait for their answer at once."""
+CONNECTION_LIMIT = 4096
+SPARE_DESCRIPTORS = 256
+"""For the store, the log, the model server and refused connections."""
+_FEWEST = 64
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is one of this machine's own; False for what is no address."""
+    if address in _LOOPBACK:
+        return True
+    parsed = _parsed(address)
+    return parsed is not None and parsed.is_loopback
+
+
+def peer_of(address: str | None) -> str:
+    """Whom to count for an address: `this machine` (also without an address: a Unix socket), `192.168.1.9`, or `fd00:1:2:3::/64`."""
+    if address is None or is_loopback(address):
+        return THIS_MACHINE
+    parsed = _parsed(address)
+    return str(IPv6Network((int(parsed), 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed or "unknown")
+
+
+def _parsed(address: str) -> IPv4Address | IPv6Address | None:
+    """An IPv4 address that is spelled as an IPv6 one is an IPv4 address."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return mapped or parsed
+
+
+@dataclass(slots=True)
+class _Record:
+    """What one peer did: `unreported` of it since the owner was told last; when its last wrong keys were answered as such."""
+
+    unreported: int = 0
+    reported_at: float = float("-inf")
+    answered_at: deque[float] = field(default_factory=lambda: deque(maxlen=PER_WINDOW))
+
+    def to_report(self, now: float) -> int:
+        """How much the owner is to be told of now; 0 where that was done within the last minute."""
+        if now < self.reported_at + WINDOW_S:
+            return 0
+        count, self.unreported, self.reported_at = self.unreported, 0, now
+        return count
+
+
+def _record_of(records: dict[str, _Record], peer: str) -> _Record:
+    """The record of a peer, made the youngest."""
+    record = records.pop(peer) if peer in records else _Record()
+    records[peer] = record
+    if len(records) > MAX_PEERS:
+        del records[next(iter(records))]
+    return record
+
+
+class WrongKeys:
+    """The recent wrong keys of every peer: who tries keys is slowed; right keys are never counted, so nobody can lock the others out."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, _Record] = {}
+
+    def note(self, peer: str, now: float) -> tuple[float, int] | None:
+        """One more wrong key. None where it is answered, else the seconds until the next one is, and how many to report now."""
+        record = _record_of(self._records, peer)
+        answered_at = record.answered_at
+        record.unreported = 1 if not answered_at or answered_at[-1] <= now - WINDOW_S else record.unreported + 1
+        if len(answered_at) < PER_WINDOW or answered_at[0] <= now - WINDOW_S:
+            answered_at.append(now)
+            return None
+        return answered_at[0] + WINDOW_S - now, record.to_report(now)
+
+    def __len__(self) -> int:
+        """How many peers are remembered."""
+        return len(self._records)
+
+
+class Bound(StrEnum):
+    """Who may have no more connections."""
+
+    ONE_MACHINE = "one_machine"
+    THIS_MACHINE = "this_machine"
+    ALL_OTHERS = "all_others"
+    ALL = "all"
+
+
+class Place(Enum):
+    """Where a connection is; one that is rejected gets an answer that says so."""
+
+    ADMITTED = auto()
+    REJECTING = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """How many connections: of all, of this machine, of all other machines together, of one of them.
+
+    This machine, with whatever proxy runs on it, and all others may each have seven eighths: an eighth is left for the other side.
+    """
+
+    all: int
+    this_machine: int
+    all_others: int
+    one_machine: int
+
+    @classmethod
+    def sharing(cls, connections: int) -> Self:
+        """The shares of so many."""
+        side = connections - connections // 8
+        return cls(all=connections, this_machine=side, all_others=side, one_machine=max(1, connections // 4))
+
+
+def max_connections() -> int:
+    """`CONNECTION_LIMIT`, fewer where the system gives this process fewer descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors = CONNECTION_LIMIT if soft == resource.RLIM_INFINITY else soft - SPARE_DESCRIPTORS
+    return max(_FEWEST, min(CONNECTION_LIMIT, descriptors))
+
+
+class Connections:
+    """The open connections by peer, and how many were refused since the start. The owner hears of a peer that wants too many."""
+
+    def __init__(self, *, events: EventSink, clock: Clock, limits: ConnectionLimits | None = None) -> None:
+        self.events = events
+        self.clock = clock
+        self.limits = limits or ConnectionLimits.sharing(max_connections())
+        self._open = self._refused = self._rejecting = 0
+        self._by_peer: dict[str, int] = {}
+        self._records: dict[str, _Record] = {}
+
+    def enter(self, peer: str) -> Place:
+        """A connection came. One that is refused is kept for the time of an answer; where too many are, it is closed without one."""
+        bound, open_ = self._bound(peer), self._by_peer.get(peer, 0)
+        if bound is None:
+            self._open += 1
+            self._by_peer[peer] = open_ + 1
+            return Place.ADMITTED
+        self._refused += 1
+        now, record = self.clock.monotonic(), _record_of(self._records, peer)
+        record.unreported += 1
+        if refused := record.to_report(now):
+            self.events.emit(ConnectionsCrowded(at=now, peer=peer, bound=bound.value, open=open_, refused=refused))
+        if self._rejecting >= MAX_REJECTING:
+            return Place.CLOSED
+        self._rejecting += 1
+        return Place.REJECTING
+
+    def leave(self, peer: str, place: Place) -> None:
+        """A connection has ended; once for each that came."""
+        if place is Place.ADMITTED:
+            self._open -= 1
+            self._by_peer[peer] -= 1
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
+        elif place is Place.REJECTING:
+            self._rejecting -= 1
+
+    def shown(self) -> dict[str, object]:
+        """The `connections` part of the status: how many are open, how many can be, how many were refused since the start."""
+        return {"open": self._open, "limit": self.limits.all, "refused": self._refused}
+
+    def _bound(self, peer: str) -> Bound | None:
+        """What keeps one more connection of a peer out."""
+        local, limits = self._by_peer.get(THIS_MACHINE, 0), self.limits
+        if self._open >= limits.all:
+            return Bound.ALL
+        if peer == THIS_MACHINE:
+            return Bound.THIS_MACHINE if local >= limits.this_machine else None
+        if self._by_peer.get(peer, 0) >= limits.one_machine:
+            return Bound.ONE_MACHINE
+        return Bound.ALL_OTHERS if self._open - local >= limits.all_others else None

@@ -1,0 +1,84 @@
+"""Routes that run no model: handed to the model server as they are, without queueing, and handed back.
+
+Models of Ollama's own cloud are taken out of its lists, since they are not served. `/v1/messages/count_tokens`, which Ollama does not
+have, is answered here.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from hearth.admission.auth import Identity
+from hearth.api.asgi import unless_gone
+from hearth.api.request import Body, Request
+from hearth.dialects.request import count_tokens
+from hearth.errors import BackendProtocolError, NotServed
+from hearth.gateway import Gateway
+from hearth.types import MIB, BackendCall, canonical_model
+
+_FORWARDED = (b"content-type", b"accept", b"user-agent")
+_LISTS = {"/api/tags": ("models", "name"), "/v1/models": ("data", "id")}
+_LIST_BYTES = 16 * MIB
+
+
+class Passthrough:
+    """Forwards single requests to the backend."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def handle(self, request: Request, _: Identity, body: Body) -> None:
+        """Forward one request; the connection to the backend closes when the caller leaves.
+
+        Raises:
+            BodyTooLarge, NoRoomForBodies, CallerGone.
+            BackendError: nothing was sent yet, or the answer broke off (then the caller's connection has to break off too).
+        """
+        content = b"" if request.method in ("GET", "HEAD") else await body.read()
+        values = request.headers.values
+        headers = tuple((name, values[name]) for name in _FORWARDED if name in values)
+        call = BackendCall(method=request.method, path=request.target, headers=headers, body=content)
+        await unless_gone(request.receive, self._forward(call, request))
+
+    async def _forward(self, call: BackendCall, request: Request) -> None:
+        exchange = await self._gateway.backend.open(call)
+        try:
+            own = (b"x-request-id", request.request_id.encode("ascii"))
+            elsewhere = self._gateway.models_elsewhere
+            if elsewhere and request.method == "GET" and exchange.status == HTTPStatus.OK and request.path in _LISTS:
+                kept = tuple(header for header in exchange.headers if header[0].lower() != b"content-length")
+                content = bytearray()
+                while chunks := await exchange.take():
+                    content += b"".join(chunks)
+                    if len(content) > _LIST_BYTES:
+                        raise BackendProtocolError("The model server's list of models is too long.")
+                await request.answer.whole(exchange.status, (*kept, own), _without(bytes(content), request.path, elsewhere))
+                return
+            await request.answer.head(exchange.status, (*exchange.headers, own))
+            while chunks := await exchange.take():
+                for chunk in chunks:
+                    await request.answer.chunk(chunk)
+            await request.answer.end()
+        finally:
+            exchange.close()
+
+    async def count_tokens(self, request: Request, _: Identity, body: Body) -> None:
+        """Answer Anthropic's token count with the estimate the queue uses. Raises BadRequest, BodyTooLarge, NoRoomForBodies, CallerGone."""
+        await request.answer_json(await body.parsed(count_tokens, await body.read()))
+
+
+async def refuse_unserved(*_: object) -> None:
+    """Raises NotServed, before anything of the body is read."""
+    raise NotServed
+
+
+def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:
+    """A list of models without these, else as it came."""
+    part, key = _LISTS[path]
+    try:
+        listed = json.loads(body)
+        listed[part] = [each for each in listed[part] if canonical_model(each[key]).lower() not in elsewhere]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return body
+    return json.dumps(listed, ensure_ascii=False, separators=(",", ":")).encode()
