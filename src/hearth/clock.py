@@ -6,9 +6,6 @@ import secrets
 import time
 from typing import Protocol
 
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX
-
-_DRAWN_TOGETHER = 64
 MIN_STEP_S = 0.5
 
 
@@ -59,44 +56,6 @@ def new_seed() -> int:
     return secrets.randbelow(2**31)
 
 
-def new_job_id() -> str:
-    """`job_` and 128 random bits in hex."""
-    return f"{JOB_PREFIX}{secrets.token_hex(16)}"
-
-
-def new_file_id() -> str:
-    """`file-` and 128 random bits in hex."""
-    return f"file-{secrets.token_hex(16)}"
-
-
-def new_batch_id() -> str:
-    """`batch_` and 128 random bits in hex."""
-    return f"batch_{secrets.token_hex(16)}"
-
-
-def new_batch_request_id() -> str:
-    """`batch_req_` and 128 random bits in hex."""
-    return f"{BATCH_JOB_PREFIX}{secrets.token_hex(16)}"
-
-
-class RequestIds:
-    """What `new_request_id` gives, or `new_job_id`, drawn many at a time: every draw is a call of the operating system.
-
-    One thread owns it.
-    """
-
-    def __init__(self, prefix: str = "req") -> None:
-        self._prefix = prefix
-        self._drawn: list[str] = []
-
-    def take(self) -> str:
-        """The next one."""
-        if not self._drawn:
-            digits = secrets.token_hex(16 * _DRAWN_TOGETHER)
-            self._drawn = [digits[start : start + 32] for start in range(0, len(digits), 32)]
-        return f"{self._prefix}_{self._drawn.pop()}"
-
-
-def new_request_id() -> str:
-    """`req_` and 128 random bits in hex."""
-    return f"req_{secrets.token_hex(16)}"
+def new_id(prefix: str) -> str:
+    """128 random bits in hex, behind `prefix`."""
+    return prefix + secrets.token_hex(16)

@@ -23,8 +23,7 @@ from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attemp
 from hearth.config.settings import Settings
 from hearth.errors import BackendError, ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
-from hearth.execution.backend_watch import BackendWatch
-from hearth.execution.tasks import Supervisor
+from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
@@ -85,9 +84,11 @@ class Gateway:
         self.events = events
         self.history = history
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
-        self.worker = self._worker(config, backend, control)
+        self.worker = LLMQueueWorker(
+            config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
+        )
         self._identity = identity
-        self._watch = self._backend_watch(control)
+        self._watch = self.worker.watch
         self._timetable = Schedule(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
         self._supervisor = Supervisor(clock=clock, events=events)
         self.records = EventRecords()
@@ -117,30 +118,6 @@ class Gateway:
         self.on_reload(self.worker.reload_config)
         self.on_reload(lambda _: self._watch.poke())
         self.on_reload(lambda _: self._timetable.poke())
-
-    def _worker(self, config: GatewayConfig, backend: GenerationBackend, control: ModelControl) -> LLMQueueWorker:
-        return LLMQueueWorker(
-            config=config,
-            backend=backend,
-            control=control,
-            clock=self.clock,
-            events=self.events,
-            name_of=self.name_of,
-            fingerprint_of=self._fingerprint_of,
-            extra_status=self.status_beside_queue,
-            look_at_backend=self._look_at_backend,
-        )
-
-    def _backend_watch(self, control: ModelControl) -> BackendWatch:
-        return BackendWatch(
-            control=control,
-            clock=self.clock,
-            settings=self._settings,
-            state=self.worker.scheduler.state,
-            post=self.worker.post,
-            events=self.events,
-            tracker=self.worker.tracker,
-        )
 
     @property
     def config(self) -> GatewayConfig:
@@ -320,17 +297,9 @@ class Gateway:
     def _settings(self) -> Settings:
         return self.config.settings
 
-    def _look_at_backend(self) -> None:
-        """Work has found it down or changed: know it at once, and look for its return at the faster beat."""
-        if self._watch.up:
-            self._watch.poke()
-
     def _nudge(self) -> None:
         """Have the worker take a decision, which reads the active hours."""
         self.worker.post(TimerFired())
-
-    def _fingerprint_of(self, model: str) -> str:
-        return self._watch.fingerprint_of(model)
 
     def _backend_status(self) -> dict[str, object]:
         return {
@@ -369,7 +338,7 @@ class Gateway:
     @property
     def models_elsewhere(self) -> frozenset[str]:
         """What the model server lists and nobody is served: models of Ollama's own cloud, in canonical form and lower case."""
-        return self._watch.elsewhere
+        return frozenset(self._watch.elsewhere)
 
     @property
     def model_server(self) -> str:

@@ -220,10 +220,11 @@ class Outcome(StrEnum):
 
 @value
 class QueueItem:
-    """What the scheduler knows of one accepted request: ids and sizes, never a body or a future.
+    """What the scheduler knows of one request: ids and sizes, never a body or a future.
 
     Attributes:
-        arrived_at: when it was accepted, or the request whose place it has taken.
+        sequence: 0 before it is accepted.
+        arrived_at: when it was accepted, or the request whose place it has taken; 0 before.
         model: the model it must run on; None matches whatever is resident (and the home model when nothing is).
         streaming: True when bytes reach the caller before the generation ends.
         prompt_tokens: estimated size of the prompt.
@@ -235,13 +236,13 @@ class QueueItem:
         prompt_preview: how the prompt begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
 
-    sequence: Sequence
+    sequence: Sequence = Sequence(0)
     request_id: RequestId
     lane: Lane
     priority: Priority
     caller: str
     model: str | None
-    arrived_at: float
+    arrived_at: float = 0.0
     task_type: str | None = None
     kind: WorkKind = WorkKind.GENERATE
     dialect: Dialect = Dialect.OLLAMA

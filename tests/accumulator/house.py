@@ -8,9 +8,9 @@ from typing import Any
 
 from hearth.bootstrap.assembly import join_embeddings
 from hearth.config.gateway_config import GatewayConfig
+from hearth.execution.request import Submission, Ticket
 from hearth.queue.embeddings import EmbeddingBatcher
-from hearth.queue.item import Submission, Ticket
-from hearth.types import BackendCall, Dialect, Lane, Priority, RequestId, WorkKind, canonical_model
+from hearth.types import BackendCall, Dialect, Lane, Priority, QueueItem, RequestId, WorkKind, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
 from tests.support.ollama_wire import vector_of
 from tests.worker.house import House, body_of, settings_with
@@ -33,7 +33,7 @@ def embedding(
 ) -> Submission:
     """An embedding call as a route would submit it."""
     body = json.dumps({"model": canonical_model(model), "input": text, **fields}).encode()
-    return Submission(
+    item = QueueItem(
         lane=lane,
         priority=priority,
         caller=caller,
@@ -43,8 +43,8 @@ def embedding(
         dialect=Dialect.OLLAMA if path == NATIVE else Dialect.OPENAI,
         prompt_tokens=len(text),
         request_id=RequestId(request_id or f"req_{text}"),
-        call=BackendCall(method="POST", path=path, headers=((b"user-agent", b"test"),), body=body),
     )
+    return Submission(item=item, call=BackendCall(method="POST", path=path, headers=((b"user-agent", b"test"),), body=body))
 
 
 class EmbeddingHouse(House):

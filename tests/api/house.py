@@ -25,16 +25,16 @@ from hearth.config.rendering import as_values
 from hearth.config.settings import AuthSettings, KeySettings, SchedulerSettings, ServerSettings, Settings
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import Event
-from hearth.execution.request import Reply, ReplyHead
+from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
-from hearth.queue.item import AdmissionState, Submission, Ticket
+from hearth.queue.item import AdmissionState
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.types import BackendCall, Headers, Lane, Priority, RequestId, Sequence, canonical_model
+from hearth.types import BackendCall, Headers, Lane, Priority, QueueItem, RequestId, Sequence, canonical_model
 from tests.support.taking import Taking
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
@@ -76,7 +76,7 @@ class FakeWorker:
 
     serve: Serve = hello
     refusal: HearthError | None = None
-    submitted: list[Submission] = field(default_factory=list)
+    submitted: list[QueueItem] = field(default_factory=list)
     calls: list[BackendCall] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
@@ -96,16 +96,16 @@ class FakeWorker:
             raise self.refusal
 
     def submit(self, new: Submission) -> Ticket:
-        self.check_depth(new.lane)
-        self.submitted.append(new)
-        self.calls.append(new.call if isinstance(new.call, BackendCall) else new.call(new.model or RESIDENT))
+        self.check_depth(new.item.lane)
+        self.submitted.append(new.item)
+        self.calls.append(new.call_on(new.item.model or RESIDENT))
         reply = Reply(limit_bytes=1 << 20)
         self.replies.append(reply)
         sequence = Sequence(len(self.submitted))
         self._tasks[sequence] = asyncio.get_running_loop().create_task(self._run(new, reply))
         self.arrived.set()
         return Ticket(
-            sequence=sequence, request_id=new.request_id, position=sequence - 1, estimated_wait_s=7.44, is_rough=True, reply=reply
+            sequence=sequence, request_id=new.item.request_id, position=sequence - 1, estimated_wait_s=7.44, is_rough=True, reply=reply
         )
 
     async def _run(self, new: Submission, reply: Reply) -> None:

@@ -13,7 +13,7 @@ from hearth.api.app import FAULT_TEXT, HearthApp
 from hearth.api.dashboard.feed import DashboardPages
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
-from hearth.queue.item import Submission
+from hearth.execution.request import Submission
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()

@@ -9,8 +9,7 @@ import pytest
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings
 from hearth.errors import BackendGone, RateLimited
 from hearth.events import RequestRejected
-from hearth.execution.request import Reply, ReplyHead
-from hearth.queue.item import Submission
+from hearth.execution.request import Reply, ReplyHead, Submission
 from hearth.types import Lane, Priority, WorkKind
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, FakeGateway, ask
 
@@ -197,7 +196,7 @@ async def test_the_schema_is_served_from_here_and_no_page_of_it_from_elsewhere(a
 
 
 async def answers(new: Submission, reply: Reply) -> None:
-    body = {"model": new.model, "response": "Hello!", "done": True, "prompt_eval_count": 7, "eval_count": 3}
+    body = {"model": new.item.model, "response": "Hello!", "done": True, "prompt_eval_count": 7, "eval_count": 3}
     reply.start(ReplyHead(status=200, headers=()))
     reply.push(json.dumps(body).encode())
     reply.finish()

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from hearth.clock import RequestIds, new_batch_request_id, new_job_id
+from hearth.clock import new_id
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings, ServerSettings, StartedStreams
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
-from hearth.execution.request import Reply, ReplyHead
-from hearth.queue.item import Submission
-from hearth.types import Dialect, Lane, Way, WorkKind
+from hearth.execution.request import Reply, ReplyHead, Submission
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Dialect, Lane, Way, WorkKind
 from tests.api.house import ADMIN_KEY, LOW_KEY, NDJSON, FakeGateway, ask, begins_and_breaks
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
@@ -135,8 +134,8 @@ async def test_a_well_formed_request_id_of_the_caller_is_kept_and_any_other_is_r
 
 async def test_no_request_goes_by_the_id_of_a_job(gateway, app):
     """The rate limits are rebuilt from rows with other ids: jobs were counted when they were taken."""
-    for new_id in (new_job_id, RequestIds("job").take, new_batch_request_id):
-        await ask(app, "POST", "/api/chat", CHAT, x_request_id=new_id())
+    for prefix in (JOB_PREFIX, BATCH_JOB_PREFIX):
+        await ask(app, "POST", "/api/chat", CHAT, x_request_id=new_id(prefix))
         assert gateway.worker.submitted[-1].request_id.startswith("req_")
 
 

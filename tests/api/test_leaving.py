@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hearth.execution.request import Reply, ReplyHead
-from hearth.queue.item import Submission
+from hearth.execution.request import Reply, ReplyHead, Submission
 from tests.api.house import NDJSON, Caller, FakeExchange, begins_and_breaks, never
 from tests.support.patience import WITHIN_S
 

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hearth.execution.request import Reply, ReplyHead
-from hearth.queue.item import Submission
+from hearth.execution.request import Reply, ReplyHead, Submission
 from tests.api.house import NDJSON, FakeGateway, http_scope
 from tests.api.test_deadlines import STREAM, WRITE_S, Connection, connection
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -21,9 +20,9 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream":
 async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_once_and_in_order():
     async def two_then_the_rest(new: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
-        reply.push_all((b"one\n", b"two\n"))
+        reply.push(b"one\n", b"two\n")
         await asyncio.sleep(1.0)
-        reply.push_all((b"three\n", b"four\n"))
+        reply.push(b"three\n", b"four\n")
         reply.finish()
 
     async def take(message: Any) -> None:

@@ -17,8 +17,7 @@ from hearth.api.server import HearthServer
 from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, BackendGone
-from hearth.execution.request import Reply, ReplyHead
-from hearth.queue.item import Submission
+from hearth.execution.request import Reply, ReplyHead, Submission
 from hearth.types import Headers
 from tests.api.house import NDJSON, Caller, FakeGateway, hello, never
 from tests.support.patience import WITHIN_S

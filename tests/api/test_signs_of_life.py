@@ -6,8 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from hearth.execution.request import Reply, ReplyHead
-from hearth.queue.item import Submission
+from hearth.execution.request import Reply, ReplyHead, Submission
 from tests.api.house import NDJSON, FakeGateway, ask, http_scope
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time

@@ -311,7 +311,8 @@ async def test_a_grace_that_is_over_cuts_the_call_off(tmp_path):
 
 async def test_a_call_that_is_still_being_read_when_the_house_stops_is_refused(home: CloudHome):
     large = json.dumps(BODY | {"messages": [{"role": "user", "content": "x" * 1_200_000}]}).encode()
-    new = replace(new_item(), model=HAIKU, call=BackendCall(method="POST", path="/api/chat", body=large))
+    new = new_item()
+    new = replace(new, item=replace(new.item, model=HAIKU), call=BackendCall(method="POST", path="/api/chat", body=large))
     taking = asyncio.ensure_future(home.cloud.take(new))
     await asyncio.sleep(0)
     await home.cloud.stop(0.0)

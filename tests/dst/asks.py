@@ -18,7 +18,7 @@ from hearth.errors import HearthError
 from hearth.gateway import Gateway
 from hearth.job_types import NewJob
 from hearth.jobs.queue import body_of
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, Way, canonical_model
 from tests.support.ollama_wire import Service, is_embedding, vector_of

@@ -10,6 +10,7 @@ from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import RateLimitSettings, Settings
 from hearth.errors import BackendGone, RateLimited
+from hearth.execution.request import Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batch_runner import Shelf
 from hearth.jobs.batches import Batches
@@ -18,7 +19,6 @@ from hearth.jobs.service import STOP_S, Jobs
 from hearth.jobs.webhooks import Telling
 from hearth.observability.sinks import EventFanout
 from hearth.queue.embeddings import EmbeddingBatcher
-from hearth.queue.item import Ticket
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.reader import StorageReporter
 from hearth.storage.writer import StorageHealth
@@ -151,7 +151,7 @@ class Life:
 
     def _embeddings(self) -> EmbeddingBatcher:
         gateway = self.gateway
-        accumulator = EmbeddingBatcher(worker=gateway.worker, config=lambda: gateway.config, clock=self.clock, events=gateway.events)
+        accumulator = EmbeddingBatcher(gateway.worker)
         gateway.embeddings = accumulator
         gateway.events.subscribe(accumulator)
         return accumulator

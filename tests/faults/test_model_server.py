@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hearth.errors import BackendError
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from hearth.types import BackendCall, Outcome
 from tests.support import ollama_wire as wire
 from tests.support.cases import for_each

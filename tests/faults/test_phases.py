@@ -14,7 +14,7 @@ import pytest
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError, QueueFull
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault

@@ -9,7 +9,7 @@ import asyncio
 
 from hearth.errors import BackendTimeout
 from hearth.events import ItemResent, SwapStarted
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from tests.support.fake_ollama import CallFault
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with, settle, text_of

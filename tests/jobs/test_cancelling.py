@@ -9,10 +9,10 @@ import pytest
 from hearth.api.status import Cancellation, cancel_caller, cancel_item, cancel_request
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
+from hearth.execution.request import Submission, Ticket
 from hearth.job_types import JobEnd, JobState, StartedJob
 from hearth.jobs import service
 from hearth.jobs.runner import Run, run_once
-from hearth.queue.item import Submission, Ticket
 from hearth.types import Outcome, RequestId, Sequence
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.jobs.test_board import waiting

@@ -17,8 +17,7 @@ from hearth.api.protocol import Deadlines
 from hearth.config.settings import ServerSettings
 from hearth.errors import QueueFull
 from hearth.events import InternalFault
-from hearth.execution.request import ReplyHead
-from hearth.queue.item import Ticket
+from hearth.execution.request import ReplyHead, Ticket
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, Caller, hello, never
 from tests.api.test_app import CHAT
 from tests.clients.home import LLAMA

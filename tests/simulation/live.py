@@ -14,12 +14,12 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import SchedulerSettings, Settings, Window
 from hearth.errors import HearthError
 from hearth.events import Event
-from hearth.queue.item import Submission, Ticket
+from hearth.execution.request import Submission, Ticket
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
 from hearth.simulation.workloads import Job, Workload
-from hearth.types import BackendCall, RequestId
+from hearth.types import BackendCall, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.virtual_time import LoopClock, sleep_until
 
@@ -119,14 +119,14 @@ def _request(job: Job) -> Submission:
         body = {"model": model, "prompt": "?", "stream": job.streaming, "fake": fake}
         return BackendCall(method="POST", path="/api/generate", body=json.dumps(body).encode())
 
-    return Submission(
+    item = QueueItem(
         lane=job.lane,
         priority=job.priority,
         caller=job.caller,
         model=job.model,
         request_id=RequestId(str(job.id)),
-        call=call_on,
         streaming=job.streaming,
         prompt_tokens=job.prompt_tokens,
         max_tokens=job.max_tokens,
     )
+    return Submission(item=item, call=call_on)

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from hearth.clock import RequestIds, new_batch_request_id, new_job_id
+from hearth.clock import new_id
 from hearth.events import BackendWentDown
-from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, Outcome
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, Outcome
 from tests.storage.conftest import written
 from tests.storage.house import WALL
 from tests.storage.samples import ended, queued
@@ -113,7 +113,7 @@ async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_
     for sequence, caller in enumerate(("quick", "slow", "slower"), 1):
         store.invocations.emit(queued(sequence, at=900.0, caller=caller))
     store.invocations.emit(queued(4, at=900.0, caller="router", lane=Lane.INTERNAL))
-    store.invocations.emit(queued(5, at=900.0, caller="hasty", request_id=new_job_id()))
+    store.invocations.emit(queued(5, at=900.0, caller="hasty", request_id=new_id(JOB_PREFIX)))
     store.invocations.emit(ended(1, at=900.5, caller="quick", total_s=0.5))
     store.invocations.note_admissions()
     store.invocations.emit(ended(2, at=905.0, caller="slow", total_s=5.0))
@@ -129,8 +129,8 @@ async def test_a_request_is_an_admission_whatever_its_caller_calls_it(store, own
     assert await store.invocations.admissions_since(WALL - 115.0) == (("webui", WALL - 10.0),)
 
 
-@pytest.mark.parametrize("new_id", [new_job_id, RequestIds("job").take, new_batch_request_id])
-async def test_a_start_of_a_job_is_no_admission(store, new_id):
-    store.invocations.emit(ended(1, request_id=new_id()))
+@pytest.mark.parametrize("prefix", [JOB_PREFIX, BATCH_JOB_PREFIX])
+async def test_a_start_of_a_job_is_no_admission(store, prefix):
+    store.invocations.emit(ended(1, request_id=new_id(prefix)))
     await written(store)
     assert await store.invocations.admissions_since(WALL - 115.0) == ()

@@ -16,7 +16,7 @@ from math import inf
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Hold, Load, Preempt, Promote, Unload, WakeAt
+from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Hold, Load, Preempt, Promote, Requeue, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.invariants import DecisionChecker
@@ -66,6 +66,8 @@ def words(action: Action) -> str:  # noqa: C901 - a closed set, one line each
             return f"cut {sequence}"
         case Abort(sequence=sequence):
             return f"abort {sequence}"
+        case Requeue(sequence=sequence, interrupts=interrupts):
+            return f"requeue {sequence} after {interrupts} interruptions"
         case Promote(sequence=sequence, band=band):
             return f"promote {sequence} to {band.name.lower()}"
         case Hold(sequence=sequence):
@@ -116,11 +118,11 @@ class Shell:
         return self.brain.state
 
     def tell(self, fact: Input) -> list[str]:
-        """Report a fact now; what is ordered goes into the books. Returns the decision in words, timers apart."""
+        """Report a fact now; what is ordered goes into the books. Returns the decision in words, without `WakeAt` and `Requeue`."""
         actions = self.brain.handle(fact, self.now)
         for action in actions:
             self._note(action)
-        self.said = [words(action) for action in actions if not isinstance(action, WakeAt)]
+        self.said = [words(action) for action in actions if not isinstance(action, WakeAt | Requeue)]
         self.log += [(self.now, said) for said in self.said]
         return self.said
 

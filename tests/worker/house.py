@@ -21,11 +21,11 @@ from typing import Any, Self, TypeVar
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, SchedulingSettings, Settings, Window
 from hearth.events import Event, InternalFault, ItemEnded, ItemQueued
+from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.sinks import EventFanout
-from hearth.queue.item import Submission, Ticket
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import BackendCall, Lane, Priority, RequestId, Sequence, canonical_model
+from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId, Sequence, Way, canonical_model
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop
 
@@ -77,24 +77,25 @@ def new_item(
     max_tokens: int | None = None,
     prompt_tokens: int = 0,
     digest: bytes = b"",
+    ways: tuple[Way, ...] = (),
     **asked: float,
 ) -> Submission:
     """A request as a route would submit it: with the name that the backend lists (`a:latest` for `a`)."""
     model = None if model is None else canonical_model(model)
     call: BackendCall | Callable[[str], BackendCall]
     call = (lambda chosen: call_for(chosen, stream=stream, **asked)) if model is None else call_for(model, stream=stream, **asked)
-    return Submission(
+    item = QueueItem(
         lane=lane,
         priority=priority,
         caller=caller,
         model=model,
         request_id=RequestId(request_id),
-        call=call,
         streaming=stream,
+        ways=ways,
         max_tokens=max_tokens,
         prompt_tokens=prompt_tokens,
-        digest=digest,
     )
+    return Submission(item=item, call=call, digest=digest)
 
 
 async def body_of(ticket: Ticket) -> bytes:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
-from hearth.clock import Clock
+from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BackendUnreachable
+from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
 from hearth.execution.request import ActiveRequest, Reply
+from hearth.execution.runtime import Runtime
+from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import Exchange
-from hearth.queue.item import item_of
+from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import BackendDown, Failed, Finished, FirstByte, Input, Stopped
-from hearth.types import BackendCall, Headers, LoadOptions, Sequence
+from hearth.types import BackendCall, Headers, Sequence
 from tests.support.cases import for_each
+from tests.support.fake_ollama import FakeOllama
 from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import new_item, settings_with, settle
+from tests.worker.house import Recorder, new_item, settings_with, settle
 
 
 class Nobody:
@@ -58,13 +63,8 @@ class AtOnce(Taking):
         return
 
 
-async def never_asked(model: str, options: LoadOptions, timeout_s: float) -> bool:
-    raise AssertionError(model)
-
-
 async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turns: int) -> list[type[Input]]:
     """What an attempt reports that is told to stop within the first report of a kind, or before its first step."""
-    clock: Clock = LoopClock()
     reports: list[type[Input]] = []
 
     def post(fact: Input) -> None:
@@ -72,28 +72,20 @@ async def reports_when_stopped_at(kind: type[Input] | None, *, there: bool, turn
         if type(fact) is kind:
             executor.abort(Sequence(1))
 
-    def fault(where: str, error: BaseException) -> None:
-        raise AssertionError(where) from error
-
-    executor = Executor(
-        backend=AtOnce(there=there, turns=turns),
-        clock=clock,
-        settings=settings_with,
-        post=post,
-        fault=fault,
-        fingerprint_of=lambda model: model,
-        probe=never_asked,
-    )
+    config, events = GatewayConfig(settings=settings_with()), Recorder()
+    scheduler, tracker = Scheduler(config.scheduler_settings), GpuTracker("", config.settings.gpu.alerts)
+    runtime = Runtime(config=config, clock=LoopClock(), events=events, state=scheduler.state, tracker=tracker, post=post)
+    executor = Executor(runtime, AtOnce(there=there, turns=turns), BackendWatch(runtime, FakeOllama()))
     new = new_item("a", stream=True)
-    assert isinstance(new.call, BackendCall)
-    call = new.call
-    work = ActiveRequest(item=item_of(new, Sequence(1), 0.0, 0.0), call=call, reply=Reply(limit_bytes=1000), owner=Nobody())
+    item = replace(new.item, sequence=Sequence(1))
+    work = ActiveRequest(new=new, item=item, reply=Reply(limit_bytes=1000), owner=Nobody())
     work.begin_attempt(1, "a", 0.0)
     executor.start(work, prompt_s=1.0, limit_s=1.0)
     if kind is None:
         executor.abort(Sequence(1))
     await settle()
     assert len(executor) == 0
+    assert events.all == []
     return reports
 
 

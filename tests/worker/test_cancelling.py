@@ -10,7 +10,7 @@ import pytest
 from hearth.api.status import cancel_caller
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from hearth.types import Outcome, RequestId, Sequence
 from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending

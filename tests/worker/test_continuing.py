@@ -13,8 +13,8 @@ import pytest
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
-from hearth.queue.item import Submission, Ticket
-from hearth.types import BackendCall, Lane, Outcome, Priority, RequestId, Way
+from hearth.execution.request import Submission, Ticket
+from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, Way
 from tests.dialects.replay_play import expected
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, stream
@@ -117,18 +117,17 @@ def streaming(house: House, path: str = "/api/generate", ways: tuple[Way, ...] =
     body = {**BODIES[path], "model": "m", "stream": True, **more}
     call = BackendCall(method="POST", path=path, body=json.dumps(body).encode())
     route = INFERENCE_ROUTES[path]
-    new = Submission(
+    item = QueueItem(
         lane=Lane.EXTERNAL,
         priority=Priority.NORMAL,
         caller="test",
         model="m:latest",
         request_id=RequestId("req_1"),
-        call=call,
         dialect=route.dialect,
         streaming=True,
         ways=ways,
     )
-    return house.worker.submit(new)
+    return house.worker.submit(Submission(item=item, call=call))
 
 
 def house_of(model: Callable[[BackendCall], Service], **more: Any) -> House:

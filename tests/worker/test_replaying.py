@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,7 +13,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings
 from hearth.errors import BackendGone, HearthError, StreamDiverged
 from hearth.events import ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed, ItemStreaming
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from hearth.types import BackendCall, Lane, Outcome, Way
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
@@ -41,7 +40,7 @@ class Voice:
 
 
 def streaming(house: House, **wanted: Any) -> Ticket:
-    return house.worker.submit(replace(new_item("a", stream=True, **wanted), ways=(Way.REPLAY,)))
+    return house.worker.submit(new_item("a", stream=True, ways=(Way.REPLAY,), **wanted))
 
 
 async def heard(ticket: Ticket) -> tuple[bytes, HearthError | None]:

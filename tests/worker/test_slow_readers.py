@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.errors import BackendTimeout, CallerGone
-from hearth.execution.request import Reply, ReplyHead
-from hearth.queue.item import Ticket
+from hearth.execution.request import Reply, ReplyHead, Ticket
 from hearth.types import Outcome
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, read_into, settings_with, settle, text_of

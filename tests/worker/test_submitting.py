@@ -9,7 +9,7 @@ import pytest
 
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from hearth.types import Lane, Outcome, Priority
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until

@@ -13,12 +13,12 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import HearthError
 from hearth.events import InternalFault
-from hearth.execution.tasks import RESTART_AFTER_S, Supervisor
-from hearth.queue.item import Submission
+from hearth.execution.request import Submission
+from hearth.execution.runtime import RESTART_AFTER_S, Supervisor
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action
 from hearth.scheduling.estimates import Estimates
-from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId
+from hearth.types import BackendCall, Outcome, QueueItem
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import FULL_TEXT, House, Recorder, body_of, new_item, settings_with, text_of
@@ -73,8 +73,8 @@ async def test_every_decision_is_shown_with_its_instant_and_its_actions():
 
 def defective_item(call: Callable[[str], BackendCall]) -> Submission:
     """A request whose call cannot be made."""
-    request_id = RequestId("req_bad")
-    return Submission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, caller="test", model="a:latest", request_id=request_id, call=call)
+    item = new_item("a", request_id="req_bad").item
+    return Submission(item=item, call=call)
 
 
 @in_virtual_time

@@ -9,7 +9,7 @@ import pytest
 
 from hearth.errors import HearthError
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued
-from hearth.queue.item import Ticket
+from hearth.execution.request import Ticket
 from hearth.types import Outcome, Priority
 from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault, LoadFault

@@ -7,6 +7,7 @@ whether it exists. This is also where an unexpected exception stops: it becomes 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.http_checks import HostRules, check_framing, check_media, check_origin, check_upgrade, cors_headers
@@ -16,7 +17,7 @@ from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
 from hearth.api.request import Bodies, Body, Request, request_of
 from hearth.api.routes import Access, Address, Routes
-from hearth.clock import RequestIds
+from hearth.clock import new_id
 from hearth.config.gateway_config import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
 from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, NotFound
@@ -43,7 +44,7 @@ class HearthApp:
     def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
         self._host = host or gateway.config.settings.server.host
-        self._new_id = RequestIds().take
+        self._new_id = partial(new_id, "req_")
         self._errors = ErrorResponder(gateway.events, gateway.clock)
         self._bodies = Bodies(gateway)
         self.routes = Routes(gateway)

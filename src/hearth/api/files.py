@@ -27,7 +27,7 @@ from hearth.admission.auth import Identity, admission_of, count
 from hearth.api.asgi import unless_gone
 from hearth.api.dependencies import Caller
 from hearth.api.request import Body, Request
-from hearth.clock import new_file_id
+from hearth.clock import new_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound, UnsupportedMedia
 from hearth.gateway import Gateway
 from hearth.job_types import PART_BYTES, NewFile, Page, Purpose, StoredFile, StoreLimits
@@ -295,7 +295,7 @@ class FileTransfer:
         if form.fields.get("purpose") != Purpose.BATCH.value:
             raise BadRequest("purpose: write batch; files have no other use here")
         life_s = life_s_of(form.fields, self._gateway.config.settings.batches.keep_files_days * DAY_S)
-        return NewFile(file_id=new_file_id(), caller=caller.caller, filename=form.filename, life_s=life_s)
+        return NewFile(file_id=new_id("file-"), caller=caller.caller, filename=form.filename, life_s=life_s)
 
     def _limit_bytes(self) -> int:
         return int(self._gateway.config.settings.batches.max_file_mib * MIB)

@@ -33,12 +33,11 @@ from hearth.dialects.request import Envelope, on_model, read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.validation import is_model_name
 from hearth.errors import BadRequest, HearthError, ModelNotFound
-from hearth.execution.request import Call
+from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.tracing import Origin
 from hearth.queue.embedded import PromptCall, complete
-from hearth.queue.item import Submission, Ticket
-from hearth.types import BackendCall, Completion, Dialect, Headers, Way, WorkKind, canonical_model, preview_of
+from hearth.types import BackendCall, Completion, Dialect, Headers, QueueItem, Way, WorkKind, canonical_model, preview_of
 
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and a digest that stands for address and body as they were sent."""
@@ -176,7 +175,7 @@ async def submit(
     admission = admission_of(identity, request.headers, gateway.config, task_type=task_type)
     admit(identity, model, admission, gateway.rate_limiter, gateway.clock.monotonic())
     gateway.orders.check_open()
-    new = Submission(
+    item = QueueItem(
         lane=admission.lane,
         priority=admission.priority,
         caller=identity.caller,
@@ -189,16 +188,16 @@ async def submit(
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
         request_id=request.request_id,
-        call=call,
-        digest=digest,
         prompt_preview=_preview(envelope.body, prompt) if gateway.config.settings.server.prompt_previews else "",
     )
+    new = Submission(item=item, call=call, digest=digest)
     ticket = None
     if gateway.cloud is not None and allow_cloud and gateway.cloud.open_to(identity):
         ticket = await gateway.cloud.take(new)
     if ticket is None:
-        new = replace(new, model=None if model is None else await _installed_name(gateway, model, envelope.kind))
-        joined = gateway.embeddings.take(new) if new.kind is WorkKind.EMBED and gateway.embeddings is not None else None
+        name = None if model is None else await _installed_name(gateway, model, envelope.kind)
+        new = replace(new, item=replace(item, model=name))
+        joined = gateway.embeddings.take(new) if item.kind is WorkKind.EMBED and gateway.embeddings is not None else None
         ticket = joined or gateway.worker.submit(new)
     if gateway.traces is not None:
         text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"

@@ -27,7 +27,7 @@ from hearth.admission.auth import Admission, Identity, admission_of, admit, coun
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
 from hearth.api.files import DAY_S, batches_of, listing
 from hearth.api.request import Request
-from hearth.clock import RequestIds, new_batch_id
+from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
@@ -37,7 +37,7 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.queue import body_of, digest_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import MAX_URL_CHARS, check_webhook
-from hearth.types import Priority
+from hearth.types import JOB_PREFIX, Priority
 
 JOBS_PATH = "/llm/jobs"
 MAX_ROWS = 1000
@@ -84,7 +84,7 @@ class JobPages:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._new_id = RequestIds("job").take
+        self._new_id = partial(new_id, JOB_PREFIX)
 
     async def accept(self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
@@ -301,7 +301,7 @@ class BatchPages:
     def _new(self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None) -> NewBatch:
         settings, expiry = self._gateway.config.settings, asked.output_expires_after
         return NewBatch(
-            batch_id=new_batch_id(),
+            batch_id=new_id("batch_"),
             caller=caller.caller,
             lane=admission.lane,
             priority=max(settings.jobs.priority, caller.max_priority),

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import uvicorn
@@ -20,7 +21,7 @@ from hearth.api.asgi import Receive, Scope, Send
 from hearth.api.errors import ErrorResponder
 from hearth.api.protocol import ConnectionConfig, Deadlines, HttpConnection, unchunked
 from hearth.api.request import request_of
-from hearth.clock import RequestIds, SystemClock
+from hearth.clock import SystemClock, new_id
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, TooManyConnections
 from hearth.observability.sinks import EventFanout
@@ -60,7 +61,7 @@ class HearthServer:
         self._deadlines = deadlines or Deadlines(write_s=lambda: settings().write_deadline_s)
         self._connections = connections or Connections(events=EventFanout(), clock=SystemClock())
         self._errors = ErrorResponder(self._connections.events, self._connections.clock)
-        self._new_id = RequestIds().take
+        self._new_id = partial(new_id, "req_")
         self._uvicorn: uvicorn.Server | None = None
         self._sockets: list[socket.socket] = []
 

@@ -15,7 +15,7 @@ from hearth.admission.auth import Identity, Keyring
 from hearth.api.request import Request
 from hearth.config.settings import AuthSettings
 from hearth.errors import CapacityError, HearthError
-from hearth.execution.tasks import next_of
+from hearth.execution.runtime import next_of
 from hearth.queue.worker import LLMQueueWorker
 
 MIN_INTERVAL_S = 0.1

@@ -20,9 +20,8 @@ from hearth.dialects.replay_reading import frame_end
 from hearth.dialects.routes import Route
 from hearth.dialects.stream import Signs, stream_headers
 from hearth.errors import BackendError, HearthError
-from hearth.execution.request import ReplyHead
+from hearth.execution.request import ReplyHead, Ticket
 from hearth.gateway import Gateway
-from hearth.queue.item import Ticket
 from hearth.types import Headers
 
 

@@ -153,7 +153,7 @@ def _is_alive(gateway: Gateway, sequence: Sequence) -> bool:
 
 def join_embeddings(gateway: Gateway) -> None:
     """Have embedding calls with a single input go together where `embeddings.accumulate` says so."""
-    accumulator = EmbeddingBatcher(worker=gateway.worker, config=lambda: gateway.config, clock=gateway.clock, events=gateway.events)
+    accumulator = EmbeddingBatcher(gateway.worker)
     gateway.embeddings = accumulator
     gateway.events.subscribe(accumulator)
     gateway.show("embeddings", accumulator.status)

@@ -30,7 +30,7 @@ from hearth.cli.gateway_client import Answer, GatewayClient, gateway_options, nu
 from hearth.cli.lazy import CommandFailed
 from hearth.cli.looking import loading_model
 from hearth.cli.views import duration
-from hearth.clock import new_request_id
+from hearth.clock import new_id
 from hearth.types import Priority
 
 EVERY_S = 1.0
@@ -146,7 +146,7 @@ def submit(
     body |= {"system": system} if system is not None else {}
     body |= {"options": {"num_predict": max_tokens}} if max_tokens is not None else {}
     body |= {"format": "json"} if json_mode else {}
-    request_id = new_request_id()
+    request_id = new_id("req_")
     named = {"X-Request-Id": request_id, "X-Task-Type": task_type, "X-Priority": priority}
     headers = {name: value for name, value in named.items() if value is not None}
     received = Received(show=None if as_json else _writer())

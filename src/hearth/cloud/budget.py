@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hearth.admission.budget import Booked, Budget, Caps, Day, Totals
-from hearth.clock import Clock, new_request_id
+from hearth.clock import Clock, new_id
 from hearth.cloud.routing import caps_for
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertType
@@ -80,7 +80,7 @@ class Purse:
         Raises:
             TooExpensive, BudgetExceeded: there is no money for it.
         """
-        name, caps, now = new_request_id(), caps_for(self._config().settings, caller), self._clock.wall()
+        name, caps, now = new_id("req_"), caps_for(self._config().settings, caller), self._clock.wall()
         try:
             self._budget.reserve(name, day=day, caller=caller, lane=lane, nano_usd=amount, caps=caps, now_wall_s=now)
         except BudgetExceeded:

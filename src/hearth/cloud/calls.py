@@ -28,7 +28,7 @@ from hearth.errors import (
 )
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.ports import CloudBackend, CloudExchange
-from hearth.queue.effects import ItemRecorder
+from hearth.queue.registry import Registry
 from hearth.types import CloudCall, Headers, Price, Sequence, Usage, usd
 
 FIRST_DELAY_S = 0.5
@@ -109,10 +109,10 @@ class Call:
 class Conversations:
     """Holds conversations; keeps nothing of them."""
 
-    def __init__(self, *, backend: CloudBackend, clock: Clock, recorder: ItemRecorder, settings: Callable[[], CloudSettings]) -> None:
+    def __init__(self, *, backend: CloudBackend, clock: Clock, registry: Registry, settings: Callable[[], CloudSettings]) -> None:
         self._backend = backend
         self._clock = clock
-        self._recorder = recorder
+        self._registry = registry
         self._settings = settings
 
     async def hold(self, call: Call) -> None:
@@ -124,7 +124,7 @@ class Conversations:
         work = call.work
         while True:
             work.begin_attempt(work.attempt + 1, call.to_send.model, self._clock.monotonic())
-            self._recorder.dispatched(work, self._clock.monotonic())
+            self._registry.dispatched(work, self._clock.monotonic())
             try:
                 return await self._attempt(call)
             except HearthError as error:
@@ -132,7 +132,7 @@ class Conversations:
                 if delay_s is None:
                     raise
                 work.error = error
-            self._recorder.resent(work, self._clock.monotonic())
+            self._registry.resent(work, self._clock.monotonic())
             await asyncio.sleep(delay_s)
 
     def _delay_s(self, call: Call, error: HearthError) -> float | None:
@@ -197,7 +197,7 @@ class Conversations:
     def _note_first(self, call: Call) -> None:
         if call.work.first_byte_at is None and call.meter.started:
             call.work.first_byte_at = self._clock.monotonic()
-            self._recorder.first_byte(call.work, call.work.first_byte_at)
+            self._registry.first_byte(call.work, call.work.first_byte_at)
 
     def _finish(self, call: Call, answer: Answer) -> None:
         work, tokens = call.work, call.meter.tokens

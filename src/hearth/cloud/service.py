@@ -20,12 +20,11 @@ from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown, InternalFault
-from hearth.execution.request import ActiveRequest, Reply, WatchedReply, call_on
+from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.ports import CloudBackend, EventSink, PriceList
 from hearth.queue import status
-from hearth.queue.effects import ItemRecorder
 from hearth.queue.forecaster import Forecaster
-from hearth.queue.item import AdmissionState, Submission, Ticket, item_of
+from hearth.queue.item import AdmissionState
 from hearth.queue.registry import Registry
 from hearth.scheduling.state import State
 from hearth.types import MIB, BackendCall, CloudCall, Outcome, Price, Sequence, Usage, WorkKind, usd
@@ -107,8 +106,7 @@ class Cloud:
         self._resolve = resolve
         self._changed = changed
         self._purse = purse
-        self._recorder = ItemRecorder(events)
-        self._conversations = Conversations(backend=backend, clock=clock, recorder=self._recorder, settings=self._settings)
+        self._conversations = Conversations(backend=backend, clock=clock, registry=registry, settings=self._settings)
         self._calls: dict[Sequence, Call] = {}
         self._health = CloudHealth(events)
         self._stopping = False
@@ -145,14 +143,14 @@ class Cloud:
 
     async def _why(self, new: Submission) -> Why | None:
         """Why Claude is to answer, if it is."""
-        if new.kind is not WorkKind.GENERATE:
+        if new.item.kind is not WorkKind.GENERATE:
             return None
-        if asks_for_claude(new.model):
+        if asks_for_claude(new.item.model):
             return Why.ASKED_FOR
-        name = new.model
-        if new.model is not None:
+        name = new.item.model
+        if new.item.model is not None:
             try:
-                name = await self._resolve(new.model)
+                name = await self._resolve(new.item.model)
             except ModelNotFound:
                 return None if self._is_down() else Why.NOT_LOCAL
         if self._state.down_since is not None:
@@ -160,26 +158,28 @@ class Cloud:
         limit_s = self._settings().when_wait_over_s
         if limit_s is None:
             return None
-        item = item_of(replace(new, model=name), Sequence(0), self._clock.monotonic(), 0.0)
+        item = replace(new.item, model=name, arrived_at=self._clock.monotonic())
         wait_s = self._forecaster.wait_s(item, 0, item.arrived_at)
         return Why.LONG_WAIT if wait_s is not None and wait_s > limit_s else None
 
     async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
         cloud = self._settings()
-        call = call_on(new.call, new.model or "")  # as it would go to Ollama, from which it is translated
-        model = claude_model(new.model, cloud)
+        call = new.call_on(new.item.model or "")  # as it would go to Ollama, from which it is translated
+        model = claude_model(new.item.model, cloud)
         price = await self._price(model)
         request, body = await _translated(call, model, cloud.default_max_tokens)
         day = await self._purse.open_today()
         self._check_open()
         bound = prompt_bound_tokens(request.body, len(body))
         amount = price.bound_nano_usd(bound, request.max_tokens)
-        reservation = await self._set_aside(self._purse.reserve(day, caller=new.caller, lane=new.lane, model=model, amount=amount))
+        reservation = await self._set_aside(
+            self._purse.reserve(day, caller=new.item.caller, lane=new.item.lane, model=model, amount=amount)
+        )
         accepted = Call(
-            work=self._work(replace(new, streaming=request.streaming), model),
+            work=self._work(replace(new, item=replace(new.item, streaming=request.streaming)), model),
             path=call.path.partition("?")[0],
-            shown_model=new.model or model,
+            shown_model=new.item.model or model,
             request=request,
             to_send=CloudCall(model=model, body=body, base_url=cloud.base_url, api_key=cloud.api_key),
             price=price,
@@ -216,17 +216,16 @@ class Cloud:
         return price
 
     def _work(self, new: Submission, model: str) -> ActiveRequest:
-        item = item_of(new, self._registry.next_sequence(), self._clock.monotonic(), 0.0)
         limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
-        reply: Reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence, CallerGone()))
-        return ActiveRequest(item=item, call=new.call, reply=reply, owner=self, model=model)
+        work = self._registry.number(new, self, self._clock.monotonic(), limit_bytes=limit_bytes, on_abandon=self._leave)
+        work.model = model
+        return work
 
     def _begin(self, call: Call) -> Ticket:
         work = call.work
         sequence = work.item.sequence
-        self._registry.add(work)
         self._calls[sequence] = call
-        self._recorder.queued(work, 0, work.item.arrived_at)
+        self._registry.add(work, 0, work.item.arrived_at)
         call.task = asyncio.get_running_loop().create_task(self._conversations.hold(call), name=f"claude {sequence}")
         call.task.add_done_callback(lambda task: self._over(call, task))
         self._changed()
@@ -247,15 +246,10 @@ class Cloud:
         self._purse.close(call.reservation, cost)
         del self._calls[call.work.item.sequence]
         work, error = call.work, self._error_of(call, task)
-        work.error = error
         if call.meter.started:
             tokens = call.meter.tokens
             work.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
-        if error is not None:
-            work.reply.fail(error)
-        work.end(_outcome_of(error))
-        self._registry.end(work)
-        self._recorder.ended(work, now, usd(cost) if cost else None)
+        self._registry.end(work, _outcome_of(error), now, error, cost_usd=usd(cost) if cost else None)
         asked, cloud = call.to_send, self._settings()
         if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):  # another account says nothing of this one
             self._health.note(error, now, began_at=now if work.dispatched_at is None else work.dispatched_at)
@@ -275,16 +269,16 @@ class Cloud:
     def _is_down(self) -> bool:
         return self._health.is_down(self._clock.monotonic())
 
-    def _leave(self, sequence: Sequence, error: HearthError) -> bool:
+    def _leave(self, sequence: Sequence, error: HearthError | None = None) -> bool:
         call = self._calls.get(sequence)
-        return call is not None and call.leave(error)
+        return call is not None and call.leave(error or CallerGone())
 
     # What others ask for.
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
         """As `Owner` says."""
         running = [work for work in works if self._calls[work.item.sequence].ending is None]
-        return [work for work in running if self._leave(work.item.sequence, CallerGone())]
+        return [work for work in running if self._leave(work.item.sequence)]
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         """As `Owner` says."""

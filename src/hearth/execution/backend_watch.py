@@ -6,18 +6,14 @@ timeout watches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 
-from hearth.clock import Clock
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.errors import BackendError, BackendTimeout, ModelNotFound
 from hearth.events import BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
-from hearth.execution.tasks import WakeableSleep
-from hearth.observability.gpu_tracker import GpuTracker
-from hearth.ports import EventSink, ModelControl
-from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Input, Loaded, ModelsListed, PolicyChanged, Unloaded
-from hearth.scheduling.state import State
+from hearth.execution.runtime import Runtime, WakeableSleep
+from hearth.ports import ModelControl
+from hearth.scheduling.inputs import BackendDown, BackendUp, Drifted, Loaded, ModelsListed, PolicyChanged, Unloaded
 from hearth.types import InstalledModel, ResidentModel, canonical_model
 
 DOWN_CHECK_INTERVAL_S = 1.0
@@ -32,33 +28,24 @@ class BackendWatch:
         version: its version, empty before the first answer.
         resident: what was in memory at the last look.
         offloaded: models that ran, wholly or in part, on the CPU at the last look, though there is a GPU.
+        elsewhere: models that it lists and that run at another host, which is the value, in canonical form and lower case: never served.
     """
 
-    def __init__(
-        self,
-        *,
-        control: ModelControl,
-        clock: Clock,
-        settings: Callable[[], Settings],
-        state: State,
-        post: Callable[[Input], None],
-        events: EventSink,
-        tracker: GpuTracker,
-    ) -> None:
+    def __init__(self, runtime: Runtime, control: ModelControl) -> None:
+        self.control = control
         self.up = False
         self.version = ""
         self.resident: tuple[ResidentModel, ...] = ()
         self.offloaded: frozenset[str] = frozenset()
-        self._control = control
-        self._clock = clock
-        self._settings = settings
-        self._state = state
-        self._post = post
-        self._events = events
-        self._tracker = tracker
+        self.elsewhere: dict[str, str] = {}
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._state = runtime.state
+        self._post = runtime.post
+        self._emit = runtime.events.emit
+        self._tracker = runtime.tracker
         self._installed: dict[str, InstalledModel] | None = None
         self._listed: frozenset[str] | None = None
-        self._elsewhere: dict[str, str] = {}
         self._one_of: dict[str, str] = {}
         self._swaps_begun = -1
         self._missing_home = ""
@@ -69,11 +56,6 @@ class BackendWatch:
     def installed(self) -> tuple[str, ...]:
         """Models on its disk at the last look, as it lists them."""
         return tuple(canonical_model(model.name) for model in (self._installed or {}).values())
-
-    @property
-    def elsewhere(self) -> frozenset[str]:
-        """Models that it lists and that run at another host, in canonical form and lower case: never served."""
-        return frozenset(self._elsewhere)
 
     def name_of(self, model: str) -> str | None:
         """The one name of the model that a caller means, whatever its spelling or tag.
@@ -91,33 +73,42 @@ class BackendWatch:
 
     def absence_of(self, model: str) -> ModelNotFound:
         """Why `name_of` knows no such model."""
-        host = self._elsewhere.get(canonical_model(model).lower())
+        host = self.elsewhere.get(canonical_model(model).lower())
         why = "not found" if host is None else f"runs at {host}, not on this machine, so it is not served; ask Ollama itself for it"
         return ModelNotFound(f"model '{model}' {why}")
 
     def fingerprint_of(self, model: str) -> str:
         """What decides the text of a seeded generation: the model's digest and how it is loaded."""
         known = (self._installed or {}).get(canonical_model(model).lower())
-        return f"{'' if known is None else known.digest} {load_options(self._settings(), model).num_ctx}"
+        return f"{'' if known is None else known.digest} {load_options(self._runtime.settings, model).num_ctx}"
+
+    def known_name(self, model: str) -> str:
+        """The same, in canonical form where it is not installed."""
+        return self.name_of(model) or canonical_model(model)
 
     def poke(self) -> None:
         """Look again now."""
         self._sleep.ring()
 
+    def look_soon(self) -> None:
+        """Work has found the server down or changed: know it at once, and look for its return at the faster beat."""
+        if self.up:
+            self.poke()
+
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
             await self.look()
-            await self._sleep.pause(self._settings().backend.check_interval_s if self.up else DOWN_CHECK_INTERVAL_S)
+            await self._sleep.pause(self._runtime.settings.backend.check_interval_s if self.up else DOWN_CHECK_INTERVAL_S)
 
     async def look(self) -> None:
         """One look, reported as facts and events."""
         version = ""
         try:
-            version = await self._control.version()
+            version = await self.control.version()
             await self.refresh_installed()
             begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
-            listed = await self._control.resident()
+            listed = await self.control.resident()
         except BackendError as error:
             if version and isinstance(error, BackendTimeout):
                 self._came_up(version)  # a model hangs, and what asks for it too; the work on it notices
@@ -136,59 +127,58 @@ class BackendWatch:
 
     async def refresh_installed(self) -> None:
         """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
-        models = await self._control.installed()
+        models = await self.control.installed()
         before = self._scheduler_settings()
-        self._elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
+        self.elsewhere = {canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host}
         here = tuple(model for model in models if not model.remote_host)
         self._installed = {canonical_model(model.name).lower(): model for model in here}
         if (names := frozenset(self._installed)) != self._listed:
             self._listed = names
             self._post(ModelsListed(names=names))
-        self._one_of = _one_name_each(here, self._settings(), before=frozenset(self._one_of.values()))
+        self._one_of = _one_name_each(here, self._runtime.settings, before=frozenset(self._one_of.values()))
         settings = self._scheduler_settings()
         if settings != before:
             self._post(PolicyChanged(settings=settings))
         home = settings.gpu.home_model
         missing = "" if home.lower() in self._installed else home
         if missing and missing != self._missing_home:
-            self._events.emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
+            self._emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
         self._missing_home = missing
 
     def _scheduler_settings(self) -> SchedulerSettings:
-        return SchedulerSettings.of(self._settings(), self.name_of)
-
-    def _known_name(self, model: str) -> str:
-        return self.name_of(model) or canonical_model(model)
+        return SchedulerSettings.of(self._runtime.settings, self.name_of)
 
     def _went_down(self, error: BackendError) -> None:
         if self.up or self._down_since is None:
             self.up = False
             self._down_since = self._clock.monotonic()
-            self._events.emit(BackendWentDown(at=self._down_since, reason=error.reason))
+            self._emit(BackendWentDown(at=self._down_since, reason=error.reason))
         self._post(BackendDown())
 
     def _came_up(self, version: str) -> None:
         now = self._clock.monotonic()
         if not self.up:
             down_s = 0.0 if self._down_since is None else now - self._down_since
-            self._events.emit(BackendCameUp(at=now, version=version, down_s=down_s))
+            self._emit(BackendCameUp(at=now, version=version, down_s=down_s))
         if not self.up or self._state.down_since is not None:
             self._post(BackendUp())
         self.up, self.version = True, version
 
     def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
-        return {self.name_of(model.name) or canonical_model(model.name): model for model in models}
+        return {self.known_name(model.name): model for model in models}
 
     def _note_offloaded(self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]) -> None:
         """Say which models came to run on the CPU since the last look; of those that we loaded a split one is no news (`SwapCompleted`)."""
         has_gpu = self._state.residency.capacity_mib not in {None, inf}
-        offloaded = frozenset(name for name, model in seen.items() if _is_offloaded(model, has_gpu=has_gpu))
+        # A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one only where there is a GPU.
+        split = (name for name, model in seen.items() if model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu))
+        offloaded = frozenset(split)
         for name in sorted(offloaded - self.offloaded):
             model = seen[name]
             told = name in self._state.residency.residents and name not in before and model.vram_mib > 0
             if not told:
                 now = self._clock.monotonic()
-                self._events.emit(ModelOffloaded(at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib))
+                self._emit(ModelOffloaded(at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib))
         self.offloaded = offloaded
         self._tracker.record_offloaded(offloaded)
 
@@ -213,12 +203,7 @@ class BackendWatch:
 
     def _drifted(self, *, appeared: tuple[str, ...] = (), vanished: tuple[str, ...] = (), reloaded: tuple[str, ...] = ()) -> None:
         self._tracker.record_drift()
-        self._events.emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded))
-
-
-def _is_offloaded(model: ResidentModel, *, has_gpu: bool) -> bool:
-    """A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one only where there is a GPU."""
-    return model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu)
+        self._emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded))
 
 
 def _one_name_each(models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]) -> dict[str, str]:

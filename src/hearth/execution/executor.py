@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from collections.abc import Sequence as Several
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from http import HTTPStatus
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from hearth.clock import Clock
-from hearth.config.settings import Settings, load_options
+from hearth.config.settings import load_options
 from hearth.dialects.continuing import Continuation, ends_with_the_answer, lead_in, load_options_in, rendered_in, template_probe
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError, StreamDiverged
-from hearth.execution.request import ActiveRequest, call_on
-from hearth.execution.stream import AnswerStream, Deadline, IdleTimeout
-from hearth.ports import Exchange, GenerationBackend, Opening
+from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.request import ActiveRequest
+from hearth.execution.runtime import Runtime, cancel_all
+from hearth.execution.stream import AnswerStream, Deadline
+from hearth.ports import Exchange, GenerationBackend
 from hearth.scheduling.inputs import BackendDown, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
 from hearth.types import BackendCall, LoadOptions, Sequence, Way, WorkKind, value
 
-T = TypeVar("T")
-_Sent: TypeAlias = "tuple[BackendCall, Opening]"
-_PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, Route, IdleTimeout], Awaitable[None]]"
+_PassOn: TypeAlias = "Callable[[Exchange, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
 RENDER_LAST_S = 0.03
@@ -70,39 +68,18 @@ class _Knowledge:
     goes_on: bool = False
     diverged: deque[bool] = field(default_factory=lambda: deque(maxlen=REPLAYS))
 
-    @property
-    def replays(self) -> bool:
-        return sum(self.diverged) <= MOST_DIVERGED
-
 
 class Executor:
-    """Owns the attempts that are under way.
+    """Owns the attempts that are under way."""
 
-    Args:
-        fault: told of defects; fingerprint_of: what decides the text of a seeded run on a model, besides the request.
-        probe: whether a model makes one token, loaded in this way, within these seconds.
-    """
-
-    def __init__(
-        self,
-        *,
-        backend: GenerationBackend,
-        clock: Clock,
-        settings: Callable[[], Settings],
-        post: Callable[[Input], None],
-        fault: Callable[[str, BaseException], None],
-        fingerprint_of: Callable[[str], str],
-        probe: Callable[[str, LoadOptions, float], Awaitable[bool]],
-    ) -> None:
+    def __init__(self, runtime: Runtime, backend: GenerationBackend, watch: BackendWatch) -> None:
+        self._runtime = runtime
+        self._post = runtime.post
         self._backend = backend
-        self._clock = clock
-        self._settings = settings
-        self._post = post
-        self._fault = fault
-        self._fingerprint_of = fingerprint_of
-        self._probe = probe
+        self._fingerprint_of = watch.fingerprint_of
+        self._probe = watch.control.probe
+        self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
-        self._forwarding = AnswerStream(clock=clock, settings=settings, post=post)
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._works: dict[Sequence, ActiveRequest] = {}
         self._known: dict[str, _Knowledge] = {}
@@ -111,40 +88,29 @@ class Executor:
         return len(self._tasks)
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
-        """Begin the work's current attempt. A call that needs no connection first is sent in this turn: until it has come the GPU idles.
+        """Begin the work's current attempt.
 
         Args:
             prompt_s: expected seconds until the first byte.
             limit_s: the most seconds that the whole answer can be expected to take.
         """
-        sequence, attempt = work.item.sequence, work.attempt
-        # It is seen first how a stream can go on, and whether a model answers at all that a stream was cut off on.
-        asks_first = work.reply.started or self._is_unknown(work) or self._is_suspect(work)
-        sent = None if asks_first else self._send(work)
-        task = asyncio.get_running_loop().create_task(self._attempt(work, sent, prompt_s, limit_s), name=f"item {sequence}")
+        sequence, ollama = work.item.sequence, self._runtime.settings.ollama
+        whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
+        times = _Times(quiet_s=ollama.first_byte_timeout_s + 2 * prompt_s, whole_s=whole_s)
+        task = asyncio.get_running_loop().create_task(self._attempt(work, times), name=f"item {sequence}")
         self._tasks[sequence], self._works[sequence] = task, work
-        task.add_done_callback(partial(self._forget, work, attempt, sent))
+        task.add_done_callback(partial(self._forget, work, work.attempt))
 
-    def _send(self, work: ActiveRequest) -> _Sent | None:
-        """What cannot be sent is tried again by its task, which tells of what is wrong with it."""
-        try:
-            call = call_on(work.call, work.model or "")
-            return call, self._backend.open(call)
-        except Exception:  # noqa: BLE001 - whatever it is
-            return None
-
-    def _forget(self, work: ActiveRequest, attempt: int, sent: _Sent | None, ended: asyncio.Task[None]) -> None:
+    def _forget(self, work: ActiveRequest, attempt: int, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
         sequence = work.item.sequence
-        if sent is not None:
-            sent[1].close()
         if self._tasks.get(sequence) is ended:  # else a new attempt of the same item has taken its place
             del self._tasks[sequence], self._works[sequence]
         if ended.cancelled():
             if work.reported < attempt:  # stopped before its first step: nothing of it ever ran
                 self._post(Stopped(sequence=sequence, attempt=attempt))
         elif (error := ended.exception()) is not None:
-            self._fault("executor", error)
+            self._runtime.report_fault("executor", error)
             work.error = HearthError()
             self._post(Failed(sequence=sequence, attempt=attempt, fault=Fault.FATAL))
 
@@ -153,10 +119,11 @@ class Executor:
         work = self._works.get(sequence)
         if work is None:
             return
-        if work.outcome is not None or not work.forwarded or self._can_resume(work):
+        is_known = work.sent is not None and work.sent.replayable
+        if work.outcome is not None or not work.forwarded or (is_known and self._can_resume(work)):
             work.pausing = True
             self.abort(sequence)
-        elif work.resumable:
+        elif is_known:
             self._post(Unresumable(sequence=sequence, attempt=work.attempt))
 
     def abort(self, sequence: Sequence) -> None:
@@ -175,60 +142,72 @@ class Executor:
         running.cancel()
         hurried.cancel()
 
-    async def _attempt(self, work: ActiveRequest, sent: _Sent | None, prompt_s: float, limit_s: float) -> None:
+    async def aclose(self) -> None:
+        """Stop everything and wait until it has stopped."""
+        await cancel_all(self._tasks.values())
+
+    # One attempt.
+
+    async def _attempt(self, work: ActiveRequest, times: _Times) -> None:
         sequence, attempt = work.item.sequence, work.attempt
         try:
-            await self._run(work, sent, prompt_s, limit_s)
+            await self._run(work, times)
             report: Input = Finished(sequence=sequence, attempt=attempt, usage=work.usage)
         except asyncio.CancelledError:
             kept_tokens = await self._paused(work) if work.pausing and work.forwarded else 0
             report = Stopped(sequence=sequence, attempt=attempt, kept_tokens=kept_tokens)
-        except HearthError as error:
-            work.error = error.again()
-            report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(error))
+        except (HearthError, TimeoutError) as error:
+            work.error = error.again() if isinstance(error, HearthError) else FirstByteTimeout()
+            report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(work.error))
         work.reported = attempt  # from here on no decision can stop what has ended
         if isinstance(report, Failed) and isinstance(work.error, BackendUnreachable):
             self._post(BackendDown())
         self._post(report)
 
-    async def _run(self, work: ActiveRequest, sent: _Sent | None, prompt_s: float, limit_s: float) -> None:
-        if sent is None:  # else it was sent in the turn of its dispatch, which is what was expected then
+    async def _run(self, work: ActiveRequest, times: _Times) -> None:
+        """It is seen first how a stream can go on, and whether a model answers at all that a stream was cut off on.
+
+        Raises:
+            TimeoutError: what has to be known first is not shown within the time of a first byte.
+        """
+        is_suspect, is_unknown = self._is_suspect(work), self._is_unknown(work)
+        if is_suspect or is_unknown or work.reply.started:  # else it starts when that was expected
             self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
-        ollama = self._settings().ollama
-        whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
-        times = _Times(quiet_s=ollama.first_byte_timeout_s + 2 * prompt_s, whole_s=whole_s)
-        call, opening = (call_on(work.call, work.model or ""), None) if sent is None else sent
-        if self._is_suspect(work):
+        call = work.call()
+        if is_suspect:
             self._suspects.discard(work.model or "")
             if not await self._makes_a_token(work, call):
                 raise FirstByteTimeout
-        if self._is_unknown(work):
-            await self._find_out(work)
+        if is_unknown:
+            await self._find_out(work, call)
         if work.reply.started:
             await self._resume(work, times)
             return
         work.fingerprint = self._fingerprint_of(work.model or "") if work.item.streaming else ""
-        await self._exchange(work, call, opening, times, self._forwarding.stream)
+        await self._exchange(work, call, times, lambda exchange, limit: self._answers.stream(work, exchange, _route(call), limit))
 
-    async def _exchange(self, work: ActiveRequest, call: BackendCall, opening: Opening | None, times: _Times, pass_on: _PassOn) -> None:
+    async def _exchange(self, work: ActiveRequest, call: BackendCall, times: _Times, pass_on: _PassOn) -> None:
         """One call to the backend and its answer, within their limits."""
         exchange: Exchange | None = None
-        whole = False
+        streaming, whole = work.item.streaming, False
         try:
-            with Deadline(asyncio.get_running_loop().time() + (times.quiet_s if work.item.streaming else times.whole_s)) as limit:
-                exchange = await (self._backend.open(call) if opening is None else opening)
-                if work.item.streaming and exchange.status < HTTPStatus.BAD_REQUEST:
-                    limit.lift()  # a stream that moves is not stuck, however long it gets: `IdleTimeout` looks after it
-                await self._forward(work, exchange, INFERENCE_ROUTES[call.path.partition("?")[0]], limit, pass_on)
+            async with Deadline(times.quiet_s if streaming else times.whole_s) as limit:
+                exchange = await self._backend.open(call)
+                work.status = exchange.status
+                if streaming and exchange.status < 400:
+                    limit.limit_silence(self._runtime.settings.ollama.idle_timeout_s)  # however long it gets
+                    await pass_on(exchange, limit)
+                else:
+                    await self._answers.whole(work, exchange, _route(call))
                 whole = True
         except TimeoutError as error:
-            if exchange is None and (work.item.streaming or not await self._makes_a_token(work, call)):
+            if exchange is None and (streaming or not await self._makes_a_token(work, call)):
                 raise FirstByteTimeout from error
             raise BackendTimeout from error
         finally:
-            if exchange is not None and work.item.streaming and not whole:
-                self._suspects.add(work.model or "")
             if exchange is not None:
+                if streaming and not whole:
+                    self._suspects.add(work.model or "")
                 exchange.close()
 
     def _is_suspect(self, work: ActiveRequest) -> bool:
@@ -243,20 +222,9 @@ class Executor:
         """The model works: what did not answer in time takes long, or never reached it. Only a generation tells."""
         if work.item.kind is not WorkKind.GENERATE:
             return False
-        settings, model = self._settings(), work.model or ""
+        settings, model = self._runtime.settings, work.model or ""
         options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()  # another context is another load
         return await self._probe(model, options, min(PROBE_S, settings.ollama.first_byte_timeout_s))
-
-    async def _forward(self, work: ActiveRequest, exchange: Exchange, route: Route, limit: Deadline, pass_on: _PassOn) -> None:
-        work.status = exchange.status
-        if not work.item.streaming or exchange.status >= HTTPStatus.BAD_REQUEST:
-            await self._forwarding.whole(work, exchange, route)
-            return
-        pace = IdleTimeout(limit, self._settings().ollama.idle_timeout_s)
-        try:
-            await pass_on(work, exchange, route, pace)
-        finally:
-            pace.stop()
 
     # Going on with what was interrupted.
 
@@ -279,18 +247,23 @@ class Executor:
         """Source of the record: a real engine repeats a text only for an equal history of its prompt cache."""
         record = self._knowledge(work).diverged
         try:
-            await self._exchange(work, call_on(work.call, work.model or ""), None, times, self._forwarding.replay)
+            await self._again(work, times)
         except StreamDiverged:
             record.append(True)
             raise
         record.append(False)
 
+    async def _again(self, work: ActiveRequest, times: _Times) -> None:
+        call = work.call()
+        await self._exchange(work, call, times, lambda exchange, limit: self._answers.replay(work, exchange, _route(call), limit))
+
     async def _continue(self, work: ActiveRequest, times: _Times) -> None:
         rest = self._continuation(work)
         if rest.nothing_said:  # then any answer goes on from there
-            await self._exchange(work, call_on(work.call, work.model or ""), None, times, self._forwarding.replay)
+            await self._again(work, times)
             return
-        prefix = await _in_time(self._prefix(work, rest), times)
+        async with asyncio.timeout(times.quiet_s):
+            prefix = await self._prefix(work, rest)
         if work.rendering not in (None, hash(prefix)):
             raise StreamDiverged("the model's template has changed while the answer was interrupted")
         try:
@@ -303,14 +276,13 @@ class Executor:
 
     async def _ask_rest(self, work: ActiveRequest, rest: Continuation, call: BackendCall, times: _Times) -> None:
         rendering = rest.rendering_of(call)
-        if rendering is not None and not rest.is_read_as(await _in_time(self._rendered(rendering), times)):
-            raise StreamDiverged("the model's template does not go on with an answer that was begun")
-
-        async def pass_on(work: ActiveRequest, exchange: Exchange, _route: Route, pace: IdleTimeout) -> None:
-            await self._forwarding.rest(work, exchange, rest, pace)
-
+        if rendering is not None:
+            async with asyncio.timeout(times.quiet_s):
+                shown = await self._rendered(rendering)
+            if not rest.is_read_as(shown):
+                raise StreamDiverged("the model's template does not go on with an answer that was begun")
         try:
-            await self._exchange(work, call, None, times, pass_on)
+            await self._exchange(work, call, times, lambda exchange, limit: self._answers.rest(work, exchange, rest, limit))
         except BackendError as error:
             if work.forwarded or work.status is None or not 400 <= work.status < 500:
                 raise
@@ -318,10 +290,10 @@ class Executor:
             raise StreamDiverged("the model server does not take the text so far as a prompt") from error
 
     def _continuation(self, work: ActiveRequest) -> Continuation:
-        call = call_on(work.call, work.model or "")
         if work.sent is None:
             raise StreamDiverged
-        return Continuation(INFERENCE_ROUTES[call.path.partition("?")[0]], call, work.sent)
+        call = work.call()
+        return Continuation(_route(call), call, work.sent)
 
     async def _prefix(self, work: ActiveRequest, rest: Continuation) -> str:
         """What stands before the text when the model reads it.
@@ -353,7 +325,7 @@ class Executor:
 
         Returns how many tokens of its answer the next attempt only has to read.
         """
-        work.spend(self._clock.monotonic())
+        work.spend(self._runtime.clock.monotonic())
         rest, work.pausing, work.rest = work.rest, False, None
         if work.outcome is not None or work.sent is None or next(iter(self._ways(work)), None) is not Way.CONTINUE:
             return 0
@@ -366,7 +338,7 @@ class Executor:
         return work.sent.frames
 
     def _can_resume(self, work: ActiveRequest) -> bool:
-        ways = self._ways(work) if work.resumable else ()
+        ways = self._ways(work)
         if not ways:
             return False
         if Way.REPLAY in ways and work.resumed is not Way.CONTINUE:  # no run of the whole says again what was drawn in two
@@ -383,7 +355,7 @@ class Executor:
         model = self._fingerprint_of(work.model or "").partition(" ")[0]
         if work.fingerprint.partition(" ")[0] != model:
             return ()
-        can = {Way.REPLAY: same_load and known.replays, Way.CONTINUE: known.lead is not None}
+        can = {Way.REPLAY: same_load and sum(known.diverged) <= MOST_DIVERGED, Way.CONTINUE: known.lead is not None}
         return [way for way in work.item.ways if can[way]]
 
     def _knowledge(self, work: ActiveRequest) -> _Knowledge:
@@ -396,39 +368,28 @@ class Executor:
         known = self._known.get(self._fingerprint_of(work.model or ""))
         return known is None or not known.asked
 
-    async def _find_out(self, work: ActiveRequest) -> None:
+    async def _find_out(self, work: ActiveRequest, call: BackendCall) -> None:
         """Ask how the model's prompts are rendered: once for a model as it is loaded, before its first stream."""
-        model, load = work.model or "", load_options_in(call_on(work.call, work.model or "").body)
+        model, load = work.model or "", load_options_in(call.body)
+        shown: list[str | None] = []
         try:
             async with asyncio.timeout(RENDER_S):
-                plain = await self._rendered(template_probe(model, load, answered=False))
-                answered = None if plain is None else await self._rendered(template_probe(model, load, answered=True))
-                offering = None if plain is None else await self._rendered(template_probe(model, load, answered=True, offering=True))
+                for answered, offering in ((False, False), (True, False), (True, True)):
+                    shown.append(await self._rendered(template_probe(model, load, answered=answered, offering=offering)))
+                    if shown[0] is None:
+                        break
         except TimeoutError:
-            plain = answered = offering = None
+            shown = []
         except HearthError:
             return
+        plain, begun, offered = (*shown, None, None, None)[:3]
         known = self._known.setdefault(self._fingerprint_of(model), _Knowledge())
-        known.asked, known.lead = True, None if plain is None else lead_in(plain, answered or "")
-        known.goes_on = offering is not None and ends_with_the_answer(offering)
-
-    async def aclose(self) -> None:
-        """Stop everything and wait until it has stopped."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        known.asked, known.lead = True, None if plain is None else lead_in(plain, begun or "")
+        known.goes_on = offered is not None and ends_with_the_answer(offered)
 
 
-async def _in_time(shown: Coroutine[None, None, T], times: _Times) -> T:
-    """What the model server shows, within the time of a first byte. Raises FirstByteTimeout."""
-    try:
-        async with asyncio.timeout(times.quiet_s):
-            return await shown
-    except TimeoutError as error:
-        raise FirstByteTimeout from error
+def _route(call: BackendCall) -> Route:
+    return INFERENCE_ROUTES[call.path.partition("?")[0]]
 
 
 def _fault_of(error: HearthError) -> Fault:

@@ -13,7 +13,7 @@ from hearth.clock import Clock
 from hearth.config.settings import GpuSettings
 from hearth.errors import BackendError, GpuUnavailable
 from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable
-from hearth.execution.tasks import WakeableSleep
+from hearth.execution.runtime import WakeableSleep
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, GpuReader
 from hearth.scheduling.inputs import GpuSampled, Input

@@ -1,4 +1,4 @@
-"""One accepted request on its way: the scheduler's item, the call it makes, the reply it fills, and what happened.
+"""One request on its way: as it is submitted, as it is accepted, the reply that it fills, and what has happened to it.
 
 A reply has one producer (the executor) and one consumer (the HTTP route or an in-process caller), both on the same event loop. The producer
 never waits while less than `limit_bytes` are unread, so a model's slot is not held by a slow reader until that much has piled up.
@@ -27,10 +27,16 @@ class ReplyHead:
 
 
 class Reply:
-    """The pipe. Everything but the three `async` methods is immediate and may be called from callbacks."""
+    """The pipe. Everything but the `async` methods is immediate and may be called from callbacks.
 
-    def __init__(self, *, limit_bytes: int) -> None:
+    Attributes:
+        cost_usd: what the answer has cost in money, known when it is complete.
+    """
+
+    def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object] = lambda: None) -> None:
+        self.cost_usd = 0.0
         self._limit_bytes = limit_bytes
+        self._on_abandon = on_abandon
         self._head: ReplyHead | None = None
         self._chunks: list[bytes] = []
         self._unread_bytes = 0
@@ -39,8 +45,6 @@ class Reply:
         self._abandoned = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        self.cost_usd = 0.0
-        """What the answer has cost in money, known when it is complete."""
 
     @property
     def started(self) -> bool:
@@ -73,18 +77,12 @@ class Reply:
             self._head = head
             _wake(self._reader)
 
-    def push(self, chunk: bytes) -> None:
-        """Add a chunk, keeping its boundaries. Ignored once the answer has ended."""
-        if chunk:
-            self.push_all((chunk,))
-
-    def push_all(self, chunks: tuple[bytes, ...]) -> None:
-        """Add chunks, none of them empty."""
-        if self._ended or self._abandoned:
-            return
-        self._chunks.extend(chunks)
-        self._unread_bytes += sum(map(len, chunks))
-        _wake(self._reader)
+    def push(self, *chunks: bytes) -> None:
+        """Add chunks, keeping their boundaries. Ignored once the answer has ended."""
+        if not self.ended:
+            self._chunks.extend(filter(None, chunks))
+            self._unread_bytes += sum(map(len, chunks))
+            _wake(self._reader)
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -105,6 +103,7 @@ class Reply:
         self._unread_bytes = 0
         _wake(self._writer)
         _wake(self._reader)
+        self._on_abandon()
 
     async def writable(self) -> None:
         """Wait until less than the limit is unread."""
@@ -113,11 +112,7 @@ class Reply:
             await self._writer
 
     async def head(self) -> ReplyHead:
-        """The head, as soon as there is one.
-
-        Raises:
-            HearthError: the answer failed before it began.
-        """
+        """The head, as soon as there is one. Raises HearthError where the answer failed before it began."""
         while self._head is None:
             if self.ended:
                 raise self._broken()
@@ -131,9 +126,9 @@ class Reply:
             HearthError: the answer broke off after the chunks taken so far.
         """
         while not self._chunks:
-            if self.ended:
-                if self._error is not None or self._abandoned:
-                    raise self._broken()
+            if self._error is not None or self._abandoned:
+                raise self._broken()
+            if self._ended:
                 return ()
             await self._news()
         chunks = tuple(self._chunks)
@@ -150,11 +145,7 @@ class Reply:
         return b"".join(parts)
 
     def whole(self) -> tuple[ReplyHead, bytes]:
-        """Head and unread body of an answer that has ended.
-
-        Raises:
-            HearthError: as it ended.
-        """
+        """Head and unread body of an answer that has ended. Raises HearthError as it ended."""
         if self._head is None or self._error is not None:
             raise self._broken()
         return self._head, b"".join(self._chunks)
@@ -168,26 +159,59 @@ class Reply:
         return self._reader
 
 
-class WatchedReply(Reply):
-    """A reply that tells when its caller has gone, so that whoever serves callers need not know who serves this one."""
-
-    def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object]) -> None:
-        super().__init__(limit_bytes=limit_bytes)
-        self._on_abandon = on_abandon
-
-    def abandon(self) -> None:
-        """The caller has gone."""
-        super().abandon()
-        self._on_abandon()
-
-
 def _wake(waiting: asyncio.Future[None] | None) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(None)
 
 
 Call: TypeAlias = BackendCall | Callable[[str], BackendCall]
-"""A backend call, or what makes it on the model that was chosen."""
+"""A backend call, or what makes it on the model that was chosen, when an attempt starts."""
+
+
+@value
+class Submission:
+    """A request as it is submitted.
+
+    Attributes:
+        item: what is known of it; sequence and instants come with its acceptance.
+        told: hears the item's events in place of everybody.
+        durable: it is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes.
+        carries: it answers for something that is cancelled by itself, such as the inputs of several callers.
+        accepted: its callers were promised it before, as a part of another item: only a stop refuses it.
+        digest: stands for address and body as they were sent; empty for what keeps no place in line.
+    """
+
+    item: QueueItem
+    call: Call
+    told: Callable[[Event], None] | None = None
+    durable: bool = False
+    carries: bool = False
+    accepted: bool = False
+    digest: bytes = b""
+
+    def call_on(self, model: str) -> BackendCall:
+        """The backend call for the model that was chosen."""
+        return self.call if isinstance(self.call, BackendCall) else self.call(model)
+
+
+@value
+class Ticket:
+    """An accepted request; the answer arrives in `reply`.
+
+    Attributes:
+        position: items that were ahead of it when it came.
+        estimated_wait_s: seconds until it is expected to start, None where nobody can tell.
+        is_rough: that is no more than a guess.
+        served_by: `claude` where it does not wait for the GPU.
+    """
+
+    sequence: Sequence
+    request_id: RequestId
+    position: int
+    estimated_wait_s: float | None
+    reply: Reply
+    served_by: str = ""
+    is_rough: bool = False
 
 
 class Owner(Protocol):
@@ -214,7 +238,7 @@ class Identity(TypedDict):
 
 
 class FinishedRequest(NamedTuple):
-    """What is remembered of a work that has ended: no body, no answer."""
+    """What is remembered of a request that has ended: no body, no answer."""
 
     item: QueueItem
     model: str | None
@@ -228,11 +252,8 @@ class ActiveRequest:
     """An accepted request.
 
     Attributes:
-        call: the backend call, or what makes it for the model that was chosen.
+        new: as it was submitted; item: as it was accepted.
         owner: who carries it out.
-        carries: it answers for something that is cancelled by itself: a job, or the inputs of several callers.
-        told: hears the events of the item in place of the house.
-        digest: as in `NewItem`.
         attempt: the current or last attempt, 0 before the first.
         reported: the last attempt whose end has been reported.
         dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
@@ -251,13 +272,10 @@ class ActiveRequest:
         outcome: set once, by whoever ends it first.
     """
 
+    new: Submission
     item: QueueItem
-    call: Call
     reply: Reply
     owner: Owner
-    carries: bool = False
-    told: Callable[[Event], None] | None = None
-    digest: bytes = b""
     attempt: int = 0
     reported: int = 0
     interrupts: int = 0
@@ -294,32 +312,21 @@ class ActiveRequest:
             "task_type": item.task_type,
         }
 
-    @property
-    def resumable(self) -> bool:
-        """What its caller has been given is still known."""
-        return self.sent is not None and self.sent.replayable
+    def call(self) -> BackendCall:
+        """The backend call of the current attempt."""
+        return self.new.call_on(self.model or "")
 
     def begin_attempt(self, attempt: int, model: str, now: float) -> None:
         """A new attempt starts; what the last one left is forgotten."""
-        self.attempt = attempt
-        self.model = model
-        self.dispatched_at = now
-        self.first_byte_at = None
-        self.forwarded = False
-        self._resume_anew()
-        self.status = None
-        self.error = None
-        self.usage = NO_USAGE
+        self.back_in_line()
+        self.attempt, self.model, self.dispatched_at = attempt, model, now
+        self.status, self.error, self.usage = None, None, NO_USAGE
 
     def back_in_line(self) -> None:
         """The attempt is over and the item waits again."""
-        self.dispatched_at = None
-        self.first_byte_at = None
-        self.forwarded = False
-        self._resume_anew()
-
-    def _resume_anew(self) -> None:
-        self.resumed, self.again_tokens, self.verified_chars, self.diverged = None, 0, 0, False
+        self.dispatched_at = self.first_byte_at = self.resumed = None
+        self.forwarded = self.diverged = False
+        self.again_tokens = self.verified_chars = 0
 
     def spend(self, now: float) -> None:
         """The current attempt is interrupted: what it took counts for the answer, of which the caller has a part."""
@@ -332,19 +339,3 @@ class ActiveRequest:
             prompt_s=before.prompt_s + first_at - self.dispatched_at,
             decode_s=before.decode_s + now - first_at,
         )
-
-    def end(self, outcome: Outcome) -> bool:
-        """Set the terminal state; False when it had one already."""
-        if self.outcome is not None:
-            return False
-        self.outcome = outcome
-        return True
-
-    def ended(self) -> FinishedRequest:
-        """What to remember of it."""
-        return FinishedRequest(self.item, self.model or self.item.model, self.attempt, self.interrupts, self.outcome or Outcome.FAILED)
-
-
-def call_on(call: Call, model: str) -> BackendCall:
-    """The backend call for the model that was chosen."""
-    return call if isinstance(call, BackendCall) else call(model)

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
-from hearth.clock import Clock
-from hearth.config.settings import Settings
 from hearth.dialects.continuing import Continuation
 from hearth.dialects.ollama import error_text, runner_died
 from hearth.dialects.replay import Replay, Sent
@@ -21,25 +18,62 @@ from hearth.dialects.routes import Route
 from hearth.dialects.stream import Ending, StreamTail, read_whole
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendProtocolError, CallerGone, StreamDiverged
 from hearth.execution.request import ActiveRequest, ReplyHead
+from hearth.execution.runtime import Runtime
 from hearth.ports import Exchange
-from hearth.scheduling.inputs import FirstByte, Input, Unresumable
+from hearth.scheduling.inputs import FirstByte, Unresumable
 from hearth.types import MIB, Way
 
 HELD_UP_S = 0.1
 """A timer that comes later than this says that the loop stood still, and nothing about whoever is waited for."""
 MOMENT_S = 1.0
 """What whoever is waited for is given after that: what came meanwhile has not been read yet."""
-_BUSY, _BROKEN = HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INTERNAL_SERVER_ERROR
-"""Looked up once: in Python 3.11 that takes as long as calling a function."""
+
+
+class Deadline:
+    """An `asyncio.timeout` that comes a moment later where the loop was held up, and that can turn into a limit on silence.
+
+    Attributes:
+        progressed: something has come since the last look. held: nothing is read now, so nothing can come.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.progressed = self.held = False
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._timeout = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        self._timer = self._loop.call_later(self._limit_s, self._due)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._timer.cancel()
+        await self._timeout.__aexit__(kind, error, trace)
+
+    def limit_silence(self, limit_s: float) -> None:
+        """From now on it takes a stretch of this length without progress; looked at now and then, not timed chunk by chunk."""
+        self._timer.cancel()
+        self.progressed, self._limit_s = True, limit_s
+        self._timer = self._loop.call_later(limit_s, self._due)
+
+    def _due(self, *, was_held_up: bool = False) -> None:
+        if self.progressed or self.held:
+            self.progressed = False
+            self._timer = self._loop.call_later(self._limit_s, self._due)
+        elif not was_held_up and self._loop.time() - self._timer.when() > HELD_UP_S:
+            self._timer = self._loop.call_later(MOMENT_S, lambda: self._due(was_held_up=True))
+        else:
+            self._timeout.reschedule(self._loop.time())
 
 
 class AnswerStream:
     """The way from a backend to a reply."""
 
-    def __init__(self, *, clock: Clock, settings: Callable[[], Settings], post: Callable[[Input], None]) -> None:
-        self._clock = clock
-        self._settings = settings
-        self._post = post
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._post = runtime.post
 
     async def whole(self, work: ActiveRequest, exchange: Exchange, route: Route) -> None:
         """Hand over a complete answer, so that an attempt that breaks off before can be redone without the caller noticing.
@@ -54,9 +88,9 @@ class AnswerStream:
         while chunks := await exchange.take():
             parts.extend(chunks)
         body = b"".join(parts)
-        if exchange.status == _BUSY:
+        if exchange.status == 503:
             raise BackendBusy(error_text(body))
-        if exchange.status == _BROKEN and runner_died(error_text(body)):
+        if exchange.status == 500 and runner_died(error_text(body)):
             raise BackendGone(error_text(body))
         if exchange.status >= 400 and work.reply.started:
             raise BackendError(f"the model server answered {exchange.status}: {error_text(body)}")
@@ -72,7 +106,7 @@ class AnswerStream:
         work.reply.push(body)
         work.reply.finish()
 
-    async def stream(self, work: ActiveRequest, exchange: Exchange, route: Route, pace: IdleTimeout) -> None:
+    async def stream(self, work: ActiveRequest, exchange: Exchange, route: Route, limit: Deadline) -> None:
         """Pass chunks on as they come. An end without the dialect's own terminator is a truncation, whatever the framing says.
 
         Raises:
@@ -80,12 +114,11 @@ class AnswerStream:
             CallerGone: the caller has stopped reading.
         """
         if work.item.ways:
-            work.sent = Sent(limit_bytes=int(self._settings().scheduling.replay_limit_mib * MIB))
+            work.sent = Sent(limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB))
         tail = StreamTail(route)
-
         while chunks := await exchange.take():
-            pace.progressed = True
-            await self._reader_catches_up(work, pace)
+            limit.progressed = True
+            await self._reader_catches_up(work, limit)
             tail.feed(b"".join(chunks))
             if not work.forwarded:
                 self._first_byte(work, forwarded=True)
@@ -93,7 +126,7 @@ class AnswerStream:
             self._pass_on(work, chunks)
         self._finish(work, tail.ending())
 
-    async def replay(self, work: ActiveRequest, exchange: Exchange, route: Route, pace: IdleTimeout) -> None:
+    async def replay(self, work: ActiveRequest, exchange: Exchange, route: Route, limit: Deadline) -> None:
         """Pass on what follows after this run has reproduced everything that its caller has; nothing before.
 
         Raises:
@@ -102,25 +135,22 @@ class AnswerStream:
         """
         if work.sent is None:
             raise StreamDiverged
-        tail, replay, seen = StreamTail(route), Replay(route, work.sent), False
+        tail, replay = StreamTail(route), Replay(route, work.sent)
         work.resumed, work.again_tokens = Way.REPLAY, work.sent.frames
-        while chunks := await exchange.take():
-            pace.progressed = True
-            if not seen:
-                seen = True
-                self._first_byte(work, forwarded=False)
-            for chunk in chunks:
-                tail.feed(chunk)
-                passed = replay.feed(chunk)
-                work.verified_chars = replay.verified_chars
-                self._continue(work, passed)
-            await self._reader_catches_up(work, pace)
+
+        def feed(chunk: bytes) -> bytes:
+            tail.feed(chunk)
+            passed = replay.feed(chunk)
+            work.verified_chars = replay.verified_chars
+            return passed
+
+        await self._resume(work, exchange, limit, feed)
         ending = tail.ending()
         if ending.complete:
             self._continue(work, replay.finish())
         self._finish(work, ending)
 
-    async def rest(self, work: ActiveRequest, exchange: Exchange, rest: Continuation, pace: IdleTimeout) -> None:
+    async def rest(self, work: ActiveRequest, exchange: Exchange, rest: Continuation, limit: Deadline) -> None:
         """Pass on what the model says after the text that its caller has.
 
         Raises:
@@ -129,17 +159,21 @@ class AnswerStream:
             BackendGone, CallerGone: as for `stream`.
         """
         work.resumed, work.again_tokens = Way.CONTINUE, rest.tokens
+        await self._resume(work, exchange, limit, rest.feed)
+        self._continue(work, rest.finish(work.spent, self._clock.wall()))
+        self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))
+
+    async def _resume(self, work: ActiveRequest, exchange: Exchange, limit: Deadline, feed: Callable[[bytes], bytes]) -> None:
+        """Pass on what `feed` makes of each chunk."""
         seen = False
         while chunks := await exchange.take():
-            pace.progressed = True
+            limit.progressed = True
             if not seen:
                 seen = True
                 self._first_byte(work, forwarded=False)
             for chunk in chunks:
-                self._continue(work, rest.feed(chunk))
-            await self._reader_catches_up(work, pace)
-        self._continue(work, rest.finish(work.spent, self._clock.wall()))
-        self._finish(work, Ending(complete=rest.complete, reported_error=False, usage=rest.usage))
+                self._continue(work, feed(chunk))
+            await self._reader_catches_up(work, limit)
 
     def _continue(self, work: ActiveRequest, chunk: bytes) -> None:
         if not chunk:
@@ -149,7 +183,7 @@ class AnswerStream:
         self._pass_on(work, (chunk,))
 
     def _pass_on(self, work: ActiveRequest, chunks: tuple[bytes, ...]) -> None:
-        work.reply.push_all(chunks)
+        work.reply.push(*chunks)
         if work.sent is not None and work.sent.feed(b"".join(chunks)):
             self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt))
 
@@ -168,91 +202,15 @@ class AnswerStream:
             work.first_byte_at = self._clock.monotonic()
         self._post(FirstByte(sequence=work.item.sequence, attempt=work.attempt, forwarded=forwarded))
 
-    async def _reader_catches_up(self, work: ActiveRequest, pace: IdleTimeout) -> None:
+    async def _reader_catches_up(self, work: ActiveRequest, limit: Deadline) -> None:
         """Hold the backend back for a reader that is far behind, but not for long; meanwhile it is not the backend that is silent."""
         if not work.reply.full:
             return
-        deadline_at = asyncio.get_running_loop().time() + self._settings().server.write_deadline_s
-        pace.held = True
+        limit.held = True
         try:
-            with Deadline(deadline_at):
+            async with Deadline(self._runtime.settings.server.write_deadline_s):
                 await work.reply.writable()
         except TimeoutError as error:
             raise CallerGone("the caller stopped reading") from error
         finally:
-            pace.held, pace.progressed = False, True
-
-
-class Deadline:
-    """An `asyncio.timeout` whose instant can be moved, and which comes a moment later where the loop was held up at it.
-
-    To be made and entered by the task that it cancels. The block ends with TimeoutError then.
-    """
-
-    def __init__(self, at: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] = asyncio.current_task(self._loop)  # type: ignore[assignment]  # a task makes it
-        self._cancelling = self._task.cancelling()
-        self._over = self._expired = False
-        self._timer = self._loop.call_at(at, self._due)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._timer.cancel()
-        self._over = True
-        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise TimeoutError from error
-
-    def lift(self) -> None:
-        """Let time not end it any more; `end` still does."""
-        self._timer.cancel()
-
-    def end(self) -> None:
-        """End the block now, where it has not ended yet."""
-        self._timer.cancel()
-        if not self._over:
-            self._over = self._expired = True
-            self._task.cancel()
-
-    def _due(self) -> None:
-        if self._loop.time() - self._timer.when() > HELD_UP_S:
-            self._timer = self._loop.call_later(MOMENT_S, self.end)
-        else:
-            self.end()
-
-
-class IdleTimeout:
-    """Ends an exchange that sends nothing for too long; looks now and then instead of setting a timer per chunk.
-
-    Attributes:
-        progressed: something has come since the last look. held: nothing is read now, so nothing can come.
-    """
-
-    def __init__(self, limit: Deadline, idle_timeout_s: float) -> None:
-        self.progressed = True
-        self.held = False
-        self._limit = limit
-        self._idle_timeout_s = idle_timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(idle_timeout_s, self._look)
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self.progressed or self.held:
-            self.progressed = False
-            self._timer = self._loop.call_later(self._idle_timeout_s, self._look)
-        elif self._loop.time() - self._timer.when() > HELD_UP_S:
-            self._timer = self._loop.call_later(MOMENT_S, self._look_again)
-        else:
-            self._limit.end()
-
-    def _look_again(self) -> None:
-        if self.progressed or self.held:
-            self._look()
-        else:
-            self._limit.end()
+            limit.held, limit.progressed = False, True

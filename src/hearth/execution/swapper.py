@@ -8,12 +8,12 @@ loaded by us with an empty prompt on a connection that no caller can cancel, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
 
-from hearth.config.settings import Settings, load_options
+from hearth.config.settings import load_options
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
-from hearth.ports import ModelControl
+from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.runtime import Runtime, cancel_all
 from hearth.scheduling.inputs import BackendDown, Input, Loaded, LoadFailed, Unloaded, UnloadFailed
 from hearth.types import ResidentModel
 
@@ -26,20 +26,11 @@ POLL_S = 0.25
 class Swapper:
     """Carries out loads and unloads, one task each, and remembers why the last one of a model failed."""
 
-    def __init__(
-        self,
-        *,
-        control: ModelControl,
-        settings: Callable[[], Settings],
-        post: Callable[[Input], None],
-        fault: Callable[[str, BaseException], None],
-        name_of: Callable[[str], str],
-    ) -> None:
-        self._control = control
-        self._settings = settings
-        self._post = post
-        self._fault = fault
-        self._name_of = name_of
+    def __init__(self, runtime: Runtime, watch: BackendWatch) -> None:
+        self._runtime = runtime
+        self._post = runtime.post
+        self._control = watch.control
+        self._name_of = watch.known_name
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: dict[str, HearthError] = {}
         self._stuck: HearthError | None = None
@@ -75,11 +66,11 @@ class Swapper:
     def _forget(self, ended: asyncio.Task[None], broken: Input) -> None:
         self._tasks.discard(ended)
         if not ended.cancelled() and (error := ended.exception()) is not None:
-            self._fault("swapper", error)
+            self._runtime.report_fault("swapper", error)
             self._post(broken)
 
     async def _load(self, model: str) -> None:
-        settings = self._settings()
+        settings = self._runtime.settings
         options = load_options(settings, model)
         try:
             await self._control.load(model, options, settings.gpu.swap_timeout_s)
@@ -146,9 +137,4 @@ class Swapper:
 
     async def aclose(self) -> None:
         """Forget what is under way; the model server finishes it or not, and the next start asks what is there."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await cancel_all(self._tasks)

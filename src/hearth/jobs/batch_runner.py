@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hearth.clock import new_batch_request_id
+from hearth.clock import new_id
 from hearth.errors import QueueFull
 from hearth.job_types import (
     PART_BYTES,
@@ -30,7 +30,7 @@ from hearth.job_types import (
 from hearth.jobs.batch_lines import BatchLines, BatchProgress, FileRecords, request_in
 from hearth.jobs.runner import House
 from hearth.jobs.service import Jobs, limits_of
-from hearth.types import MIB
+from hearth.types import BATCH_JOB_PREFIX, MIB
 
 _UNDONE: Mapping[BatchStatus, tuple[str, str]] = MappingProxyType(
     {
@@ -167,7 +167,7 @@ class Runner:
                 await self._jobs.cancel(record)
         lines = await self._shelf.lines.waiting(batch.number, UNDONE_TOGETHER) if batch.output_file is not None else ()
         if lines:
-            outcomes = [undone(line, ending, new_batch_request_id()) for line in lines]
+            outcomes = [undone(line, ending, new_id(BATCH_JOB_PREFIX)) for line in lines]
             await self._shelf.lines.record(batch.number, outcomes)
         return bool(lines) or bool(await self._shelf.lines.ended(batch.number))
 
@@ -217,7 +217,7 @@ class Runner:
             Admission(
                 line=line.line,
                 job=NewJob(
-                    job_id=new_batch_request_id(),
+                    job_id=new_id(BATCH_JOB_PREFIX),
                     caller=batch.caller,
                     lane=batch.lane,
                     priority=batch.priority,

@@ -21,9 +21,9 @@ from hearth.dialects.gojson import encode_large
 from hearth.dialects.request import Envelope, read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
+from hearth.execution.request import Submission
 from hearth.job_types import StartedJob, WaitingJob
-from hearth.queue.item import Submission
-from hearth.types import BackendCall, Headers, Lane, RequestId, WorkKind
+from hearth.types import BackendCall, Headers, Lane, QueueItem, RequestId, WorkKind
 
 RETRY_AFTER_S = 1.0
 
@@ -95,20 +95,20 @@ def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None
 def item_of(job: WaitingJob, started: StartedJob, model: str, settings: Settings) -> Submission:
     """A started job as the GPU's queue takes it; its request id is the job's. Raises as `envelope_of`."""
     envelope = envelope_of(started.path, started.request, settings, model=model)
-    return Submission(
+    item = QueueItem(
         lane=job.lane,
         priority=job.priority,
         caller=job.caller,
         model=model,
         request_id=RequestId(job.job_id),
-        call=BackendCall(method="POST", path=started.path, headers=JSON_BODY, body=envelope.body),
         task_type=job.task_type,
         kind=envelope.kind,
         dialect=envelope.dialect,
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
-        durable=True,
     )
+    call = BackendCall(method="POST", path=started.path, headers=JSON_BODY, body=envelope.body)
+    return Submission(item=item, call=call, durable=True)
 
 
 def digest_of(*parts: object) -> str:

@@ -19,11 +19,10 @@ from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, OnRe
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import InternalFault, ItemDispatched, JobEnded, JobRequeued, JobsRecovered, JobStarted
-from hearth.execution.request import Reply
+from hearth.execution.request import Reply, Submission, Ticket
 from hearth.job_types import JobEnd, JobRecord, JobState, Recovered, StartedJob, WaitingJob
 from hearth.jobs.queue import Board, item_of
 from hearth.ports import EventSink, JobQueue, JobRecords
-from hearth.queue.item import Submission, Ticket
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
 

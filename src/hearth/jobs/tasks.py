@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from hearth.clock import new_job_id
+from hearth.clock import new_id
 from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, QueueFull, ShuttingDown
 from hearth.events import InternalFault
@@ -19,7 +19,7 @@ from hearth.job_types import NewJob
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of
 from hearth.jobs.runner import House
 from hearth.jobs.service import Jobs
-from hearth.types import Lane, Priority
+from hearth.types import JOB_PREFIX, Lane, Priority
 
 CALLER = Lane.INTERNAL.value
 """Whose jobs these are: the house's own."""
@@ -84,7 +84,7 @@ class TaskDoor:
         listed = settings.priority_map.get(task_type, settings.jobs.priority)
         accepted = await self._jobs.accept(
             NewJob(
-                job_id=new_job_id(),
+                job_id=new_id(JOB_PREFIX),
                 caller=CALLER,
                 lane=Lane.INTERNAL,
                 priority=listed if priority is None else priority,
@@ -105,7 +105,7 @@ class TaskDoor:
             return Submitted(task_id=same, is_new=False)
         if len(self._running) >= self._settings.max_queued:
             raise QueueFull(f"{len(self._running)} tasks are on their way, and jobs.max_queued allows no more")
-        task_id = new_job_id()
+        task_id = new_id(JOB_PREFIX)
         self._running[task_id] = (task_type, job_key)
         ended = functools.partial(self._ended_on_thread, asyncio.get_running_loop(), task_id, task_type)
         self._threads().submit(run).add_done_callback(ended)

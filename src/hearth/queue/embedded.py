@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import json
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
 
-from hearth.clock import new_request_id
+from hearth.clock import new_id
 from hearth.dialects.gojson import encode_large
 from hearth.dialects.ollama import completion_call, error_text, read_completion
 from hearth.dialects.request import tokens_of
 from hearth.errors import BackendError, BadRequest, ModelNotFound
-from hearth.execution.request import Reply
-from hearth.queue.item import Submission
-from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId
+from hearth.execution.request import Reply, Submission
+from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, QueueItem, RequestId, preview_of
 
 _BEGINNING_CHARS = 1000
 """More than a preview shows."""
@@ -46,20 +43,21 @@ class PromptCall:
         object.__setattr__(self, "beginning", prompt[:_BEGINNING_CHARS])
         object.__setattr__(self, "prompt_tokens", tokens_of(len(prompt)))
 
-    def item(self, model: str | None, lane: Lane, priority: Priority, caller: str) -> Submission:
+    def submission(self, model: str | None, lane: Lane, priority: Priority, caller: str, *, preview: bool = False) -> Submission:
         """The request as it is submitted; `model` by the name that the backend lists."""
-        return Submission(
+        item = QueueItem(
             lane=lane,
             priority=priority,
             caller=caller,
             model=model,
-            request_id=RequestId(new_request_id()),
-            call=self.call_on,
+            request_id=RequestId(new_id("req_")),
             task_type=self.task_type,
             prompt_tokens=self.prompt_tokens,
             max_tokens=self.max_tokens,
             chain_id=self.chain_id,
+            prompt_preview=preview_of(self.beginning) if preview else "",
         )
+        return Submission(item=item, call=self.call_on)
 
     def call_on(self, model: str) -> BackendCall:
         """The backend call for the model that was chosen."""
@@ -92,34 +90,3 @@ def _parsed(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-class Futures:
-    """Hands results to futures, and keeps the tasks that wait for them alive."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Completion]] = set()
-
-    def watch(self, task: asyncio.Task[Completion], give_up: Callable[[], object]) -> asyncio.Future[Completion]:
-        """A future for the task's result; cancelling it, or the task, gives the item up, also before the task has taken a step."""
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._tasks.add(task)
-        task.add_done_callback(functools.partial(self._hand_over, future))
-        future.add_done_callback(lambda ended: _stop(task, give_up) if ended.cancelled() else None)
-        return future
-
-    def _hand_over(self, future: asyncio.Future[Completion], task: asyncio.Task[Completion]) -> None:
-        self._tasks.discard(task)
-        if future.done():
-            return
-        if task.cancelled():
-            future.cancel()
-        elif (error := task.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(task.result())
-
-
-def _stop(task: asyncio.Task[Completion], give_up: Callable[[], object]) -> None:
-    give_up()
-    task.cancel()

@@ -1,37 +1,61 @@
-"""Where an embedding call with a single input waits for company: after Macaw's batch accumulator, without its delay for a lone call.
+"""Where an embedding call with a single input waits for others to share a call with: after Macaw's batch accumulator, without its delay
+for a lone call.
 
 A call that nothing like it is under way for goes to the queue at once. While one is, those that come are held, and go together: when
 `max_inputs` are there, when the last one under way has ended, after `max_wait_ms`, or when a call for another model comes, so that models
-wait in the order in which they were asked for. What one input can spoil for all (an error status, a connection that breaks) is asked again
-one by one. Must never wait for anything itself: it has timers, no tasks.
+wait in the order in which they were asked for. A shared call is an item of the queue like any other, with one slot and one place in line;
+its body is made when an attempt starts, so a member that has left by then costs nothing. What one input can spoil for all (an error
+status, a connection that breaks) is asked again one by one. Must never wait for anything itself: it has timers, no tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from typing import NamedTuple
 
-from hearth.clock import Clock, RequestIds
-from hearth.config.gateway_config import GatewayConfig
+from hearth.clock import new_id
 from hearth.config.settings import EmbeddingSettings
-from hearth.dialects.embedding import SingleInput, single_input
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.embedding import Part, SingleInput, joined_body, single_input, split_answer
+from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, CallerGone, HearthError, ShuttingDown
-from hearth.events import DrainStarted, EmbeddingsFlushed, EmbeddingsParted, Event, GatewayStopping, InternalFault, ItemEnded
-from hearth.execution.request import ActiveRequest, ReplyHead, WatchedReply
-from hearth.ports import EventSink
+from hearth.events import (
+    DrainStarted,
+    EmbeddingsFlushed,
+    EmbeddingsParted,
+    Event,
+    GatewayStopping,
+    ItemDispatched,
+    ItemEnded,
+    ItemInterrupted,
+    ItemPromoted,
+    ItemProtected,
+    ItemResent,
+)
+from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Submission, Ticket
 from hearth.queue import status
-from hearth.queue.embedding_batch import Batch, Key, Member, Roll
 from hearth.queue.forecaster import Forecaster
-from hearth.queue.item import Submission, Ticket, item_of
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import MIB, BackendCall, Lane, Outcome, Priority, RequestId, Sequence
+from hearth.types import (
+    MIB,
+    SEVERAL_CALLERS,
+    BackendCall,
+    Headers,
+    Lane,
+    Outcome,
+    Priority,
+    QueueItem,
+    RequestId,
+    Sequence,
+    WorkKind,
+)
 
 _ONE_CAN_CAUSE = (BackendGone, BackendProtocolError, BackendTimeout)
 """Ends of a call that one of its inputs can bring about; what ails the model server as a whole is everybody's."""
+_JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 
 
 class Why(StrEnum):
@@ -49,6 +73,79 @@ class Why(StrEnum):
     STOPPING = "stopping"
 
 
+class Key(NamedTuple):
+    """What calls must have in common to go together: address, model, place in line, and all of the body but the input."""
+
+    path: str
+    model: str | None
+    lane: Lane
+    priority: Priority
+    task_type: str | None
+    options: bytes
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Member:
+    """One caller's request; `attempts_before` and `interrupts_before` are those of an earlier call that it was in."""
+
+    work: ActiveRequest
+    one: SingleInput
+    attempts_before: int = 0
+    interrupts_before: int = 0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Batch:
+    """A call for its members.
+
+    Attributes:
+        members: those that are alive.
+        opened_at: when its first member came; called_at: when it went to the queue.
+        sequence, reply: its place in the queue and its answer; None before.
+        asked: whose inputs the last attempt asks for, as they were when it began.
+        apart: its one member was in another call before, which has failed.
+    """
+
+    key: Key
+    opened_at: float
+    members: list[Member] = field(default_factory=list)
+    called_at: float = 0.0
+    sequence: Sequence | None = None
+    reply: Reply | None = None
+    asked: tuple[Member, ...] = ()
+    apart: bool = False
+
+    def submission(self, told: Callable[[Event], None]) -> Submission:
+        """The call as the queue takes it. A call for one member goes out as its caller sent it."""
+        self.asked = tuple(self.members)
+        items = [member.work.item for member in self.members]
+        item = QueueItem(
+            lane=self.key.lane,
+            priority=self.key.priority,
+            caller=items[0].caller if len({item.caller for item in items}) == 1 else SEVERAL_CALLERS,
+            model=self.key.model,
+            task_type=self.key.task_type,
+            kind=WorkKind.EMBED,
+            dialect=items[0].dialect,
+            prompt_tokens=sum(item.prompt_tokens for item in items),
+            request_id=RequestId(new_id("embed_")),
+            inputs=len(items),
+        )
+        return Submission(item=item, call=self._call_on, told=told, accepted=self.apart, carries=True)
+
+    def _call_on(self, model: str) -> BackendCall:
+        if len(self.asked) == 1:
+            return self.asked[0].work.new.call_on(model)
+        body = joined_body([member.one for member in self.asked])
+        return BackendCall(method="POST", path=self.key.path, headers=_JSON_BODY, body=body)
+
+    def parts(self, body: bytes, prompt_tokens: int | None) -> list[Part] | None:
+        """The answer to each of `asked` from the one to all of them; None where it cannot be told whose is what."""
+        if len(self.asked) == 1:
+            return [Part(body=body, prompt_tokens=prompt_tokens)]
+        return split_answer(_route(self.key.path), body, [member.one for member in self.asked])
+
+
 @dataclass(slots=True, eq=False)
 class _Group:
     """Calls that can go together: how many are in the queue or at the model server, and the one that is being filled."""
@@ -61,17 +158,16 @@ class _Group:
 class EmbeddingBatcher:
     """Puts single embedding calls together. Must live on the event loop of the worker, which does the rest."""
 
-    def __init__(self, *, worker: LLMQueueWorker, config: Callable[[], GatewayConfig], clock: Clock, events: EventSink) -> None:
+    def __init__(self, worker: LLMQueueWorker) -> None:
         self._worker = worker
-        self._config = config
-        self._clock = clock
-        self._events = events
-        self._state = worker.scheduler.state
+        self._registry = worker.registry
+        self._runtime = worker.runtime
+        self._clock = worker.runtime.clock
+        self._emit = worker.runtime.events.emit
+        self._state = worker.runtime.state
         self._forecaster = Forecaster(self._state)
-        self._roll = Roll(events, worker.registry)
         self._groups: dict[Key, _Group] = {}
         self._seats: dict[Sequence, tuple[Member, Batch]] = {}
-        self._new_id = RequestIds("embed").take
         self._stopping = False
 
     # The way in.
@@ -82,15 +178,14 @@ class EmbeddingBatcher:
         Raises:
             QueueFull: it would go alone, and there is no room.
         """
-        if self._stopping or not self._settings().accumulate or (new.lane is Lane.INTERNAL and new.priority is Priority.CRITICAL):
+        item, call = new.item, new.call
+        is_critical = item.lane is Lane.INTERNAL and item.priority is Priority.CRITICAL
+        if self._stopping or not self._settings.accumulate or is_critical or not isinstance(call, BackendCall):
             return None
-        call = new.call
-        if not isinstance(call, BackendCall):
-            return None
-        one = single_input(INFERENCE_ROUTES[call.path.partition("?")[0]], call.body)
+        one = single_input(_route(call.path), call.body)
         if one is None:
             return None
-        key = Key(call.path, new.model, new.lane, new.priority, new.task_type, one.options)
+        key = Key(call.path, item.model, item.lane, item.priority, item.task_type, one.options)
         self._flush_all(Why.OTHER_MODEL, lambda held: held.model != key.model)
         group = self._groups.setdefault(key, _Group())
         if not group.underway and group.held is None:
@@ -100,30 +195,32 @@ class EmbeddingBatcher:
     def _alone(self, key: Key, group: _Group, new: Submission) -> Ticket:
         """An item of its own; only its end is of interest here."""
         group.underway += 1
+
+        def told(event: Event) -> None:
+            self._emit(event)
+            if isinstance(event, ItemEnded):
+                asyncio.get_running_loop().call_soon(self._over, key)
+
         try:
-            ticket = self._worker.submit(replace(new, told=partial(self._hear_alone, key)))
+            ticket = self._worker.submit(replace(new, told=told))
         except HearthError:
             self._over(key)
             raise
-        self._events.emit(EmbeddingsFlushed(at=self._clock.monotonic(), model=key.model, inputs=1, why=Why.ALONE.value, held_s=0.0))
+        self._emit(EmbeddingsFlushed(at=self._clock.monotonic(), model=key.model, inputs=1, why=Why.ALONE.value, held_s=0.0))
         return ticket
 
-    def _hear_alone(self, key: Key, event: Event) -> None:
-        self._events.emit(event)
-        if isinstance(event, ItemEnded):
-            asyncio.get_running_loop().call_soon(self._over, key)
-
     def _join(self, key: Key, group: _Group, new: Submission, one: SingleInput) -> Ticket:
-        settings, now = self._settings(), self._clock.monotonic()
+        settings, now = self._settings, self._clock.monotonic()
         if group.held is None:
             group.held = Batch(key=key, opened_at=now)
             group.timer = asyncio.get_running_loop().call_later(settings.max_wait_ms / 1000, self._flush, key, Why.TIMER)
-        member = self._member(new, one, now)
-        item, position = member.work.item, self._state.waiting.ahead_of(member.work.item.band)
+        limit_bytes = int(self._runtime.settings.server.write_buffer_mib * MIB)
+        work = self._registry.number(new, self, now, limit_bytes=limit_bytes, on_abandon=self._leave)
+        item, position = work.item, self._state.waiting.ahead_of(work.item.band)
         wait_s = self._forecaster.wait_s(item, 0, now)
         is_rough = self._forecaster.is_rough(item, wait_s)
-        self._sit(member, group.held)
-        self._roll.enter(member, position)
+        self._sit(Member(work=work, one=one), group.held)
+        self._registry.add(work, position, now)
         if len(group.held.members) >= settings.max_inputs:
             self._flush(key, Why.FULL)
         return Ticket(
@@ -132,14 +229,8 @@ class EmbeddingBatcher:
             position=position,
             estimated_wait_s=wait_s,
             is_rough=is_rough,
-            reply=member.work.reply,
+            reply=work.reply,
         )
-
-    def _member(self, new: Submission, one: SingleInput, now: float) -> Member:
-        item = item_of(new, self._worker.registry.next_sequence(), now, 0.0)
-        limit_bytes = int(self._config().settings.server.write_buffer_mib * MIB)
-        reply = WatchedReply(limit_bytes=limit_bytes, on_abandon=lambda: self._leave(item.sequence))
-        return Member(work=ActiveRequest(item=item, call=new.call, reply=reply, owner=self), new=new, one=one)
 
     def _sit(self, member: Member, batch: Batch) -> None:
         batch.members.append(member)
@@ -169,19 +260,101 @@ class EmbeddingBatcher:
         self._groups[batch.key].underway += 1
         inputs = len(batch.members)
         try:
-            ticket = self._worker.submit(batch.item(RequestId(self._new_id()), partial(self._hear, batch)))
+            ticket = self._worker.submit(batch.submission(partial(self._told, batch)))
         except HearthError as error:
             self._dismiss(batch, error)
             self._over(batch.key)
             return
         batch.sequence, batch.reply = ticket.sequence, ticket.reply
-        self._events.emit(EmbeddingsFlushed(at=now, model=batch.key.model, inputs=inputs, why=why.value, held_s=now - batch.opened_at))
+        self._emit(EmbeddingsFlushed(at=now, model=batch.key.model, inputs=inputs, why=why.value, held_s=now - batch.opened_at))
+
+    # What became of it.
+
+    def _told(self, batch: Batch, event: Event) -> None:
+        """Called within a decision of the worker's: what leads to another submission has to wait for its end."""
+        if isinstance(event, ItemEnded):
+            asyncio.get_running_loop().call_soon(self._settle, batch, event)
+            return
+        if isinstance(event, ItemDispatched):  # with an attempt it is settled who is asked for: a member may leave before its end
+            batch.asked = tuple(batch.members) or batch.asked
+        for member in batch.members:
+            self._tell(member, event)
+
+    def _tell(self, member: Member, event: Event) -> None:
+        """Something has happened to the call that it is in."""
+        work = member.work
+        if isinstance(event, ItemDispatched):
+            work.begin_attempt(member.attempts_before + event.attempt, event.model or "", event.at)
+            self._registry.dispatched(work, event.at)
+        elif isinstance(event, ItemInterrupted):
+            work.interrupts = member.interrupts_before + event.interrupt_count
+            work.back_in_line()
+            self._emit(replace(event, attempt=work.attempt, interrupt_count=work.interrupts, **work.identity))
+        elif isinstance(event, ItemProtected):
+            self._emit(replace(event, interrupt_count=work.interrupts, **work.identity))
+        elif isinstance(event, ItemResent):
+            work.back_in_line()
+            self._emit(replace(event, attempt=work.attempt, **work.identity))
+        elif isinstance(event, ItemPromoted):
+            self._emit(replace(event, **work.identity))
+
+    def _settle(self, batch: Batch, ended: ItemEnded) -> None:
+        try:
+            if batch.members and batch.reply is not None:
+                self._hand_out(batch, batch.reply, ended)
+        except Exception as error:  # noqa: BLE001 - supervision point: whatever a defect raises, no caller waits for ever
+            self._runtime.report_fault("embeddings", error)
+            self._dismiss(batch, HearthError())
+        self._over(batch.key)
+
+    def _hand_out(self, batch: Batch, answer: Reply, ended: ItemEnded) -> None:
+        try:
+            head, body = answer.whole()
+        except HearthError as error:
+            if len(batch.members) > 1 and isinstance(error, _ONE_CAN_CAUSE):
+                self._part(batch, error.reason)
+                return
+            for member in self._rise(batch):
+                self._end(member, batch, ended, error=error.again())
+            return
+        parts = batch.parts(body, ended.prompt_tokens)
+        if head.status >= 400 and len(batch.asked) > 1:
+            self._part(batch, f"status_{head.status}")
+        elif parts is None:
+            self._part(batch, "unknown_answer")
+        else:
+            alive = set(map(id, self._rise(batch)))
+            for member, part in zip(batch.asked, parts, strict=True):
+                if id(member) in alive:
+                    reply = member.work.reply
+                    reply.start(_head_for(head, part.body, len(batch.asked)))
+                    reply.push(part.body)
+                    reply.finish()
+                    self._end(member, batch, ended, prompt_tokens=part.prompt_tokens)
+
+    def _end(
+        self, member: Member, batch: Batch, ended: ItemEnded, *, prompt_tokens: int | None = None, error: HearthError | None = None
+    ) -> None:
+        """It has ended as the call has; an error is told to its caller."""
+        work = member.work
+        if self._registry.close(work, ended.outcome, error):
+            held_s = batch.called_at - work.item.arrived_at
+            own = replace(
+                ended,
+                queue_s=ended.queue_s + held_s,
+                total_s=ended.total_s + held_s,
+                attempts=member.attempts_before + ended.attempts,
+                interrupt_count=member.interrupts_before + ended.interrupt_count,
+                prompt_tokens=prompt_tokens,
+                **work.identity,
+            )
+            self._emit(own)
 
     def _dismiss(self, batch: Batch, error: HearthError) -> None:
         """Its members end with this error, each with one of its own."""
         outcome = Outcome.CANCELLED if isinstance(error, ShuttingDown) else Outcome.FAILED
         for member in self._rise(batch):
-            self._roll.leave(member, outcome, error.again(), self._clock.monotonic())
+            self._registry.end(member.work, outcome, self._clock.monotonic(), error.again())
 
     def _rise(self, batch: Batch) -> list[Member]:
         """Its members, who are in no call any more."""
@@ -190,59 +363,16 @@ class EmbeddingBatcher:
             del self._seats[member.work.item.sequence]
         return members
 
-    # What became of it.
-
-    def _hear(self, batch: Batch, event: Event) -> None:
-        """Called within a decision of the worker's: what leads to another submission has to wait for its end."""
-        if isinstance(event, ItemEnded):
-            asyncio.get_running_loop().call_soon(self._settle, batch, event)
-            return
-        batch.hear(event)
-        for member in batch.members:
-            self._roll.tell(member, event)
-
-    def _settle(self, batch: Batch, ended: ItemEnded) -> None:
-        try:
-            self._hand_out(batch, ended)
-        except Exception as error:  # noqa: BLE001 - supervision point: whatever a defect raises, no caller waits for ever
-            self._events.emit(InternalFault(at=self._clock.monotonic(), where="embeddings", detail=type(error).__name__))
-            self._dismiss(batch, HearthError())
-        self._over(batch.key)
-
-    def _hand_out(self, batch: Batch, ended: ItemEnded) -> None:
-        if not batch.members or batch.reply is None:
-            return
-        try:
-            head, body = batch.reply.whole()
-        except HearthError as error:
-            if len(batch.members) > 1 and isinstance(error, _ONE_CAN_CAUSE):
-                self._part(batch, error.reason)
-            else:
-                self._end_all(batch, ended, error)
-            return
-        if head.status >= 400 and len(batch.asked) > 1:
-            self._part(batch, f"status_{head.status}")
-            return
-        parts = batch.parts(body, ended.prompt_tokens)
-        if parts is None:
-            self._part(batch, "unknown_answer")
-            return
-        alive = set(map(id, self._rise(batch)))
-        for member, part in zip(batch.asked, parts, strict=True):
-            if id(member) in alive:
-                self._roll.answer(member, _head_for(head, part.body, len(batch.asked)), part.body)
-                self._roll.end(member, ended, called_at=batch.called_at, prompt_tokens=part.prompt_tokens, error=None)
-
-    def _end_all(self, batch: Batch, ended: ItemEnded, error: HearthError) -> None:
-        for member in self._rise(batch):
-            self._roll.end(member, ended, called_at=batch.called_at, prompt_tokens=None, error=error.again())
-
     def _part(self, batch: Batch, reason: str) -> None:
-        """Ask for each input by itself."""
+        """Ask for each input by itself: each is one item, whose attempts go on counting."""
         now, members = self._clock.monotonic(), self._rise(batch)
-        self._events.emit(EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason))
+        self._emit(EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason))
         for member in members:
-            self._roll.apart(member, reason, now)
+            work = member.work
+            member.attempts_before, member.interrupts_before = work.attempt, work.interrupts
+            if work.dispatched_at is not None:  # else it was back in line already
+                work.back_in_line()
+                self._emit(ItemResent(at=now, attempt=work.attempt, reason=reason, **work.identity))
             single = Batch(key=batch.key, opened_at=now, apart=True)
             self._sit(member, single)
             self._submit(single, Why.APART)
@@ -251,12 +381,10 @@ class EmbeddingBatcher:
         """A call of this kind is no longer under way."""
         group = self._groups[key]
         group.underway -= 1
-        if group.underway:
-            return
-        if group.held is not None:
-            self._flush(key, Why.IDLE)
-        else:
+        if not group.underway and group.held is None:
             del self._groups[key]
+        elif not group.underway:
+            self._flush(key, Why.IDLE)
 
     def _leave(self, sequence: Sequence) -> bool:
         """The caller does not want it any more; the last one to leave ends the call."""
@@ -265,19 +393,17 @@ class EmbeddingBatcher:
             return False
         member, batch = seat
         batch.members.remove(member)
-        self._roll.leave(member, Outcome.CANCELLED, CallerGone(), self._clock.monotonic())
-        if not batch.members:
-            self._abandon(batch)
-        return True
-
-    def _abandon(self, batch: Batch) -> None:
+        self._registry.end(member.work, Outcome.CANCELLED, self._clock.monotonic(), CallerGone())
+        if batch.members:
+            return True
         if batch.sequence is not None:
             self._worker.cancel(batch.sequence)
-            return
+            return True
         group = self._groups[batch.key]
         self._unhold(group)
         if not group.underway:
             del self._groups[batch.key]
+        return True
 
     # What others ask for.
 
@@ -310,9 +436,13 @@ class EmbeddingBatcher:
         """As `SelectiveSink` says."""
         return self.emit if kind in {DrainStarted, GatewayStopping} else None
 
+    @property
     def _settings(self) -> EmbeddingSettings:
-        """Always those in force."""
-        return self._config().settings.embeddings
+        return self._runtime.settings.embeddings
+
+
+def _route(path: str) -> Route:
+    return INFERENCE_ROUTES[path.partition("?")[0]]
 
 
 def _head_for(head: ReplyHead, body: bytes, inputs: int) -> ReplyHead:

@@ -13,7 +13,7 @@ from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import OrderRefused
 from hearth.events import DrainEnded, DrainStarted, Event, OrderGiven
-from hearth.execution.tasks import WakeableSleep
+from hearth.execution.runtime import WakeableSleep
 from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling import inputs

@@ -1,4 +1,4 @@
-"""Every accepted request, wherever it runs, until a while after its end: found, shown and cancelled here.
+"""Every accepted request, wherever it runs, until a while after its end: numbered, found, shown, cancelled and ended here.
 
 What carries a request out (the queue, the embedding batcher, Claude) is its owner; the registry asks it. What has ended keeps its identity
 and outcome only, never a body.
@@ -7,8 +7,14 @@ and outcome only, never a body.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-from hearth.execution.request import ActiveRequest, FinishedRequest, Owner
+from hearth.errors import HearthError
+from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
+from hearth.execution.request import ActiveRequest, FinishedRequest, Owner, Reply, Submission
+from hearth.ports import EventSink
 from hearth.queue import status
 from hearth.types import Outcome, QueueItem, RequestId, Sequence
 
@@ -17,40 +23,122 @@ REMEMBERED = 1000
 
 
 class Registry:
-    """Requests by number and by the id that their caller knows."""
+    """Requests by number and by the id that their caller knows; `end` emits the one terminal event of each."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: EventSink) -> None:
+        self._emit = events.emit
         self._works: dict[Sequence, ActiveRequest] = {}
         self._by_request: dict[RequestId, list[tuple[str, Sequence]]] = {}
         self._ended: OrderedDict[Sequence, FinishedRequest] = OrderedDict()
         self._last = 0
 
-    def next_sequence(self) -> Sequence:
-        """The number of the next accepted item: each once, in the order of acceptance."""
-        self._last += 1
-        return Sequence(self._last)
+    # The life of a request.
 
-    def add(self, work: ActiveRequest) -> None:
-        """A request was accepted."""
+    def number(
+        self,
+        new: Submission,
+        owner: Owner,
+        now: float,
+        *,
+        limit_bytes: int,
+        max_wait_s: float = 0.0,
+        arrived_at: float | None = None,
+        on_abandon: Callable[[Sequence], object] = lambda _: None,
+    ) -> ActiveRequest:
+        """The request with the next number, each once in the order of acceptance; `add` it.
+
+        Args:
+            limit_bytes: of its reply.
+            max_wait_s: how long it may wait for its start; 0, or a durable one, waits for ever.
+            arrived_at: the instant of the place in line that it takes over.
+            on_abandon: called when its caller has gone.
+        """
+        self._last += 1
+        item = replace(
+            new.item,
+            sequence=Sequence(self._last),
+            arrived_at=now if arrived_at is None else arrived_at,
+            expires_at=now + max_wait_s if max_wait_s > 0 and not new.durable else None,
+        )
+        reply = Reply(limit_bytes=limit_bytes, on_abandon=partial(on_abandon, item.sequence))
+        return ActiveRequest(new=new, item=item, reply=reply, owner=owner)
+
+    def add(self, work: ActiveRequest, position: int, at: float) -> None:
+        """The request is accepted with `position` items ahead of it."""
         item = work.item
         self._works[item.sequence] = work
         self._by_request.setdefault(item.request_id, []).append((item.caller, item.sequence))
+        self.tell(work, ItemQueued(at=at, position=position, **work.identity))
 
-    def end(self, work: ActiveRequest) -> None:
-        """The request's outcome is set: remember it, forget the oldest."""
+    def tell(self, work: ActiveRequest, event: Event) -> None:
+        """To whoever hears of this request."""
+        (work.new.told or self._emit)(event)
+
+    def dispatched(self, work: ActiveRequest, at: float) -> None:
+        """An attempt starts."""
+        self.tell(work, ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
+
+    def first_byte(self, work: ActiveRequest, at: float) -> None:
+        """The answer has begun."""
+        first_byte_s = _between(work.dispatched_at, at) or 0.0
+        self.tell(work, ItemStreaming(at=at, attempt=work.attempt, first_byte_s=first_byte_s, **work.identity))
+
+    def resent(self, work: ActiveRequest, at: float) -> None:
+        """The attempt failed unseen; there will be another."""
+        reason = work.error.reason if work.error is not None else ""
+        self.tell(work, ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
+
+    def close(self, work: ActiveRequest, outcome: Outcome, error: HearthError | None = None) -> bool:
+        """Set the outcome, tell the caller of an error, and remember the request. False where it had ended before."""
+        if work.outcome is not None:
+            return False
+        work.outcome = outcome
+        if error is not None:
+            work.error = error
+            work.reply.fail(error)
         sequence = work.item.sequence
         del self._works[sequence]
-        self._ended[sequence] = work.ended()
+        self._ended[sequence] = FinishedRequest(work.item, work.model or work.item.model, work.attempt, work.interrupts, outcome)
         if len(self._ended) > REMEMBERED:
-            oldest, ended = self._ended.popitem(last=False)
-            self._drop(ended.item.request_id, oldest)
+            self._forget(*self._ended.popitem(last=False))
+        return True
 
-    def _drop(self, request_id: RequestId, sequence: Sequence) -> None:
-        left = [pair for pair in self._by_request[request_id] if pair[1] != sequence]
-        if left:
-            self._by_request[request_id] = left
-        else:
+    def end(
+        self, work: ActiveRequest, outcome: Outcome, at: float, error: HearthError | None = None, *, cost_usd: float | None = None
+    ) -> bool:
+        """`close` it, and emit its terminal event."""
+        if not self.close(work, outcome, error):
+            return False
+        reason = work.error.reason if work.error is not None else str(outcome)
+        ended = ItemEnded(
+            at=at,
+            outcome=outcome,
+            reason="" if outcome is Outcome.COMPLETED else reason,
+            attempts=work.attempt,
+            interrupt_count=work.interrupts,
+            queue_s=(at if work.dispatched_at is None else work.dispatched_at) - work.item.arrived_at,
+            swap_s=work.swap_s,
+            first_byte_s=_between(work.dispatched_at, work.first_byte_at),
+            backend_s=_between(work.dispatched_at, at),
+            total_s=at - work.item.arrived_at,
+            prompt_tokens=work.usage.prompt_tokens,
+            output_tokens=work.usage.output_tokens,
+            status=work.status,
+            cost_usd=cost_usd,
+            chain_id=work.item.chain_id,
+            resumed=work.resumed,
+            **work.identity,
+        )
+        self.tell(work, ended)
+        return True
+
+    def _forget(self, sequence: Sequence, ended: FinishedRequest) -> None:
+        request_id = ended.item.request_id
+        self._by_request[request_id] = [pair for pair in self._by_request[request_id] if pair[1] != sequence]
+        if not self._by_request[request_id]:
             del self._by_request[request_id]
+
+    # What others ask for.
 
     def live(self, sequence: Sequence) -> ActiveRequest | None:
         """The request if it has not ended."""
@@ -89,12 +177,11 @@ class Registry:
 
         An item that carries something else (a job, the inputs of several callers) ends with that.
         """
-        works = [work for work in self._works.values() if work.item.caller == caller and not work.carries and not work.reply.complete]
-        cancelled: list[RequestId] = []
-        for owner in dict.fromkeys(work.owner for work in works):
-            given_up = owner.give_up([work for work in works if work.owner is owner])
-            cancelled += [work.item.request_id for work in given_up]
-        return cancelled
+        mine = (work for work in self._works.values() if work.item.caller == caller and not work.reply.complete)
+        works = [work for work in mine if not (work.new.durable or work.new.carries)]
+        owners = dict.fromkeys(work.owner for work in works)
+        given_up = [owner.give_up([work for work in works if work.owner is owner]) for owner in owners]
+        return [work.item.request_id for of_owner in given_up for work in of_owner]
 
     def get_item(self, sequence: int) -> dict[str, object] | None:
         """One item, waiting, running or lately ended; None where there is none."""
@@ -102,3 +189,7 @@ class Registry:
         if work is not None:
             return work.owner.shown(work)
         return None if ended is None else status.ended(ended)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

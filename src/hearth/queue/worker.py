@@ -7,34 +7,35 @@ before the next. Nobody else touches the scheduler, so there is no lock. Futures
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from hearth.clock import Clock, ClockSteps
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import SchedulerSettings, Settings, load_options
+from hearth.config.settings import SchedulerSettings, load_options
 from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ModeChanged, TaskAnnounced
+from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
-from hearth.execution.request import ActiveRequest, Reply
+from hearth.execution.request import ActiveRequest, Submission, Ticket
+from hearth.execution.runtime import ChangeCounter, Runtime
 from hearth.execution.swapper import Swapper
-from hearth.execution.tasks import ChangeCounter
 from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.queue import status
-from hearth.queue.effects import Effects, EventRecorder
-from hearth.queue.embedded import Futures, PromptCall, complete
+from hearth.queue.effects import Effects
+from hearth.queue.embedded import PromptCall, complete
 from hearth.queue.forecaster import Forecaster
-from hearth.queue.item import AdmissionState, KeptPlaces, PlaceKey, Submission, Ticket, UndecidedCounts, item_of
+from hearth.queue.item import AdmissionState, KeptPlaces
 from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Action
+from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.waiting import Place
-from hearth.types import MIB, Completion, Lane, LoadOptions, Outcome, Priority, QueueItem, Sequence, canonical_model, preview_of
+from hearth.types import MIB, Band, Completion, Lane, LoadOptions, Outcome, Priority, Sequence
 
 
 class Mailbox:
@@ -86,14 +87,15 @@ MODE_CHECK_S = 1.0
 
 
 class LLMQueueWorker:
-    """Queues, schedules and runs every model call of the house.
+    """Queues, schedules and runs every model call of the gateway.
 
     Must be used on one event loop. `submit` and `enqueue_*` accept work before `run` has started; it waits until then.
 
+    Attributes:
+        watch: what is known of the model server; `watch.run` is to be run beside the worker.
+        cloud: takes a call that Claude is to answer in place of the GPU; None for one that it is not, or without Claude.
+
     Args:
-        name_of: the installed name of a model as callers write it, None where it is not installed.
-        fingerprint_of: what decides the text of a seeded run on a model, besides the request.
-        look_at_backend: called when work finds that the backend does not answer, and when what is in memory has changed or may have.
         extra_status: what `get_status` shows beside the queue and the GPU.
         on_decision: called after each decision with the instant and the actions, for tests and recordings.
     """
@@ -106,63 +108,37 @@ class LLMQueueWorker:
         control: ModelControl,
         clock: Clock,
         events: EventSink,
-        tracker: GpuTracker | None = None,
-        name_of: Callable[[str], str | None] = canonical_model,
-        fingerprint_of: Callable[[str], str] = canonical_model,
         extra_status: Callable[[], dict[str, object]] = dict,
-        look_at_backend: Callable[[], None] = lambda: None,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
-        self._mailbox = Mailbox(self._take)
-        self.post = self._mailbox.post
-        self._config = config
-        self._clock, self._steps = clock, ClockSteps(clock)
-        self._events = events
-        self.tracker = tracker or GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
+        mailbox = Mailbox(self._take)
+        self.post, self.process_one, self.run = mailbox.post, mailbox.take_one, mailbox.run
+        self.tracker = GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
         self.scheduler = Scheduler(config.scheduler_settings)
-        self.registry = registry = Registry()
+        state = self.scheduler.state
+        self.runtime = Runtime(config=config, clock=clock, events=events, state=state, tracker=self.tracker, post=mailbox.post)
+        self.registry = registry = Registry(events)
         self.cancel, self.cancel_request, self.cancel_caller = registry.cancel, registry.cancel_request, registry.cancel_caller
         self.get_item = registry.get_item
-        self._recorder = EventRecorder(events=events, tracker=self.tracker)
-        self._name_of = name_of
         self.cloud: Callable[[Submission], Awaitable[Ticket | None]] | None = None
-        """Takes a call that Claude is to answer in place of the GPU; None for one that it is not, or without Claude."""
-        self._executor = Executor(
-            backend=backend,
-            clock=clock,
-            settings=self._settings,
-            post=self.post,
-            fault=self._fault,
-            fingerprint_of=fingerprint_of,
-            probe=control.probe,
-        )
-        self._look_at_backend = look_at_backend
-        self._effects = self._hands(control)
+        self.watch = BackendWatch(self.runtime, control)
+        self._executor = Executor(self.runtime, backend, self.watch)
+        self._swapper = Swapper(self.runtime, self.watch)
+        self._effects = Effects(self.runtime, registry, self._executor, self._swapper, self.watch)
         self._extra_status = extra_status
         self._on_decision = on_decision
-        self._futures = Futures()
-        self._arriving = UndecidedCounts()
+        self._answers: set[asyncio.Task[Completion]] = set()
+        self._undecided = Counter[Band]()
+        """Accepted items that no decision has seen yet: they count for depths and positions as if they waited already."""
         self._places = KeptPlaces()
+        self.doors = AdmissionState()
+        self._changes = ChangeCounter()
+        self.decisions, self.changes = self._changes.count, self._changes.watch
+        self._forecaster = Forecaster(state)
+        self._clock, self._steps = clock, ClockSteps(clock)
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
         self._mode_read_at = float("-inf")
-        self.doors = AdmissionState()
-        self._changes = ChangeCounter()
-        self.decisions = self._changes.count
-        self._forecaster = Forecaster(self.scheduler.state)
-
-    def _hands(self, control: ModelControl) -> Effects:
-        swapper = Swapper(control=control, settings=self._settings, post=self.post, fault=self._fault, name_of=self._known_name)
-        return Effects(
-            state=self.scheduler.state,
-            register=self.registry,
-            executor=self._executor,
-            swapper=swapper,
-            recorder=self._recorder,
-            arm=self._arm,
-            post=self.post,
-            look_at_backend=self._look_at_backend,
-        )
 
     # The way in.
 
@@ -176,26 +152,27 @@ class LLMQueueWorker:
         """
         self.doors.check(accepted=new.accepted)
         if not new.accepted:
-            self.check_depth(new.lane)
-        state = self.scheduler.state
-        if new.model is None and state.home is None and not state.residency.residents:
+            self.check_depth(new.item.lane)
+        state, settings, now = self.scheduler.state, self.runtime.settings, self._clock.monotonic()
+        if new.item.model is None and state.home is None and not state.residency.residents:
             raise BadRequest("name a model: none is resident, and gpu.home_model is not set or not installed")
-        now = self._clock.monotonic()
-        item = item_of(new, self.registry.next_sequence(), now, self._config.settings.queue.max_wait_s)
-        place = self._places.take(_place_key(item, new.digest), now) if new.digest else None
-        item = item if place is None else replace(item, arrived_at=place)
-        reply = Reply(limit_bytes=int(self._config.settings.server.write_buffer_mib * MIB))
-        work = ActiveRequest(item=item, call=new.call, reply=reply, owner=self, told=new.told, digest=new.digest)
-        work.carries = new.durable or new.carries
-        band = item.band
-        arriving = self._arriving.up_to(band)
+        place = self._places.take(new, now) if new.digest else None
+        work = self.registry.number(
+            new,
+            self,
+            now,
+            limit_bytes=int(settings.server.write_buffer_mib * MIB),
+            max_wait_s=settings.queue.max_wait_s,
+            arrived_at=place,
+        )
+        item, band = work.item, work.item.band
+        arriving = sum(count for other, count in self._undecided.items() if other <= band)
         behind = [] if place is None else state.waiting.behind(item)
         position = state.waiting.ahead_of(band) - len(behind) + arriving
         wait_s = self._forecaster.wait_s(item, arriving, now, behind)
         is_rough = self._forecaster.is_rough(item, wait_s)
-        self.registry.add(work)
-        self._arriving.add(band)
-        self._recorder.queued(work, position, now)
+        self._undecided[band] += 1
+        self.registry.add(work, position, now)
         self.post(inputs.Arrived(item=item))
         return Ticket(
             sequence=item.sequence,
@@ -203,14 +180,15 @@ class LLMQueueWorker:
             position=position,
             estimated_wait_s=wait_s,
             is_rough=is_rough,
-            reply=reply,
+            reply=work.reply,
         )
 
     def check_depth(self, lane: Lane) -> None:
         """Raises QueueFull where `submit` would for this lane."""
-        limits = self._config.settings.queue
-        allowed = limits.max_internal_depth if lane is Lane.INTERNAL else limits.max_external_depth
-        waiting = self.scheduler.state.waiting.count(lane) + self._arriving.of(lane)
+        limits, internal = self.runtime.settings.queue, lane is Lane.INTERNAL
+        allowed = limits.max_internal_depth if internal else limits.max_external_depth
+        arriving = sum(count for band, count in self._undecided.items() if (band is not Band.EXTERNAL) is internal)
+        waiting = self.scheduler.state.waiting.count(lane) + arriving
         if waiting >= allowed:
             raise QueueFull(
                 f"the queue is full: {waiting} {lane.value} requests are waiting",
@@ -230,7 +208,7 @@ class LLMQueueWorker:
         user_id: str | None = None,
         is_chain_continuation: bool = False,
     ) -> asyncio.Future[Completion]:
-        """Queue the house's own call. Returns at once; the future has the answer, and cancelling it cancels the call.
+        """Queue a call of the owner's own program. Returns at once; the future has the answer, and cancelling it cancels the call.
 
         Args:
             priority: overrides what `priority_map` says of the task type.
@@ -241,16 +219,8 @@ class LLMQueueWorker:
             BadRequest, ModelNotFound, QueueFull, Draining, ShuttingDown: it was not accepted.
         """
         del user_id, is_chain_continuation
-        band = priority if priority is not None else self._config.priority_for_task_type(task_type)
-        asked = PromptCall(
-            prompt=prompt,
-            model=model,
-            max_tokens=max_tokens,
-            json_mode=json_mode,
-            task_type=task_type,
-            load_options=self._load_options,
-            chain_id=task_id,
-        )
+        band = priority if priority is not None else self.runtime.config.priority_for_task_type(task_type)
+        asked = self._asked(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
         return self._enqueue(asked, Lane.INTERNAL, band, Lane.INTERNAL.value)
 
     async def enqueue_external(
@@ -270,34 +240,67 @@ class LLMQueueWorker:
         Args:
             allow_cloud: Claude may answer under the rules of `cloud`, within the budget.
         """
-        asked = PromptCall(
+        asked = self._asked(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
+        if allow_cloud and self.cloud is not None:
+            name = None if model is None else self.watch.name_of(model)
+            ticket = await self.cloud(asked.submission(name or model, Lane.EXTERNAL, Priority.NORMAL, caller))
+            if ticket is not None:
+                return self._future(ticket, asked, lambda: model, ticket.reply.abandon)
+        return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
+
+    def _asked(
+        self, prompt: str, model: str | None, max_tokens: int | None, *, json_mode: bool, task_type: str | None, chain_id: str | None
+    ) -> PromptCall:
+        return PromptCall(
             prompt=prompt,
             model=model,
             max_tokens=max_tokens,
             json_mode=json_mode,
             task_type=task_type,
             load_options=self._load_options,
-            chain_id=task_id,
+            chain_id=chain_id,
         )
-        if allow_cloud and self.cloud is not None:
-            name = None if model is None else self._name_of(model)
-            ticket = await self.cloud(asked.item(name or model, Lane.EXTERNAL, Priority.NORMAL, caller))
-            if ticket is not None:
-                return self._futures.watch(self._answer_of(ticket, asked, lambda: model), ticket.reply.abandon)
-        return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
+
+    def _load_options(self, model: str) -> LoadOptions:
+        return load_options(self.runtime.settings, model)
+
+    def _enqueue(self, asked: PromptCall, lane: Lane, priority: Priority, caller: str) -> asyncio.Future[Completion]:
+        model = None if asked.model is None else self.watch.name_of(asked.model)
+        if asked.model is not None and model is None:
+            raise ModelNotFound(f"model '{asked.model}' not found")
+        ticket = self.submit(asked.submission(model, lane, priority, caller, preview=self.runtime.settings.server.prompt_previews))
+        work = self.registry.live(ticket.sequence)  # None where it could be refused at once
+        return self._future(ticket, asked, lambda: None if work is None else work.model, partial(self.cancel, ticket.sequence))
+
+    def _future(
+        self, ticket: Ticket, asked: PromptCall, model_of: Callable[[], str | None], give_up: Callable[[], object]
+    ) -> asyncio.Future[Completion]:
+        """The answer that comes; cancelling it gives the item up."""
+        answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
+        task = asyncio.get_running_loop().create_task(answer)
+        self._answers.add(task)
+
+        def done(ended: asyncio.Task[Completion]) -> None:
+            self._answers.discard(ended)
+            if ended.cancelled():
+                give_up()
+
+        task.add_done_callback(done)
+        return task
 
     def leave(self, sequence: Sequence) -> None:
         """The connection of an item's caller has ended: cancel the item. Where it has only waited so far, its place is kept for a while."""
-        work, now, queue = self.registry.live(sequence), self._clock.monotonic(), self._config.settings.queue
-        if work is not None and work.digest and not work.attempt:
-            most = queue.max_internal_depth + queue.max_external_depth
-            self._places.keep(_place_key(work.item, work.digest), work.item.arrived_at, now, most=most)
+        work, queue = self.registry.live(sequence), self.runtime.settings.queue
+        if work is not None and work.new.digest and not work.attempt:
+            self._places.keep(work, self._clock.monotonic(), most=queue.max_internal_depth + queue.max_external_depth)
         self.cancel(sequence)
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
         """As `Owner` says."""
         self._end_all(works, CallerGone)
         return works
+
+    # What the owner and the calendar say.
 
     def preempt_external(self) -> int:
         """Ask every running external item that can be stopped unnoticed to yield now. Returns how many that is."""
@@ -314,9 +317,9 @@ class LLMQueueWorker:
 
     def reload_config(self, config: GatewayConfig) -> None:
         """Put another configuration in force; what waits, runs and has been counted stays."""
-        self._config = config
+        self.runtime.config = config
         self._mode_read_at = float("-inf")
-        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self._name_of)))
+        self.post(inputs.PolicyChanged(settings=SchedulerSettings.of(config.settings, self.watch.name_of)))
 
     # What is going on.
 
@@ -332,19 +335,7 @@ class LLMQueueWorker:
         now = self._clock.monotonic()
         return status.item(self.scheduler.state, work, now, self._clock.wall() - now)
 
-    def changes(self) -> AsyncIterator[int]:
-        """A growing number each time something has changed, the present one first; ends when the worker stops."""
-        return self._changes.watch()
-
     # The loop.
-
-    async def process_one(self) -> None:
-        """Wait for one fact and take one decision, where nobody runs `run`."""
-        await self._mailbox.take_one()
-
-    async def run(self) -> None:
-        """Decide until cancelled: upon each fact at once, in the turn of the loop that brings it."""
-        await self._mailbox.run()
 
     def _take(self, fact: Input, not_before: float) -> None:
         now = self._last_at = max(self._clock.monotonic(), not_before, self._last_at)
@@ -352,59 +343,34 @@ class LLMQueueWorker:
             if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
                 self._read_calendar(now)
             if isinstance(fact, inputs.Arrived):
-                self._arriving.remove(fact.item.band)
+                self._undecided[fact.item.band] -= 1
             self._apply(fact, now)
         except Exception as error:  # noqa: BLE001 - supervision point: a defect in one decision must not end all of them
-            self._fault("queue", error)
-
-    async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
-        """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off.
-
-        `run` has to go on meanwhile.
-        """
-        self.doors.close(self._config.settings.server.shutdown_grace_s)
-        self.post(inputs.DrainRequested())
-        self._end_all(self._waiting(), ShuttingDown)
-        await self._executor.drained(grace_s, hurry)
-        self._end_all(self.registry.unanswered(self), ShuttingDown)
-        await self._executor.aclose()
-        await self._effects.aclose()
-        self._arm(None)
-        self._changes.end()
-
-    def _waiting(self) -> list[ActiveRequest]:
-        """Those that no attempt is under way for."""
-        entries = self.scheduler.state.entries
-        works = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
-        return [work for entry, work in works if entry is None or entry.place is Place.WAITING]
-
-    def _end_all(self, works: list[ActiveRequest], error: type[HearthError]) -> None:
-        """End them, each with an error of its own, before any decision is taken upon that."""
-        now = self._clock.monotonic()
-        for work in works:
-            self._effects.end(work, Outcome.CANCELLED, now, error())
-        self.post(inputs.Cancelled(sequences=tuple(work.item.sequence for work in works)))
+            self.runtime.report_fault("queue", error)
 
     def _read_calendar(self, now: float) -> None:
         self._mode_read_at = now
         if step_s := self._steps.take_s():
             self._apply(inputs.ClockStepped(ahead_s=step_s), now)
-        active = self._config.is_active_hours(self._clock.wall())
+        active = self.runtime.config.is_active_hours(self._clock.wall())
         if active != self.scheduler.state.active:
-            self._events.emit(ModeChanged(at=now, active=active))
+            self.runtime.events.emit(ModeChanged(at=now, active=active))
             self._apply(inputs.ModeChanged(active=active), now)
 
     def _apply(self, fact: Input, now: float) -> None:
         actions = self.scheduler.handle(fact, now)
         if isinstance(fact, inputs.BackendDown | inputs.Loaded):
-            self._look_at_backend()
+            self.watch.look_soon()
         elif isinstance(fact, inputs.PolicyChanged):
             self.tracker.update(fact.settings.gpu.home_model, fact.settings.gpu.alerts)
         elif isinstance(fact, inputs.Scheduled) and fact.comes:
-            self._events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
+            self.runtime.events.emit(TaskAnnounced(at=now, task_type=fact.task_type, due_s=fact.due_at - now))
         self._effects.record(fact, now)
         for action in actions:
-            self._effects.carry_out(action, now)
+            if isinstance(action, WakeAt):
+                self._arm(action.at)
+            else:
+                self._effects.carry_out(action, now)
         self._changes.note()
         if self._on_decision is not None:
             self._on_decision(now, actions)
@@ -412,39 +378,29 @@ class LLMQueueWorker:
     def _arm(self, at: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._fire, at)
+        fire = partial(self.post, inputs.TimerFired(), not_before=at or 0.0)
+        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, fire)
 
-    def _fire(self, due_at: float) -> None:
-        self.post(inputs.TimerFired(), not_before=due_at)
+    async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
+        """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off.
 
-    def _settings(self) -> Settings:
-        """Always those in force."""
-        return self._config.settings
+        `run` has to go on meanwhile.
+        """
+        self.doors.back_in_s = self.runtime.settings.server.shutdown_grace_s
+        self.post(inputs.DrainRequested())
+        entries = self.scheduler.state.entries
+        found = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
+        self._end_all([work for entry, work in found if entry is None or entry.place is Place.WAITING], ShuttingDown)
+        await self._executor.drained(grace_s, hurry)
+        self._end_all(self.registry.unanswered(self), ShuttingDown)
+        await self._executor.aclose()
+        await self._swapper.aclose()
+        self._arm(None)
+        self._changes.end()
 
-    def _fault(self, where: str, error: BaseException) -> None:
-        self._recorder.fault(where, error, self._clock.monotonic())
-
-    def _known_name(self, model: str) -> str:
-        return self._name_of(model) or canonical_model(model)
-
-    def _load_options(self, model: str) -> LoadOptions:
-        return load_options(self._config.settings, model)
-
-    def _enqueue(self, asked: PromptCall, lane: Lane, priority: Priority, caller: str) -> asyncio.Future[Completion]:
-        model = None if asked.model is None else self._name_of(asked.model)
-        if asked.model is not None and model is None:
-            raise ModelNotFound(f"model '{asked.model}' not found")
-        new = asked.item(model, lane, priority, caller)
-        shows = self._config.settings.server.prompt_previews
-        ticket = self.submit(replace(new, prompt_preview=preview_of(asked.beginning)) if shows else new)
-        work = self.registry.live(ticket.sequence)  # None where it could be refused at once
-        model_of = lambda: None if work is None else work.model  # noqa: E731
-        return self._futures.watch(self._answer_of(ticket, asked, model_of), lambda: self.cancel(ticket.sequence))
-
-    def _answer_of(self, ticket: Ticket, asked: PromptCall, model_of: Callable[[], str | None]) -> asyncio.Task[Completion]:
-        answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
-        return asyncio.get_running_loop().create_task(answer)
-
-
-def _place_key(item: QueueItem, digest: bytes) -> PlaceKey:
-    return item.caller, item.lane, item.priority, item.model, digest
+    def _end_all(self, works: list[ActiveRequest], error: type[HearthError]) -> None:
+        """End them, each with an error of its own, before any decision is taken upon that."""
+        now = self._clock.monotonic()
+        for work in works:
+            self._effects.end(work, Outcome.CANCELLED, now, error())
+        self.post(inputs.Cancelled(sequences=tuple(work.item.sequence for work in works)))

@@ -89,6 +89,19 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Requeue:
+    """Write down that the attempt is over and the item waits again: interrupted for the n-th time, or unseen by its caller (0).
+
+    Attributes:
+        protected: it will not be interrupted any more.
+    """
+
+    sequence: Sequence
+    interrupts: int = 0
+    protected: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Promote:
     """Write down that the waiting item has risen to `band` by its age."""
 
@@ -125,4 +138,4 @@ class WakeAt:
     at: float | None
 
 
-Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Promote | Hold | Fail | Expire | WakeAt
+Action = Dispatch | Load | Unload | Preempt | Cut | Abort | Requeue | Promote | Hold | Fail | Expire | WakeAt

@@ -18,13 +18,13 @@ from types import MappingProxyType
 from typing import Any
 
 from hearth.scheduling import inputs
-from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, SwapReason
+from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, Requeue, SwapReason
 from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.packing import first_byte_may_open
 from hearth.scheduling.policies import POLICIES
-from hearth.scheduling.preemption import interruptible, resumable
+from hearth.scheduling.preemption import interruptible, protected, resumable
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import BANDS, Entry, Place
 from hearth.types import Band, Lane, QueueItem, Sequence, WorkKind
@@ -227,7 +227,7 @@ def _failed(state: State, fact: inputs.Failed, now: float) -> list[Action]:
         return [Fail(sequence=entry.item.sequence, why=Refusal.ATTEMPTS_EXHAUSTED)]
     entry.resends += not is_down
     state.enqueue(entry)
-    return []
+    return [Requeue(sequence=fact.sequence)]
 
 
 def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
@@ -243,7 +243,7 @@ def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
     state.interruptions += 1
     entry.band, entry.rank = Band.INTERRUPTED, -state.interruptions
     state.enqueue(entry)
-    return []
+    return [Requeue(sequence=fact.sequence, interrupts=entry.interrupts, protected=protected(state, entry))]
 
 
 def _cancelled(state: State, fact: inputs.Cancelled, _now: float) -> list[Action]:

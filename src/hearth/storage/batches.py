@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from hearth.clock import Clock, new_file_id
+from hearth.clock import Clock, new_id
 from hearth.errors import KeyReused, NotFound, QueueFull, StorageFault, StorageUnavailable
 from hearth.job_types import (
     Admission,
@@ -381,7 +381,7 @@ def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Conn
     """The id of a file that is complete now; None where nothing was written into it."""
     if file is None:
         return None
-    values = {"id": new_file_id(), "now": now, "expires": now + life_s, "number": file}
+    values = {"id": new_id("file-"), "now": now, "expires": now + life_s, "number": file}
     if connection.execute(_SHOW_FILE, values).rowcount:
         return str(values["id"])
     connection.execute(_DROP_FILE, (file,))

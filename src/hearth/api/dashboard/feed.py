@@ -42,7 +42,7 @@ from hearth.events import (
     OrderGiven,
     RequestRejected,
 )
-from hearth.execution.tasks import ChangeCounter, next_of
+from hearth.execution.runtime import ChangeCounter, next_of
 from hearth.gateway import Gateway
 from hearth.job_types import JobFilter, JobRecord, JobState, WaitingJob
 from hearth.jobs.service import Jobs

@@ -1,14 +1,47 @@
-"""Tasks of the event loop: a pause that can be ended early, a counter of changes to wait for, and who restarts what has failed."""
+"""What the parts of the live shell share: clock, events, settings and the scheduler's mailbox, and how tasks of the event loop are run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from hearth.clock import Clock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.settings import Settings
 from hearth.events import InternalFault
+from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink
+from hearth.scheduling.inputs import Input
+from hearth.scheduling.state import State
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Runtime:
+    """What each part works with.
+
+    Attributes:
+        config: in force; replaced as a whole.
+        state: the scheduler's, for reading.
+        post: reports a fact to the scheduler.
+    """
+
+    config: GatewayConfig
+    clock: Clock
+    events: EventSink
+    state: State
+    tracker: GpuTracker
+    post: Callable[[Input], None]
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self.config.settings
+
+    def report_fault(self, where: str, error: BaseException) -> None:
+        """Emit that a defect was caught; its type only, since texts may quote a prompt."""
+        self.events.emit(InternalFault(at=self.clock.monotonic(), where=where, detail=type(error).__name__))
 
 
 class WakeableSleep:
@@ -35,20 +68,17 @@ class ChangeCounter:
     def __init__(self) -> None:
         self._number = 0
         self._ended = False
-        self._watched = False
         self._changed = asyncio.Event()
 
     def count(self) -> int:
-        """How many there have been."""
+        """How many changes there have been."""
         return self._number
 
     def note(self) -> None:
         """Something has changed."""
         self._number += 1
-        if self._watched:
-            self._watched = False
-            self._changed.set()
-            self._changed = asyncio.Event()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def end(self) -> None:
         """Nothing will change any more: watchers see the last number and stop."""
@@ -65,24 +95,29 @@ class ChangeCounter:
             elif self._ended:
                 return
             else:
-                self._watched = True
                 await self._changed.wait()
 
 
 async def next_of(changes: AsyncIterator[int]) -> bool:
     """Wait for the next change of a watch; False when there will be none."""
-    try:
-        await anext(changes)
-    except StopAsyncIteration:
-        return False
-    return True
+    return await anext(changes, None) is not None
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    tasks = tuple(tasks)
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 RESTART_AFTER_S = 1.0
 
 
 class Supervisor:
-    """Holds the only strong references to background tasks, and ends them."""
+    """Holds the only strong references to background tasks, starts those again that fail, and ends all."""
 
     def __init__(self, *, clock: Clock, events: EventSink) -> None:
         self._clock = clock
@@ -98,7 +133,7 @@ class Supervisor:
         while True:
             try:
                 await run()
-            except Exception as error:  # noqa: BLE001 - supervision point: whatever broke, the house goes on and the owner is told
+            except Exception as error:  # noqa: BLE001 - supervision point: whatever broke, the gateway goes on and the owner is told
                 self._events.emit(InternalFault(at=self._clock.monotonic(), where=name, detail=type(error).__name__))
                 if self._stopping:  # it broke while it was ended, and nobody would end it again
                     return
@@ -108,8 +143,4 @@ class Supervisor:
         """Cancel all tasks and wait until they have ended."""
         self._stopping = True
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await cancel_all(tasks)
