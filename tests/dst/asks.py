@@ -15,10 +15,10 @@ from hearth.dialects.replay_seed import seeded
 from hearth.dialects.request import read_envelope
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
+from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
 from hearth.job_types import NewJob
 from hearth.jobs.queue import body_of
-from hearth.execution.request import Ticket
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, Way, canonical_model
 from tests.support.ollama_wire import Service, is_embedding, vector_of
