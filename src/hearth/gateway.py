@@ -20,8 +20,7 @@ from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attempt
-from hearth.config.settings import Settings
-from hearth.errors import BackendError, ShuttingDown
+from hearth.errors import ShuttingDown
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
@@ -36,7 +35,6 @@ from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.operator import OperatorCommands, Schedule
 from hearth.queue.worker import LLMQueueWorker
-from hearth.scheduling.inputs import TimerFired
 from hearth.types import __version__, canonical_model
 
 
@@ -50,9 +48,15 @@ class BackendIdentity:
 
 
 class Gateway:
-    """One house, one GPU.
+    """The gateway of one GPU.
 
     Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
+
+    Attributes:
+        name_of, resolve: the installed name of a model as callers write it; see `BackendWatch`.
+        on_reload: has something called with every configuration that comes into force after the present one.
+        request_reload: has the file tried soon.
+        cannot_write: why the store cannot be written now, empty where it can.
 
     Args:
         history: the log of ended items, where one is kept; counters begin with what it says of the last hour and day.
@@ -77,47 +81,51 @@ class Gateway:
         vet: Vet | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self._notes = notes
-        self._in_force = ConfigInForce(config, clock=clock, events=events)
         self.backend = backend
         self.clock = clock
         self.events = events
         self.history = history
+        self.on_stop = list(on_stop)
+        self._identity = identity
+        self._notes = notes
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = LLMQueueWorker(
             config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
         )
-        self._identity = identity
-        self._watch = self.worker.watch
-        self._timetable = Schedule(config=lambda: self.config, clock=clock, announce=self.worker.announce, nudge=self._nudge)
+        self._watch = watch = self.worker.watch
+        self.name_of, self.resolve = watch.name_of, watch.resolve
+        self._schedule = Schedule(self.worker)
+        self._in_force = ConfigInForce(config, clock=clock, events=events)
+        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
+        self.on_reload = self._in_force.on_reload
+        self.config_in_force, self.config_summary = self._in_force.shown, self._in_force.summary
+        self.request_reload = self._reloader.request
         self._supervisor = Supervisor(clock=clock, events=events)
+        self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
+        self._shown: dict[str, Callable[[], object]] = {}
         self.records = EventRecords()
         events.subscribe(self.records)
-        self._on_stop = on_stop
+        self.orders = OperatorCommands(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
+        self.show("orders", self.orders.shown)
+        self.embeddings = EmbeddingBatcher(self.worker)
+        events.subscribe(self.embeddings)
+        self.show("embeddings", self.embeddings.status)
+        # What is there only with a store, or where the settings ask for it.
         self.alerter: GatewayAlerter | None = None
         self.cloud: Cloud | None = None
-        self.embeddings: EmbeddingBatcher | None = None
         self.jobs: Jobs | None = None
         self.batches: Batches | None = None
         self.tasks: TaskDoor | None = None
         self.traces: TraceBuilder | None = None
         self.confirm_clock: Callable[[], None] | None = None
         self.cannot_write: Callable[[], str] = str
-        """Why the store cannot be written now, empty where it can."""
-        self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
-        self._shown: dict[str, Callable[[], object]] = {}
-        self.orders = OperatorCommands(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
-        self.show("orders", self.orders.shown)
         self._started_at: float | None = None
         self._stopping = False
-        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
-        self._hear_of_reloads()
+        for take in (self._limit_rates, self.worker.reload_config, lambda _: watch.poke(), lambda _: self._schedule.poke()):
+            self.on_reload(take)
 
-    def _hear_of_reloads(self) -> None:
-        self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
-        self.on_reload(self.worker.reload_config)
-        self.on_reload(lambda _: self._watch.poke())
-        self.on_reload(lambda _: self._timetable.poke())
+    def _limit_rates(self, fresh: GatewayConfig) -> None:
+        self.rate_limiter.update_limits(fresh.settings.rate_limits)
 
     @property
     def config(self) -> GatewayConfig:
@@ -131,10 +139,6 @@ class Gateway:
     def show(self, key: str, part: Callable[[], object]) -> None:
         """Have the status carry what `part` says, under `key`."""
         self._shown[key] = part
-
-    def on_reload(self, take: Callable[[GatewayConfig], None]) -> None:
-        """Have `take` hear of every configuration that comes into force after the present one."""
-        self._in_force.on_reload(take)
 
     async def start(self) -> None:
         """Recall the last hour and day, look at the backend once, then queue, watch and schedule until `stop`.
@@ -150,7 +154,7 @@ class Gateway:
         await self._watch.look()
         self._supervisor.start("queue", self.worker.run)
         self._supervisor.start("backend watch", self._watch.run)
-        self._supervisor.start("timetable", self._timetable.run)
+        self._supervisor.start("timetable", self._schedule.run)
         self._supervisor.start("configuration", self._reloader.run)
         for name, run in self._companions:
             self._supervisor.start(name, run)
@@ -183,7 +187,7 @@ class Gateway:
             await self._drain(grace_s, hurry)
         await self._supervisor.stop()
         await self._reloader.close()
-        for close in self._on_stop:
+        for close in self.on_stop:
             await close()
         now = self.clock.monotonic()
         self.events.emit(GatewayStopped(at=now, uptime_s=now - (now if self._started_at is None else self._started_at)))
@@ -204,23 +208,6 @@ class Gateway:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.stop()
 
-    async def resolve(self, model: str) -> str:
-        """The installed name for what a caller wrote; asks again before it says no, for models that were just pulled.
-
-        Raises:
-            ModelNotFound: the backend does not have it, or does not run it itself.
-        """
-        name = self._watch.name_of(model)
-        if name is None:
-            try:
-                await self._watch.refresh_installed()
-            except BackendError:
-                return canonical_model(model)
-            name = self._watch.name_of(model)
-        if name is None:
-            raise self._watch.absence_of(model)
-        return name
-
     def reload(self, config: GatewayConfig | None = None) -> bool:
         """Put a new configuration in force, read from the file of the present one where none is given (which blocks; see `reload_file`).
 
@@ -237,18 +224,6 @@ class Gateway:
     async def reload_file(self) -> bool:
         """The same for the file, without holding the loop up; orders that come together share one try. Only between start and stop."""
         return await self._reloader.reload()
-
-    def request_reload(self) -> None:
-        """Have the file tried soon."""
-        self._reloader.request()
-
-    def config_in_force(self) -> dict[str, object]:
-        """Every setting in force as it would stand in the file, secrets shortened, and how it came to be."""
-        return self._in_force.shown()
-
-    def config_summary(self) -> dict[str, object]:
-        """How the configuration in force came to be: generation, source, problems of the last file, counts, what waits for a restart."""
-        return self._in_force.summary()
 
     def health(self) -> dict[str, object]:
         """What an owner wants to know first: backend, queue, configuration, uptime."""
@@ -276,7 +251,7 @@ class Gateway:
     def metrics(self) -> list[Metric]:
         """Every metric as it is now (docs/metrics.md)."""
         now, worker = self.clock.monotonic(), self.worker
-        gpu, limits = worker.tracker.get_metrics(now), self._settings().queue
+        gpu, limits = worker.tracker.get_metrics(now), self.config.settings.queue
         live = Live(now=now, state=worker.scheduler.state, limits=limits, gpu=gpu, health=self.health(), parts=self._parts())
         return self.records.metrics.metrics(live)
 
@@ -289,17 +264,6 @@ class Gateway:
             in_memory={canonical_model(model.name): model for model in watch.resident},
             offloaded=watch.offloaded,
         )
-
-    def name_of(self, model: str) -> str | None:
-        """The one name of the model that a caller means; None where it is not installed, as far as is known now."""
-        return self._watch.name_of(model)
-
-    def _settings(self) -> Settings:
-        return self.config.settings
-
-    def _nudge(self) -> None:
-        """Have the worker take a decision, which reads the active hours."""
-        self.worker.post(TimerFired())
 
     def _backend_status(self) -> dict[str, object]:
         return {

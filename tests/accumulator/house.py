@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-from hearth.bootstrap.assembly import join_embeddings
 from hearth.config.gateway_config import GatewayConfig
 from hearth.execution.request import Submission, Ticket
 from hearth.queue.embeddings import EmbeddingBatcher
@@ -55,11 +54,9 @@ class EmbeddingHouse(House):
         service = Service(service_s=SERVICE_S)
         models = [FakeModel(name=name, parallel=parallel) for name in ("emb", "other")]
         super().__init__(*models, resident=("emb",), settings=settings, service=lambda _: service, ollama=ollama)
-        join_embeddings(self.gateway)
 
     @property
     def accumulator(self) -> EmbeddingBatcher:
-        assert self.gateway.embeddings is not None
         return self.gateway.embeddings
 
     def ask(self, text: str, model: str = "emb", **wanted: Any) -> Ticket:

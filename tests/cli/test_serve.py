@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.bootstrap.models import CONTROL_TIMEOUT_S, OllamaClaim
+from hearth.bootstrap.assembly import CONTROL_TIMEOUT_S, OllamaClaim
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
@@ -155,7 +155,7 @@ def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_
 
 def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
     url = f"http://{tmp_path}"
-    code = f"from hearth.bootstrap.models import OllamaClaim; c = OllamaClaim({url!r}); print('has it', flush=True); input()"
+    code = f"from hearth.bootstrap.assembly import OllamaClaim; c = OllamaClaim({url!r}); print('has it', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()

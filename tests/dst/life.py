@@ -18,7 +18,6 @@ from hearth.jobs.runner import House
 from hearth.jobs.service import STOP_S, Jobs
 from hearth.jobs.webhooks import Telling
 from hearth.observability.sinks import EventFanout
-from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.reader import StorageReporter
 from hearth.storage.writer import StorageHealth
@@ -94,7 +93,7 @@ class Life:
         self._house = self._around()
         self.jobs = self._jobs()
         self.telling = None if hooks is None else self._telling(hooks)
-        self.embeddings = self._embeddings() if More.EMBEDDINGS in more else None
+        self.embeddings = self.gateway.embeddings if More.EMBEDDINGS in more else None
         self.batches = self._batches() if More.BATCHES in more else None
 
     def _cloud(self, claude: FakeClaude) -> Cloud:
@@ -148,13 +147,6 @@ class Life:
         )
         self.gateway.accompany("webhooks of jobs", telling.run)
         return telling
-
-    def _embeddings(self) -> EmbeddingBatcher:
-        gateway = self.gateway
-        accumulator = EmbeddingBatcher(gateway.worker)
-        gateway.embeddings = accumulator
-        gateway.events.subscribe(accumulator)
-        return accumulator
 
     def _batches(self) -> Batches:
         gateway, tables = self.gateway, self.tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from hearth.config.settings import ModelSettings, Settings
@@ -81,16 +82,7 @@ class CardHouse(House):
             setattr(self.card, name, value)
         self.told: list[GpuSampled] = []
         gateway = self.gateway
-        watch = GpuWatch(
-            reader=self.card,
-            resident=self.ollama.resident,
-            clock=gateway.clock,
-            settings=lambda: gateway.config.settings.gpu,
-            state=gateway.worker.scheduler.state,
-            tracker=gateway.worker.tracker,
-            post=self._post,
-            events=gateway.events,
-        )
+        watch = GpuWatch(replace(gateway.worker.runtime, post=self._post), self.card, self.ollama)
         gateway.accompany("gpu watch", watch.run)
 
     def _post(self, fact: Input) -> None:

@@ -9,9 +9,11 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import Announcement
 from hearth.events import ItemDispatched, TaskAnnounced
 from hearth.queue.operator import Schedule
+from hearth.queue.worker import LLMQueueWorker
 from tests.support.cases import for_each
+from tests.support.fake_ollama import FakeOllama
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, settings_with
+from tests.worker.house import House, Recorder, body_of, settings_with
 
 FIVE_PAST = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron="5 * * * *"),)})
 UNMEASURED_S = 5.0
@@ -154,14 +156,21 @@ class JumpyClock(LoopClock):
         return super().wall() + self.offset_s
 
 
-def timetable_on(clock: Clock, announced: list[float]) -> Schedule:
-    config = GatewayConfig(settings=FIVE_PAST)
+class Announcing(LLMQueueWorker):
+    """A worker of which only the announcements are of interest."""
 
-    def announce(task_type: str, at_wall_s: float, *, comes: bool = True) -> None:
+    def __init__(self, clock: Clock, announced: list[float]) -> None:
+        ollama, config = FakeOllama(), GatewayConfig(settings=FIVE_PAST)
+        super().__init__(config=config, backend=ollama, control=ollama, clock=clock, events=Recorder())
+        self._announced = announced
+
+    def announce(self, task_type: str, at_wall_s: float, *, comes: bool = True) -> None:
         if comes:
-            announced.append(at_wall_s - WALL_AT_START)
+            self._announced.append(at_wall_s - WALL_AT_START)
 
-    return Schedule(config=lambda: config, clock=clock, announce=announce, nudge=lambda: None)
+
+def timetable_on(clock: Clock, announced: list[float]) -> Schedule:
+    return Schedule(Announcing(clock, announced))
 
 
 @in_virtual_time

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import hashlib
 import importlib
+import json
 import os
-from collections.abc import Callable, Mapping
+import socket
+import struct
+import urllib.request
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +25,15 @@ from hearth.backends.gpu import AmdCard, GpuThread
 from hearth.backends.nvml import NvmlCard
 from hearth.backends.ollama import OllamaBackend
 from hearth.backends.ollama_control import OllamaControl
-from hearth.bootstrap.models import CONTROL_TIMEOUT_S, OllamaClaim, find_backend, hearth_problem
-from hearth.bootstrap.service_manager import ServiceManager, notify_socket, watchdog_s
 from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import Purse
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode
 from hearth.config.watching import FileWatch
-from hearth.errors import ConfigError
+from hearth.emulator.service_model import default_profiles
+from hearth.errors import BackendError, ConfigError
+from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batch_runner import Shelf
@@ -39,22 +46,198 @@ from hearth.observability.latency import LatencyTracker, LatencyWatch
 from hearth.observability.monitors import DiskSpaceMonitor, LoopLagMonitor
 from hearth.observability.sinks import EventFanout
 from hearth.observability.tracing import TraceBuilder
-from hearth.ports import EventSink, GpuReader, ModelControl
-from hearth.queue.embeddings import EmbeddingBatcher
+from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.opening import Connect, connect_writer, database_path, open_directory, tighten_own_directory
 from hearth.storage.reader import StorageReporter
 from hearth.storage.retention import DAY_S
 from hearth.storage.store import Store
-from hearth.types import Sequence
+from hearth.types import SERVICE
 
 if TYPE_CHECKING:
     from hearth.observability.otlp import OtlpTraces
 
-
+CONTROL_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 2.0
 STORE_CLOSE_TIMEOUT_S = 5.0
 """For what still waits to be written at the end."""
+_ANSWER_BYTES = 4096
+_CREDENTIALS = struct.Struct("3i")
+
+
+async def build_gateway(
+    config: GatewayConfig,
+    *,
+    clock: Clock | None = None,
+    backend_mode: BackendMode | None = None,
+    ollama_url: str | None = None,
+    sinks: tuple[EventSink, ...] = (),
+    store: bool = False,
+    watch: bool = False,
+) -> Gateway:
+    """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed and the store where one is asked for.
+
+    Args:
+        backend_mode, ollama_url: instead of `backend.mode` and `ollama.url`.
+        store: keep a log on disk, where `storage.enabled` allows it; without it, no file is read or written.
+        watch: put what is saved to the configuration's file in force.
+
+    Raises:
+        ConfigError: what the settings ask for is not installed.
+        StorageRefused, StorageUnavailable: see `open_store`.
+    """
+    settings, clock, events = config.settings, clock or SystemClock(), EventFanout(sinks)
+    mode, url = backend_mode or settings.backend.mode, ollama_url or settings.ollama.url
+    async with AsyncExitStack() as closing:
+        alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events)
+        closing.push_async_callback(alerter.aclose)
+        events.subscribe(alerter)
+        traces = open_telemetry(config, clock=clock, events=events, closing=closing)
+        log = await open_store(config, clock=clock, events=events, closing=closing) if store and settings.storage.enabled else None
+        identity = await find_backend(mode, url, clock=clock, events=events, closing=closing)
+        learned = None if log is None else await Recollection.read(log.estimates, f"scheduler{'.emulator' * identity.emulator}")
+        database = database_path(settings.storage.path, os.environ)
+        notes = () if log is None else open_directory(settings.storage.path, database)
+        gateway = _gateway(config, identity, clock=clock, events=events, log=log, closing=closing, watch=watch, notes=notes)
+        join_alerts(gateway, alerter, None if log is None else database.parent)
+        join_latency(gateway)
+        if traces is not None:
+            gateway.traces = TraceBuilder(clock=clock, deliver=traces.deliver)
+            events.subscribe(gateway.traces)
+            gateway.show("telemetry", traces.status)
+        if log is not None and learned is not None:
+            _join_store(gateway, log, learned, closing)
+        if settings.gpu.nvml and not identity.emulator:  # the emulator computes on none
+            card = GpuThread((NvmlCard(settings.gpu.device), AmdCard(settings.gpu.device)))
+            closing.push_async_callback(card.aclose)
+            gpu = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
+            gateway.accompany("gpu watch", gpu.run)
+            gateway.on_reload(lambda _: gpu.poke())
+        gateway.on_stop.append(closing.pop_all().aclose)
+        return gateway
+
+
+def _gateway(
+    config: GatewayConfig,
+    identity: BackendIdentity,
+    *,
+    clock: Clock,
+    events: EventFanout,
+    log: Store | None,
+    closing: AsyncExitStack,
+    watch: bool,
+    notes: tuple[str, ...],
+) -> Gateway:
+    control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
+    backend = OllamaBackend(identity.url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
+    for adapter in (control, backend):
+        closing.push_async_callback(adapter.aclose)
+    if not identity.emulator:
+        claim = OllamaClaim(identity.url)
+        closing.callback(claim.release)
+        notes = (claim.shared, *notes) if claim.shared else notes
+    return Gateway(
+        config=config,
+        backend=backend,
+        control=control,
+        identity=identity,
+        clock=clock,
+        events=events,
+        history=None if log is None else log.invocations,
+        watching=FileWatch if watch else None,
+        vet=_vet,
+        notes=notes,
+    )
+
+
+def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
+    """What speaks against a configuration that only asking can tell; blocks."""
+    return hearth_problem(fresh.settings.ollama.url) if fresh.settings.ollama.url != old.settings.ollama.url else None
+
+
+# The model server.
+
+
+def hearth_problem(url: str) -> str | None:
+    """Why `ollama.url` must not be this; None where no Hearth answers there. Blocks for up to two seconds.
+
+    Hearth in front of itself would ask itself for ever, and two in a row would each believe that the GPU is theirs.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url.rstrip('/')}/healthz", timeout=PROBE_TIMEOUT_S) as answer:
+            said = json.loads(answer.read(_ANSWER_BYTES))
+    except (OSError, ValueError, HTTPException):
+        return None
+    if not isinstance(said, dict) or said.get("service") != SERVICE:
+        return None
+    return f"ollama.url: a Hearth answers at {url}, not an Ollama; write the address of Ollama, usually http://127.0.0.1:11434"
+
+
+class OllamaClaim:
+    """Tells Hearths on this machine that share an Ollama of each other.
+
+    Holds a name among the abstract sockets of Linux: no file is left behind, and the kernel takes it back when the process ends.
+
+    Attributes:
+        shared: what to tell the owner; empty where nobody else on this machine schedules that Ollama.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.shared = ""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        name = b"\0hearth-" + hashlib.sha256(url.encode()).hexdigest()[:16].encode()
+        try:
+            self._socket.bind(name)
+            self._socket.listen()
+        except OSError as error:  # any other than this one: then nothing is known of others
+            self.release()
+            if error.errno == errno.EADDRINUSE:
+                holder = _holder_of(name)
+                self.shared = f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or their swaps fight"
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        self._socket.close()
+
+
+def _holder_of(name: bytes) -> str:
+    """The process that listens there, as far as it can be told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(0.0)
+        try:
+            caller.connect(name)
+            process, _user, _group = _CREDENTIALS.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        except OSError:
+            process = 0
+    return f"process {process}" if process else "another process"
+
+
+async def find_backend(mode: BackendMode, url: str, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> BackendIdentity:
+    """Where answers come from: where they are made up, an emulator that `closing` stops."""
+    reason = ""
+    if mode is BackendMode.EMULATOR:
+        reason = "it was asked for"
+    elif mode is not BackendMode.OLLAMA:
+        probe = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S)
+        try:
+            await probe.version()
+        except BackendError:
+            reason = f"no Ollama answers at {url}"
+        finally:
+            await probe.aclose()
+    if reason:
+        from hearth.emulator.server import Emulator  # noqa: PLC0415 - 50 ms of imports that a house with an Ollama never needs
+
+        emulator = Emulator(default_profiles(), clock=clock)
+        closing.push_async_callback(emulator.stop)
+        url = await emulator.start("127.0.0.1", 0)
+        events.emit(EmulatorStarted(at=clock.monotonic(), url=url, reason=reason))
+    return BackendIdentity(mode=mode.value, url=url, emulator=bool(reason))
+
+
+# The store, and what needs a memory: money, jobs, and what was learned.
 
 
 async def open_store(
@@ -69,94 +252,37 @@ async def open_store(
         StorageRefused: the file is not one that may be written; the message says what to do.
         StorageUnavailable: the disk failed right after it was opened.
     """
-    settings = config.settings.storage
-    reporter = StorageReporter(clock=clock, events=events)
-    path = database_path(settings.path, os.environ)
-    tighten_own_directory(settings.path, path)
-    store = await Store.open(path, settings, clock=clock, listener=reporter.hear, connect=connect, clock_jump_s=_clock_jump_s(config))
-    closing.push_async_callback(_close_store, store, reporter)
+    settings, reporter = config.settings, StorageReporter(clock=clock, events=events)
+    path = database_path(settings.storage.path, os.environ)
+    tighten_own_directory(settings.storage.path, path)
+    # The shortest time for which anything is kept, one day at least.
+    shortest_days = min(settings.storage.retention_days, settings.jobs.keep_results_days, settings.batches.keep_files_days)
+    store = await Store.open(
+        path, settings.storage, clock=clock, listener=reporter.hear, connect=connect, clock_jump_s=DAY_S * max(1.0, shortest_days)
+    )
+
+    async def close() -> None:
+        if not await store.close(STORE_CLOSE_TIMEOUT_S):
+            reporter.lost()
+
+    closing.push_async_callback(close)
     events.subscribe(store.swaps)
     return store
 
 
-def _clock_jump_s(config: GatewayConfig) -> float:
-    """The shortest time for which anything is kept, one day at least."""
-    settings = config.settings
-    return DAY_S * max(1.0, min(settings.storage.retention_days, settings.jobs.keep_results_days, settings.batches.keep_files_days))
-
-
-async def _close_store(store: Store, reporter: StorageReporter) -> None:
-    if not await store.close(STORE_CLOSE_TIMEOUT_S):
-        reporter.lost()
-
-
-def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path | None) -> None:
-    """Have the alerter run beside the gateway, with the loop, and the disk of a log, watched for it."""
-    clock, events = gateway.clock, gateway.events
-    gateway.alerter = alerter
-    alerter.watch_gpu(gateway.worker.tracker.alarming)
-    gateway.accompany("alerts", alerter.run)
-    gateway.show("alerts", alerter.status)
-    gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
-    note = gateway.records.metrics.note_loop_lag
-    lag = LoopLagMonitor(clock=clock, events=events, settings=lambda: gateway.config.settings.alerts, note=note)
-    gateway.accompany("loop lag", lag.run)
-    if log_directory is not None:
-        disk = DiskSpaceMonitor(log_directory, clock=clock, events=events, settings=lambda: gateway.config.settings.alerts)
-        gateway.accompany("disk space", disk.run)
-
-
-def join_service_manager(gateway: Gateway, environ: Mapping[str, str]) -> Callable[[], None]:
-    """Have the service manager that started this process, if one did, hear how the gateway is. Returns what it is to call for a reload."""
-    notify = notify_socket(environ)
-    if notify is None:
-        return gateway.request_reload
-    manager = ServiceManager(
-        notify,
-        watchdog_s=watchdog_s(environ, os.getpid()),
-        clock=gateway.clock,
-        nudge=lambda: gateway.worker.post(TimerFired()),
-        decided=gateway.worker.decisions,
-        status=partial(_in_a_line, gateway),
-    )
-    gateway.events.subscribe(manager)
-    gateway.accompany("service manager", manager.run)
-
-    def reload() -> None:
-        manager.reloading()
-        gateway.request_reload()
-
-    return reload
-
-
-def _in_a_line(gateway: Gateway) -> str:
-    state, (_, reason) = gateway.worker.scheduler.state, gateway.ready()
-    paused = "external work is paused" if gateway.orders.paused else ""
-    running = len(state.entries) - len(state.waiting)
-    return "; ".join(part for part in (f"{running} running, {len(state.waiting)} waiting", reason, paused) if part)
-
-
-def join_latency(gateway: Gateway) -> None:
-    """Have every request's phases followed, for the status and the metrics."""
-    tracker = LatencyTracker()
-    gateway.records.subscribe(tracker)
-    gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
-    alive = partial(_is_alive, gateway)
-    watch = LatencyWatch(tracker, clock=gateway.clock, events=gateway.events, alive=alive, history=gateway.history)
-    gateway.accompany("latency", watch.run)
-
-
-def _is_alive(gateway: Gateway, sequence: Sequence) -> bool:
-    """Whether a request waits or runs, wherever that is."""
-    return gateway.worker.registry.live(sequence) is not None
-
-
-def join_embeddings(gateway: Gateway) -> None:
-    """Have embedding calls with a single input go together where `embeddings.accumulate` says so."""
-    accumulator = EmbeddingBatcher(gateway.worker)
-    gateway.embeddings = accumulator
-    gateway.events.subscribe(accumulator)
-    gateway.show("embeddings", accumulator.status)
+def _join_store(gateway: Gateway, log: Store, learned: Recollection, closing: AsyncExitStack) -> None:
+    gateway.records.subscribe(log.invocations)
+    gateway.accompany("admissions", log.invocations.run)
+    claude = ClaudeBackend()
+    closing.push_async_callback(claude.aclose)
+    open_cloud(gateway, claude, log)
+    open_jobs(gateway, log)
+    gateway.show("storage", log.shown)
+    gateway.cannot_write = log.trouble
+    gateway.confirm_clock = log.calendar.confirm
+    gateway.accompany("calendar", partial(log.calendar.run, gateway.events))
+    learned.fill(gateway.worker.scheduler.state.estimates)
+    gateway.accompany("recollection", learned.run)
 
 
 def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
@@ -256,136 +382,30 @@ def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, 
     return traces
 
 
-def join_telemetry(gateway: Gateway, traces: OtlpTraces | None) -> None:
-    """Have the end of every item of the gateway told to a collector."""
-    if traces is not None:
-        gateway.traces = TraceBuilder(clock=gateway.clock, deliver=traces.deliver)
-        gateway.events.subscribe(gateway.traces)
-        gateway.show("telemetry", traces.status)
+# What looks on.
 
 
-def card_of_this_machine(config: GatewayConfig, *, closing: AsyncExitStack) -> GpuReader | None:
-    """What reads the card, where the settings allow it; the emulator computes on none."""
-    gpu = config.settings.gpu
-    if not gpu.nvml:
-        return None
-    reader = GpuThread((NvmlCard(gpu.device), AmdCard(gpu.device)))
-    closing.push_async_callback(reader.aclose)
-    return reader
+def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path | None) -> None:
+    """Have the alerter run beside the gateway, with the loop, and the disk of a log, watched for it."""
+    clock, events = gateway.clock, gateway.events
+    gateway.alerter = alerter
+    alerter.watch_gpu(gateway.worker.tracker.alarming)
+    gateway.accompany("alerts", alerter.run)
+    gateway.show("alerts", alerter.status)
+    gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
+    note = gateway.records.metrics.note_loop_lag
+    lag = LoopLagMonitor(clock=clock, events=events, settings=lambda: gateway.config.settings.alerts, note=note)
+    gateway.accompany("loop lag", lag.run)
+    if log_directory is not None:
+        disk = DiskSpaceMonitor(log_directory, clock=clock, events=events, settings=lambda: gateway.config.settings.alerts)
+        gateway.accompany("disk space", disk.run)
 
 
-def join_gpu_watch(gateway: Gateway, card: GpuReader, control: ModelControl) -> None:
-    """Have the card looked at beside the gateway, and the scheduler told of its memory."""
-    watch = GpuWatch(
-        reader=card,
-        resident=control.resident,
-        clock=gateway.clock,
-        settings=lambda: gateway.config.settings.gpu,
-        state=gateway.worker.scheduler.state,
-        tracker=gateway.worker.tracker,
-        post=gateway.worker.post,
-        events=gateway.events,
-    )
-    gateway.accompany("gpu watch", watch.run)
-    gateway.on_reload(lambda _: watch.poke())
-
-
-async def build_gateway(
-    config: GatewayConfig,
-    *,
-    clock: Clock | None = None,
-    backend_mode: BackendMode | None = None,
-    ollama_url: str | None = None,
-    sinks: tuple[EventSink, ...] = (),
-    store: bool = False,
-    watch: bool = False,
-) -> Gateway:
-    """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed and the store where one is asked for.
-
-    Args:
-        backend_mode, ollama_url: instead of `backend.mode` and `ollama.url`.
-        store: keep a log on disk, where `storage.enabled` allows it; without it, no file is read or written.
-        watch: put what is saved to the configuration's file in force.
-
-    Raises:
-        ConfigError: what the settings ask for is not installed.
-        StorageRefused, StorageUnavailable: see `open_store`.
-    """
-    clock, events = clock or SystemClock(), EventFanout(sinks)
-    mode = backend_mode or config.settings.backend.mode
-    async with AsyncExitStack() as closing:
-        alerter = _open_alerter(config, clock=clock, events=events, closing=closing)
-        telemetry = open_telemetry(config, clock=clock, events=events, closing=closing)
-        log = await open_store(config, clock=clock, events=events, closing=closing) if store and config.settings.storage.enabled else None
-        url, emulated = await find_backend(mode, ollama_url or config.settings.ollama.url, clock=clock, events=events, closing=closing)
-        learned = None if log is None else await Recollection.read(log.estimates, "scheduler.emulator" if emulated else "scheduler")
-        control, claude, backend = _open_adapters(config, url, closing=closing)
-        database = database_path(config.settings.storage.path, os.environ)
-        told = () if log is None else open_directory(config.settings.storage.path, database)
-        notes = told if emulated else (*_claimed(url, closing), *told)
-        card = None if emulated else card_of_this_machine(config, closing=closing)
-        gateway = Gateway(
-            config=config,
-            backend=backend,
-            control=control,
-            identity=BackendIdentity(mode=mode.value, url=url, emulator=emulated),
-            clock=clock,
-            events=events,
-            history=None if log is None else log.invocations,
-            on_stop=(closing.pop_all().aclose,),
-            watching=FileWatch if watch else None,
-            vet=_vet,
-            notes=notes,
-        )
-        join_alerts(gateway, alerter, None if log is None else database.parent)
-        join_latency(gateway)
-        join_telemetry(gateway, telemetry)
-        join_embeddings(gateway)
-        _join_store(gateway, log, learned, claude)
-        if card is not None:
-            join_gpu_watch(gateway, card, control)
-        return gateway
-
-
-def _claimed(url: str, closing: AsyncExitStack) -> tuple[str, ...]:
-    """What to tell the owner where another Hearth of this machine has this Ollama already."""
-    claim = OllamaClaim(url)
-    closing.callback(claim.release)
-    return (claim.shared,) if claim.shared else ()
-
-
-def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
-    """What speaks against a configuration that only asking can tell; blocks."""
-    return hearth_problem(fresh.settings.ollama.url) if fresh.settings.ollama.url != old.settings.ollama.url else None
-
-
-def _open_alerter(config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> GatewayAlerter:
-    alerter = GatewayAlerter(settings=config.settings.alerts, clock=clock, events=events)
-    closing.push_async_callback(alerter.aclose)
-    events.subscribe(alerter)
-    return alerter
-
-
-def _open_adapters(config: GatewayConfig, url: str, *, closing: AsyncExitStack) -> tuple[OllamaControl, ClaudeBackend, OllamaBackend]:
-    control, claude = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S), ClaudeBackend()
-    backend = OllamaBackend(url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
-    for adapter in (control, claude, backend):
-        closing.push_async_callback(adapter.aclose)
-    return control, claude, backend
-
-
-def _join_store(gateway: Gateway, log: Store | None, learned: Recollection | None, claude: ClaudeBackend) -> None:
-    """What needs a memory: money, jobs, and what was learned."""
-    if log is None:
-        return
-    gateway.records.subscribe(log.invocations)
-    gateway.accompany("admissions", log.invocations.run)
-    open_cloud(gateway, claude, log)
-    open_jobs(gateway, log)
-    gateway.show("storage", log.shown)
-    gateway.cannot_write = log.trouble
-    gateway.confirm_clock = log.calendar.confirm
-    gateway.accompany("calendar", partial(log.calendar.run, gateway.events))
-    if learned is not None:
-        learned.fill(gateway.worker.scheduler.state.estimates)
-        gateway.accompany("recollection", learned.run)
+def join_latency(gateway: Gateway) -> None:
+    """Have every request's phases followed, for the status and the metrics."""
+    tracker = LatencyTracker()
+    gateway.records.subscribe(tracker)
+    gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
+    alive = lambda sequence: gateway.worker.registry.live(sequence) is not None  # noqa: E731
+    watch = LatencyWatch(tracker, clock=gateway.clock, events=gateway.events, alive=alive, history=gateway.history)
+    gateway.accompany("latency", watch.run)

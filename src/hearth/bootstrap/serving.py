@@ -1,4 +1,6 @@
-"""A gateway with its HTTP server, until somebody stops it, and what the process needs for that: descriptors, signals, an event loop."""
+"""A gateway with its HTTP server, until somebody stops it, and what the process needs for that: descriptors, signals, an event loop, and
+the service manager that may have started it.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +8,58 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from hearth.admission.peers import CONNECTION_LIMIT, SPARE_DESCRIPTORS, Connections
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
-from hearth.bootstrap.assembly import build_gateway, join_service_manager
-from hearth.bootstrap.models import hearth_problem
+from hearth.bootstrap.assembly import build_gateway, hearth_problem
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import exposure_problem
 from hearth.config.settings import BackendMode
 from hearth.errors import ConfigError
+from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault
 from hearth.gateway import Gateway
 from hearth.observability.logs import LogSink, configure_logging
 from hearth.observability.sinks import EventFanout
 from hearth.ports import EventSink
+from hearth.scheduling.inputs import TimerFired
+
+if sys.platform == "win32":  # uvloop is not made for it
+    from asyncio import new_event_loop as new_fast_loop
+else:
+    from uvloop import new_event_loop as new_fast_loop
+
+T = TypeVar("T")
+SWITCH_S = 0.0005
+"""A thread that computes has the interpreter for so long. With Python's 5 ms, each of the loop's calls waits that long while one does."""
+LAST_BYTES_GRACE_S = 1.0
+"""For answers that have ended but are still on their way out, when everything else has stopped."""
+BEAT_S = 10.0
+"""How often the service manager gets the status where no watchdog asks for more."""
+BEATS_PER_WATCHDOG = 3.0
+LAST_STEPS_S = 15.0
+"""For what comes after the grace of a stop: the last bytes of answers, the store, messages on their way."""
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a loop of its own, as `asyncio.run` does."""
+    sys.setswitchinterval(SWITCH_S)
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(main)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = new_fast_loop()
+    if not loop.get_debug():
+        return loop
+    loop.close()
+    return asyncio.new_event_loop()
 
 
 def raise_descriptor_limit() -> None:
@@ -43,10 +78,9 @@ class Signals:
         self.stop_requested = asyncio.Event()
         self.hurry_requested = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        self._loop.add_signal_handler(signal.SIGTERM, self._stop)
-        self._loop.add_signal_handler(signal.SIGINT, self._stop)
-        self._loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop)
+        self.on_reload(lambda: None)
 
     def on_reload(self, reload: Callable[[], object]) -> None:
         """Call this on SIGHUP."""
@@ -59,37 +93,88 @@ class Signals:
 
     def close(self) -> None:
         """Give the signals back."""
-        for number in self._handled:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.remove_signal_handler(number)
 
 
-if sys.platform == "win32":  # uvloop is not made for it
-    from asyncio import new_event_loop as new_fast_loop
-else:
-    from uvloop import new_event_loop as new_fast_loop
+class ServiceManager:
+    """Tells the service manager (sd_notify(3)): ready, reloading, stopping, alive. Without `NOTIFY_SOCKET` nothing of it runs.
 
-T = TypeVar("T")
-SWITCH_S = 0.0005
-"""A thread that computes has the interpreter for so long. With Python's 5 ms, each of the loop's calls waits that long while one does."""
+    The watchdog is fed by decisions, not by a timer: each beat has the queue take one, and only where that came about is the manager told
+    that we are alive. So a queue that hangs or has ended is found out although the process still runs.
+    """
 
+    def __init__(self, gateway: Gateway, environ: Mapping[str, str]) -> None:
+        self._gateway = gateway
+        name = environ.get("NOTIFY_SOCKET", "")
+        known = len(name) >= 2 and name[0] in "/@"  # an address in the file system, or an abstract one
+        self._address = (f"\0{name[1:]}" if name[0] == "@" else name) if known else ""
+        wanted_us = environ.get("WATCHDOG_USEC", "")
+        is_meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._watched = is_meant and wanted_us.isascii() and wanted_us.isdigit() and int(wanted_us) > 0
+        self._beat_s = min(BEAT_S, int(wanted_us) / 1e6 / BEATS_PER_WATCHDOG) if self._watched else BEAT_S
+        self._status = ""
+        self._untaken: list[str] = []
+        self._reloading = self._stopping = False
+        if known:
+            gateway.events.subscribe(self)
+            gateway.accompany("service manager", self.run)
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a loop of its own, as `asyncio.run` does."""
-    sys.setswitchinterval(SWITCH_S)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        return runner.run(main)
+    def reload(self) -> None:
+        """Have the gateway read its file again, and the manager wait for that."""
+        if self._address and not self._stopping:
+            self._reloading = True
+            self._tell(f"RELOADING=1\nMONOTONIC_USEC={int(self._gateway.clock.monotonic() * 1e6)}")
+        self._gateway.request_reload()
 
+    def emit(self, event: Event) -> None:
+        """As `EventSink` says."""
+        match event:
+            case GatewayStarted():
+                self._status = self._in_a_line()
+                self._tell(f"READY=1\nSTATUS={self._status}")
+            case GatewayStopping(grace_s=grace_s, running=running):
+                self._stopping = True
+                self._tell(f"STOPPING=1\nSTATUS=stopping: {running} running\nEXTEND_TIMEOUT_USEC={int((grace_s + LAST_STEPS_S) * 1e6)}")
+            case ConfigReloaded() | ConfigRejected() | InternalFault() if self._reloading and not self._stopping:
+                self._reloading = False
+                self._tell("READY=1")
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    loop = new_fast_loop()
-    if not loop.get_debug():
-        return loop
-    loop.close()
-    return asyncio.new_event_loop()
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        worker = self._gateway.worker
+        while True:
+            self._pass_on()
+            before = worker.decisions()
+            worker.post(TimerFired())
+            if self._watched and worker.decisions() != before:
+                self._send("WATCHDOG=1")
+            if not self._stopping and (status := self._in_a_line()) != self._status:
+                self._status = status
+                self._send(f"STATUS={status}")
+            await asyncio.sleep(self._beat_s)
 
+    def _tell(self, message: str) -> None:
+        """What the manager waits for; tried again with each beat until it is taken, in order: the last word counts."""
+        self._untaken.append(message)
+        self._pass_on()
 
-LAST_BYTES_GRACE_S = 1.0
-"""For answers that have ended but are still on their way out, when everything else has stopped."""
+    def _pass_on(self) -> None:
+        while self._untaken and self._send(self._untaken[0]):
+            del self._untaken[0]
+
+    def _send(self, message: str) -> bool:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
+                return sending.sendto(message.encode(), self._address) > 0
+        except OSError:
+            return False
+
+    def _in_a_line(self) -> str:
+        state, (_, reason) = self._gateway.worker.scheduler.state, self._gateway.ready()
+        paused = "external work is paused" if self._gateway.orders.paused else ""
+        running = len(state.entries) - len(state.waiting)
+        return "; ".join(part for part in (f"{running} running, {len(state.waiting)} waiting", reason, paused) if part)
 
 
 @asynccontextmanager
@@ -185,21 +270,19 @@ async def serve(
     log = EventFanout((LogSink(clock, output),))
     signals = Signals()
     try:
-        async with (
-            running_gateway(
-                config,
-                host=host,
-                port=port,
-                clock=clock,
-                backend_mode=backend_mode,
-                ollama_url=ollama_url,
-                sinks=(log, *sinks),
-                store=True,
-                watch=True,
-                stop=signals.stop_requested,
-                hurry=signals.hurry_requested,
-                beside=lambda gateway: signals.on_reload(join_service_manager(gateway, os.environ)),
-            ),
+        async with running_gateway(
+            config,
+            host=host,
+            port=port,
+            clock=clock,
+            backend_mode=backend_mode,
+            ollama_url=ollama_url,
+            sinks=(log, *sinks),
+            store=True,
+            watch=True,
+            stop=signals.stop_requested,
+            hurry=signals.hurry_requested,
+            beside=lambda gateway: signals.on_reload(ServiceManager(gateway, os.environ).reload),
         ):
             await signals.stop_requested.wait()
     finally:

@@ -71,11 +71,24 @@ class BackendWatch:
         known = self._installed.get(canonical.lower())
         return None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
 
-    def absence_of(self, model: str) -> ModelNotFound:
-        """Why `name_of` knows no such model."""
-        host = self.elsewhere.get(canonical_model(model).lower())
-        why = "not found" if host is None else f"runs at {host}, not on this machine, so it is not served; ask Ollama itself for it"
-        return ModelNotFound(f"model '{model}' {why}")
+    async def resolve(self, model: str) -> str:
+        """`name_of` what a caller wrote; asks again before it says no, for models that were just pulled.
+
+        Raises:
+            ModelNotFound: the backend does not have it, or does not run it itself.
+        """
+        name = self.name_of(model)
+        if name is None:
+            try:
+                await self.refresh_installed()
+            except BackendError:
+                return canonical_model(model)
+            name = self.name_of(model)
+        if name is None:
+            host = self.elsewhere.get(canonical_model(model).lower())
+            why = "not found" if host is None else f"runs at {host}, not on this machine, so it is not served; ask Ollama itself for it"
+            raise ModelNotFound(f"model '{model}' {why}")
+        return name
 
     def fingerprint_of(self, model: str) -> str:
         """What decides the text of a seeded generation: the model's digest and how it is loaded."""

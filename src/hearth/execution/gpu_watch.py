@@ -6,18 +6,13 @@ adapter's own business, and a card that does not answer is asked less and less o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 
-from hearth.clock import Clock
-from hearth.config.settings import GpuSettings
 from hearth.errors import BackendError, GpuUnavailable
 from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable
-from hearth.execution.runtime import WakeableSleep
-from hearth.observability.gpu_tracker import GpuTracker
-from hearth.ports import EventSink, GpuReader
-from hearth.scheduling.inputs import GpuSampled, Input
-from hearth.scheduling.state import State
+from hearth.execution.runtime import Runtime, WakeableSleep
+from hearth.ports import GpuReader, ModelControl
+from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuReading, ResidentModel
 
 LOST_RETRY_S = 60.0
@@ -33,32 +28,14 @@ COOLER_BY_C = 5.0
 
 
 class GpuWatch:
-    """What is known of the card, and the task that keeps it known.
+    """What is known of the card, and the task that keeps it known."""
 
-    Args:
-        resident: what the model server has in memory, asked right after each reading.
-    """
-
-    def __init__(
-        self,
-        *,
-        reader: GpuReader,
-        resident: Callable[[], Awaitable[tuple[ResidentModel, ...]]],
-        clock: Clock,
-        settings: Callable[[], GpuSettings],
-        state: State,
-        tracker: GpuTracker,
-        post: Callable[[Input], None],
-        events: EventSink,
-    ) -> None:
+    def __init__(self, runtime: Runtime, reader: GpuReader, control: ModelControl) -> None:
+        self._runtime = runtime
         self._reader = reader
-        self._resident = resident
-        self._clock = clock
-        self._settings = settings
-        self._state = state
-        self._tracker = tracker
-        self._post = post
-        self._events = events
+        self._control = control
+        self._clock = runtime.clock
+        self._emit = runtime.events.emit
         self._found = False
         self._lost_since: float | None = None
         self._hot_since: float | None = None
@@ -66,55 +43,49 @@ class GpuWatch:
         self._shared = _Shared()
         self._posted: GpuSampled | None = None
         self._sleep = WakeableSleep()
-        tracker.record_no_reading()
-
-    def poke(self) -> None:
-        """Read again now."""
-        self._sleep.ring()
+        self.poke = self._sleep.ring
+        runtime.tracker.record_no_reading()
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read until cancelled: at the configured beat, after each failure at half of the one before, down to a limit."""
         while True:
             await self.look()
-            await self._sleep.pause(self._pause_s())
+            interval_s = self._runtime.settings.gpu.sample_interval_s
+            if self._failures:
+                longest_s = LOST_RETRY_S if self._found else UNKNOWN_RETRY_S
+                interval_s = max(interval_s, min(longest_s, interval_s * 2.0 ** min(self._failures, 10)))
+            await self._sleep.pause(interval_s)
 
     async def look(self) -> None:
-        """One reading, reported as facts and events."""
-        begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
+        """One reading, reported as facts and events; what the model server has in memory is asked right after it."""
+        residency = self._runtime.state.residency
+        begun_before, moving = residency.swaps_begun, residency.swap
         try:
             reading = await self._reader.read()
         except GpuUnavailable as error:
             self._unavailable(error)
             return
         self._available(reading)
-        resident = await self._in_memory()
-        quiet = moving is None and self._state.residency.swaps_begun == begun_before
-        if quiet:
-            self._shared.learn(reading, resident)
-        self._tracker.record_reading(reading, self._shared.foreign_mib)
-        self._heat(reading.temperature_c)
-        self._tell(self._shared.sample())
-
-    async def _in_memory(self) -> tuple[ResidentModel, ...] | None:
         try:
-            return await self._resident()
+            resident: tuple[ResidentModel, ...] | None = await self._control.resident()
         except BackendError:
-            return None
-
-    def _pause_s(self) -> float:
-        """The configured beat; twice as long after each failure, up to a limit."""
-        longest_s = LOST_RETRY_S if self._found else UNKNOWN_RETRY_S
-        interval_s = self._settings().sample_interval_s
-        return interval_s if not self._failures else max(interval_s, min(longest_s, interval_s * 2.0 ** min(self._failures, 10)))
+            resident = None
+        residency = self._runtime.state.residency
+        if moving is None and residency.swaps_begun == begun_before:
+            self._shared.learn(reading, resident)
+        self._runtime.tracker.record_reading(reading, self._shared.foreign_mib)
+        if reading.temperature_c is not None:
+            self._heat(reading.temperature_c)
+        self._report()
 
     def _available(self, reading: GpuReading) -> None:
         now = self._clock.monotonic()
         self._failures = 0
         if not self._found:
             self._found = True
-            self._events.emit(GpuFound(at=now, name=reading.name, total_mib=reading.total_mib))
+            self._emit(GpuFound(at=now, name=reading.name, total_mib=reading.total_mib))
         if self._lost_since is not None:
-            self._events.emit(GpuRecovered(at=now, lost_s=now - self._lost_since))
+            self._emit(GpuRecovered(at=now, lost_s=now - self._lost_since))
             self._lost_since = None
 
     def _unavailable(self, error: GpuUnavailable) -> None:
@@ -122,32 +93,30 @@ class GpuWatch:
         self._failures += 1
         if self._found and self._lost_since is None:
             self._lost_since = now
-            self._events.emit(GpuLost(at=now, reason=error.reason, detail=error.message))
+            self._emit(GpuLost(at=now, reason=error.reason, detail=error.message))
         elif not self._found and self._failures == 1:
-            self._events.emit(GpuUnreadable(at=now, reason=error.reason, detail=error.message))
-        self._tracker.record_no_reading()
+            self._emit(GpuUnreadable(at=now, reason=error.reason, detail=error.message))
+        self._runtime.tracker.record_no_reading()
         self._shared = _Shared()
         if self._found:
-            self._tell(self._shared.sample())
+            self._report()
 
-    def _heat(self, temperature_c: float | None) -> None:
-        if temperature_c is None:
-            return
-        now, limit_c = self._clock.monotonic(), self._settings().alerts.temperature_c
+    def _heat(self, temperature_c: float) -> None:
+        now, limit_c = self._clock.monotonic(), self._runtime.settings.gpu.alerts.temperature_c
         if self._hot_since is None and temperature_c >= limit_c:
             self._hot_since = now
-            self._events.emit(GpuOverheated(at=now, temperature_c=temperature_c, limit_c=limit_c))
+            self._emit(GpuOverheated(at=now, temperature_c=temperature_c, limit_c=limit_c))
         elif self._hot_since is not None and temperature_c <= limit_c - COOLER_BY_C:
-            self._events.emit(GpuCooledDown(at=now, temperature_c=temperature_c, hot_s=now - self._hot_since))
+            self._emit(GpuCooledDown(at=now, temperature_c=temperature_c, hot_s=now - self._hot_since))
             self._hot_since = None
 
-    def _tell(self, sample: GpuSampled) -> None:
+    def _report(self) -> None:
         """Report to the scheduler what makes a difference to it."""
+        sample = GpuSampled(capacity_mib=self._shared.capacity_mib, foreign_mib=self._shared.foreign_mib or 0.0)
         before = self._posted
-        same_size = before is not None and before.capacity_mib == sample.capacity_mib
-        if before is None or not same_size or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB:
+        if before is None or before.capacity_mib != sample.capacity_mib or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB:
             self._posted = sample
-            self._post(sample)
+            self._runtime.post(sample)
 
 
 class _Shared:
@@ -180,10 +149,6 @@ class _Shared:
             self.foreign_mib = max(known_mib, min(foreign_mib, before_mib))
         self._before_mib = foreign_mib
 
-    def sample(self) -> GpuSampled:
-        """What the scheduler is told."""
-        return GpuSampled(capacity_mib=self.capacity_mib, foreign_mib=self.foreign_mib or 0.0)
-
 
 def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
     """Can this be the card, and the only one, that the model server's models are on?
@@ -203,19 +168,13 @@ def foreign_memory_mib(reading: GpuReading, resident: tuple[ResidentModel, ...] 
     """
     if reading.used_mib is None:
         return None
-    own_mib = _held_by_model_server_mib(reading)
-    if own_mib is None and resident is not None:
-        own_mib = sum(model.vram_mib for model in resident)
-    return None if own_mib is None else max(0.0, reading.used_mib - own_mib)
+    own = [process.used_mib for process in reading.processes or () if _runs_models(process.name)]
+    named = [mib for mib in own if mib is not None]
+    if own and len(named) == len(own):  # else the driver names none of them, or does not say what one holds (containers, WSL)
+        return max(0.0, reading.used_mib - sum(named))
+    return None if resident is None else max(0.0, reading.used_mib - sum(model.vram_mib for model in resident))
 
 
-def _held_by_model_server_mib(reading: GpuReading) -> float | None:
-    """None where the driver names none of its processes, or does not say what one holds (containers, WSL)."""
-    own = [process.used_mib for process in reading.processes or () if _is_model_server(process.name)]
-    known = [mib for mib in own if mib is not None]
-    return sum(known) if own and len(known) == len(own) else None
-
-
-def _is_model_server(name: str) -> bool:
+def _runs_models(name: str) -> bool:
     """Ollama before 0.30 ran models in a process of its own name, since then in one called `llama-server` each."""
     return "ollama" in name.lower() or PurePosixPath(name).name.startswith("llama-server")

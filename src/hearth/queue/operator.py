@@ -7,12 +7,10 @@ decides what they mean for the GPU; the way in for new work is closed here.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from hearth.clock import Clock
-from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import OrderRefused
-from hearth.events import DrainEnded, DrainStarted, Event, OrderGiven
+from hearth.events import DrainEnded, DrainStarted, OrderGiven
 from hearth.execution.runtime import WakeableSleep
 from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
@@ -25,46 +23,30 @@ LOOK_INTERVAL_S = 30.0
 """At least this often, since the wall clock may jump."""
 
 
-class Announce(Protocol):
-    """Has the worker expect a task at an instant, or not any more."""
-
-    def __call__(self, task_type: str, at_wall_s: float, *, comes: bool = True) -> None: ...
-
-
 class Schedule:
     """Watches the wall clock on behalf of the queue worker."""
 
-    def __init__(
-        self,
-        *,
-        config: Callable[[], GatewayConfig],
-        clock: Clock,
-        announce: Announce,
-        nudge: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._announce = announce
-        self._nudge = nudge
+    def __init__(self, worker: LLMQueueWorker) -> None:
+        self._worker = worker
+        self._clock = worker.runtime.clock
         self._announced: set[tuple[str, float]] = set()
         self._sleep = WakeableSleep()
-
-    def poke(self) -> None:
-        """Look again now."""
-        self._sleep.ring()
+        self.poke = self._sleep.ring
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until cancelled, at the next change of the active hours at the latest."""
         while True:
             self.look()
-            await self._sleep.pause(self._interval_s())
+            wall = self._clock.wall()
+            change = self._worker.runtime.config.next_mode_change(wall)
+            await self._sleep.pause(LOOK_INTERVAL_S if change is None else min(LOOK_INTERVAL_S, max(change - wall, 0.001)))
 
     def look(self) -> None:
         """Announce what is due soon, once, by the settings of now, and take back what is not in them any more.
 
         Also has the worker take a decision, which reads the active hours.
         """
-        config, wall = self._config(), self._clock.wall()
+        config, wall = self._worker.runtime.config, self._clock.wall()
         horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
         before, self._announced, after = {each for each in self._announced if each[1] > wall}, set(), wall
         while (found := config.next_announcements(after)) is not None and found[1] <= horizon:
@@ -72,19 +54,18 @@ class Schedule:
             for task_type in dict.fromkeys(task.task_type for task in tasks):
                 self._announced.add((task_type, after))
                 if (task_type, after) not in before:
-                    self._announce(task_type, after)
+                    self._worker.announce(task_type, after)
         for task_type, at in sorted(before - self._announced):
-            self._announce(task_type, at, comes=False)
-        self._nudge()
-
-    def _interval_s(self) -> float:
-        wall = self._clock.wall()
-        change = self._config().next_mode_change(wall)
-        return LOOK_INTERVAL_S if change is None else min(LOOK_INTERVAL_S, max(change - wall, 0.001))
+            self._worker.announce(task_type, at, comes=False)
+        self._worker.post(inputs.TimerFired())
 
 
 class OperatorCommands:
     """The owner's orders. Must be used on the gateway's event loop.
+
+    Attributes:
+        paused: external work waits.
+        pinned: the model to come back to, instead of the home model.
 
     Args:
         resolve: the installed name of a model; raises ModelNotFound.
@@ -104,8 +85,8 @@ class OperatorCommands:
         self._resolve = resolve
         self._clock = clock
         self._events = events
-        self._paused = False
-        self._pinned: str | None = None
+        self.paused = False
+        self.pinned: str | None = None
         self._since_wall_s: dict[str, float] = {}
         self._drained_at = 0.0
 
@@ -113,16 +94,6 @@ class OperatorCommands:
     def draining(self) -> bool:
         """New work is refused."""
         return self._doors.draining
-
-    @property
-    def paused(self) -> bool:
-        """External work waits."""
-        return self._paused
-
-    @property
-    def pinned(self) -> str | None:
-        """The model to come back to, instead of the home model."""
-        return self._pinned
 
     def check_open(self) -> None:
         """Raises Draining, ShuttingDown: nothing new may come in, wherever it would be answered."""
@@ -132,8 +103,8 @@ class OperatorCommands:
         """The orders in force; `since` are instants in seconds since 1970, `loads` and `unloads` what is still to be done."""
         return {
             "draining": self.draining,
-            "paused": [Lane.EXTERNAL.value] if self._paused else [],
-            "pinned": self._pinned,
+            "paused": [Lane.EXTERNAL.value] if self.paused else [],
+            "pinned": self.pinned,
             "loads": list(self._state.orders.wanted),
             "unloads": list(self._state.orders.unwanted),
             "since": dict(self._since_wall_s),
@@ -152,22 +123,23 @@ class OperatorCommands:
 
     def pause(self) -> None:
         """Let external work wait: it is taken, and none starts."""
-        if not self._paused:
-            self._paused = True
+        if not self.paused:
+            self.paused = True
             self._note("paused", in_force=True)
             self._say("pause", None, inputs.ExternalPaused(paused=True))
 
     def resume(self) -> None:
         """End drain and pause."""
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             self._note("paused", in_force=False)
             self._say("resume", None, inputs.ExternalPaused(paused=False))
         if self.draining:
             self._doors.draining = False
             self._note("draining", in_force=False)
             now = self._clock.monotonic()
-            self._tell(DrainEnded(at=now, drained_s=now - self._drained_at), inputs.TimerFired())
+            self._events.emit(DrainEnded(at=now, drained_s=now - self._drained_at))
+            self._post(inputs.TimerFired())
 
     async def pin(self, model: str) -> None:
         """Make a model the one to come back to, which no external item's swap may evict.
@@ -177,15 +149,15 @@ class OperatorCommands:
         """
         name = await self._resolve(model)
         self._check_fits(name)
-        if name != self._pinned:
-            self._pinned = name
+        if name != self.pinned:
+            self.pinned = name
             self._note("pinned", in_force=True)
             self._say("pin", name, inputs.ModelPinned(model=name))
 
     def unpin(self) -> None:
         """Pin nothing any more."""
-        if self._pinned is not None:
-            name, self._pinned = self._pinned, None
+        if self.pinned is not None:
+            name, self.pinned = self.pinned, None
             self._note("pinned", in_force=False)
             self._say("unpin", name, inputs.ModelPinned(model=None))
 
@@ -197,9 +169,9 @@ class OperatorCommands:
         """
         name = await self._resolve(model)
         self._check_fits(name)
-        keep = () if self._pinned is None else (self._pinned,)
+        keep = () if self.pinned is None else (self.pinned,)
         if self._state.residency.eviction_for(name, keep) is None:
-            raise OrderRefused(f"{self._pinned} is pinned and leaves no room for {name}: unpin it first")
+            raise OrderRefused(f"{self.pinned} is pinned and leaves no room for {name}: unpin it first")
         if not self._state.is_there(name) and name not in self._state.orders.wanted:
             self._say("load", name, inputs.LoadOrdered(model=name))
 
@@ -225,10 +197,10 @@ class OperatorCommands:
         resident = self._state.residency.residents.get(model)
         running = 0 if resident is None else len(resident.running)
         if running:
-            raise OrderRefused(f"{model} is in use: {_counted(running)} on it")
+            raise OrderRefused(f"{model} is in use: {_counted(running, 'run')} on it")
         if waiting := self._state.waits_for(model):
             raise OrderRefused(f"{model} is in demand: {_counted(waiting, 'wait')} for it")
-        if model == self._pinned:
+        if model == self.pinned:
             raise OrderRefused(f"{model} is pinned: unpin it first")
 
     def _note(self, order: str, *, in_force: bool) -> None:
@@ -238,13 +210,10 @@ class OperatorCommands:
             self._since_wall_s.pop(order, None)
 
     def _say(self, order: str, model: str | None, fact: Input) -> None:
-        self._tell(OrderGiven(at=self._clock.monotonic(), order=order, model=model), fact)
-
-    def _tell(self, event: Event, fact: Input) -> None:
-        """The house first, then the scheduler: what it decides upon that comes after it in the log, too."""
-        self._events.emit(event)
+        """The event first, then the scheduler: what it decides upon that comes after it in the log, too."""
+        self._events.emit(OrderGiven(at=self._clock.monotonic(), order=order, model=model))
         self._post(fact)
 
 
-def _counted(number: int, what: str = "run") -> str:
+def _counted(number: int, what: str) -> str:
     return f"1 request {what}s" if number == 1 else f"{number} requests {what}"
