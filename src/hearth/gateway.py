@@ -109,7 +109,6 @@ class Gateway:
         self.show("orders", self.orders.shown)
         self.embeddings = EmbeddingBatcher(self.worker)
         events.subscribe(self.embeddings)
-        self.show("embeddings", self.embeddings.status)
         # What is there only with a store, or where the settings ask for it.
         self.alerter: GatewayAlerter | None = None
         self.cloud: Cloud | None = None

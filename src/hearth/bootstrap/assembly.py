@@ -106,6 +106,7 @@ async def build_gateway(
             gateway.traces = TraceBuilder(clock=clock, deliver=traces.deliver)
             events.subscribe(gateway.traces)
             gateway.show("telemetry", traces.status)
+        gateway.show("embeddings", gateway.embeddings.status)
         if log is not None and learned is not None:
             _join_store(gateway, log, learned, closing)
         if settings.gpu.nvml and not identity.emulator:  # the emulator computes on none
