@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import fields
 
 from docs_build.markdown import code, table
 from hearth import events
 from hearth.events import Event, ItemEvent, JobEvent
-from hearth.observability.metrics import families
-from hearth.observability.metrics.families import Family
+from hearth.observability.metric_families import FAMILIES
 
 _EVENTS = """# Events
 
@@ -57,9 +55,5 @@ def _row(kind: type[Event], base: type[Event]) -> tuple[str, str, str, str]:
 
 def metrics_page() -> str:
     """The page of metrics."""
-    rows = [(code(each.name), each.kind.value, ", ".join(map(code, each.labels)) or "-", each.help) for each in _families()]
+    rows = [(code(each.name), each.kind, ", ".join(map(code, each.labels)) or "-", each.help) for each in FAMILIES.values()]
     return f"{_METRICS}\n{table(('metric', 'type', 'labels', 'meaning'), rows)}\n"
-
-
-def _families() -> Iterator[Family]:
-    return (each for each in vars(families).values() if isinstance(each, Family))

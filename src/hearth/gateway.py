@@ -26,10 +26,9 @@ from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
-from hearth.observability.metrics.gauges import Live
+from hearth.observability.gauges import Live
 from hearth.observability.records import EventRecords
 from hearth.observability.sinks import EventFanout
-from hearth.observability.tracing import TraceBuilder
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
@@ -104,7 +103,7 @@ class Gateway:
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._shown: dict[str, Callable[[], object]] = {}
         self.records = EventRecords()
-        events.subscribe(self.records)
+        self.records.subscribe_to(events)
         self.orders = OperatorCommands(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
         self.show("orders", self.orders.shown)
         self.embeddings = EmbeddingBatcher(self.worker)
@@ -115,7 +114,6 @@ class Gateway:
         self.jobs: Jobs | None = None
         self.batches: Batches | None = None
         self.tasks: TaskDoor | None = None
-        self.traces: TraceBuilder | None = None
         self.confirm_clock: Callable[[], None] | None = None
         self.cannot_write: Callable[[], str] = str
         self._started_at: float | None = None

@@ -260,7 +260,6 @@ class FakeGateway:
         self.cloud = None
         self.embeddings = None
         self.batches = None
-        self.traces = None
         self.jobs = None
         self.history: InvocationHistory | None = None
         self.emulated = False

@@ -71,7 +71,7 @@ async def full_state(house: FakeHouse) -> dict[str, Any]:
     await house.ask("a:1", "runs")
     await house.ask("b:1", "waits")
     async for _ in house.gateway.worker.changes():
-        if len(house.gateway.records.timeline.ended()) == 1 and len(house.gateway.worker.scheduler.state.running) == 1:
+        if len(house.gateway.records.timeline.ended) == 1 and len(house.gateway.worker.scheduler.state.running) == 1:
             break
     frames = DashboardFeed(house.gateway).frames(guest())
     frame = await anext(frames)

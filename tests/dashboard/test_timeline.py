@@ -17,6 +17,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
+from hearth.observability.requests import RequestTracker
 from hearth.observability.timeline import ENDED_KEPT, JOIN_S, SPAN_S, Timeline
 from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
 
@@ -49,7 +50,9 @@ def ended(at: float, sequence: int, **more: Any) -> Event:
 
 def heard(*events: Event) -> Timeline:
     timeline = Timeline()
+    requests = RequestTracker(timeline)
     for event in events:
+        requests.emit(event)
         timeline.emit(event)
     return timeline
 
@@ -64,7 +67,9 @@ def test_work_is_one_span_from_the_first_start_to_the_last_end():
 
 
 def test_work_that_goes_on_after_a_moment_is_shown_as_one_stretch_and_after_a_pause_as_two():
-    timeline = heard(started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2), started(20, 3))
+    timeline = heard(
+        *(queued(0, sequence) for sequence in (1, 2, 3)), started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2), started(20, 3)
+    )
     assert shown(timeline, 30) == [("a", "busy", 1, 6), ("a", "busy", 20, None)]
 
 
@@ -102,7 +107,7 @@ def test_an_interruption_ends_the_work_and_is_marked_and_the_item_waits_again():
         queued(0, 1), started(10, 1), ItemInterrupted(at=15, attempt=1, interrupt_count=1, ran_s=5.0, **about(1)), queued(25, 2)
     )
     assert shown(timeline, 30) == [("a", "busy", 10, 15)]
-    assert [(mark.at, mark.model, mark.caller) for mark in timeline.interruptions(30)] == [(15, "a", "n8n")]
+    assert [(mark.at, mark.model, mark.caller) for _, mark in timeline.interruptions(30)] == [(15, "a", "n8n")]
     assert timeline.depths(30)[-1].external_last == 2
 
 
@@ -119,20 +124,18 @@ def test_an_item_that_is_sent_again_waits_once_and_ends_once():
     resent = ItemResent(at=2, attempt=1, reason="timeout", **about(1))
     timeline = heard(queued(0, 1), started(1, 1), resent, started(3, 1), ended(4, 1))
     assert timeline.depths(5)[-1].external_last == 0
-    assert len(timeline.ended()) == 1
+    assert len(timeline.ended) == 1
 
 
 def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound():
-    timeline = Timeline()
-    for number in range(6000):
-        at = number * 10.0
-        for event in (queued(at, number), started(at + 1, number), ended(at + 2, number)):
-            timeline.emit(event)
+    each_s = 10.0
+    lives = ((queued(n * each_s, n), started(n * each_s + 1, n), ended(n * each_s + 2, n)) for n in range(6000))
+    timeline = heard(*(event for life in lives for event in life))
     now = 60_000.0
     assert all(span.ended_at is not None and span.ended_at > now - SPAN_S for span in timeline.spans(now))
     assert len(timeline.spans(now)) == 360
     assert len(timeline.depths(now)) <= SPAN_S / 10 + 1
-    assert len(timeline.ended()) == ENDED_KEPT
+    assert len(timeline.ended) == ENDED_KEPT
 
 
 INVOCATION = Invocation(
@@ -166,11 +169,11 @@ def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log():
     stuck = replace(SWAP, ended_wall_s=1008.0, from_models=("b",), to_model="", swap_s=0.0, failed=True, reason="swap_failed")
     timeline.recall((stuck, SWAP), (INVOCATION,), now=120.0, wall_s=1020.0)
     assert shown(timeline, 120.0) == [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)]
-    assert [each.item.request_id for each in timeline.ended()] == ["req_7"]
+    assert [each.request_id for _, each in timeline.ended] == ["req_7"]
 
 
 def test_what_is_recalled_from_before_the_calendar_was_set_back_happened_now():
     timeline = Timeline()
     timeline.recall((SWAP,), (INVOCATION,), now=120.0, wall_s=INVOCATION.ended_wall_s - 7200.0)
     assert shown(timeline, 120.0) == [("a", "busy", 116.0, 120.0), ("a", "swap", 117.0, 120.0)]
-    assert [each.item.at for each in timeline.ended()] == [120.0]
+    assert [each.at for _, each in timeline.ended] == [120.0]

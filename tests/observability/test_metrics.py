@@ -9,11 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hearth.config.settings import ModelSettings
+from hearth.api.app import HearthApp
+from hearth.bootstrap import running_gateway
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import parse_config
+from hearth.config.settings import AuthSettings, BackendMode, KeySettings, ModelSettings, Settings
 from hearth.events import (
     AlertFailed,
     AlertSent,
@@ -44,11 +49,11 @@ from hearth.events import (
     WebhookFailed,
 )
 from hearth.gateway import Gateway
-from hearth.observability.metrics import families
-from hearth.observability.metrics.counters import PHASE_BOUNDS_S, Metrics, render
-from hearth.observability.metrics.families import CALLERS, DIRECTIONS, MODELS, REASONS, Family, LabelCap
-from hearth.observability.monitors import BEAT_S, LoopLagMonitor
+from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
+from hearth.observability.metrics import PHASE_BOUNDS_S, Metrics, render
+from hearth.observability.monitors import BEAT_S, watch_loop_lag
 from hearth.types import Band, GpuReading, Lane, Outcome
+from tests.api.house import KEYS, LOW_KEY, FakeGateway, ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
@@ -57,7 +62,6 @@ from tests.worker.house import House, Recorder, body_of, settings_with, settle
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = DOCS / "grafana" / "hearth.rules.yml"
-ALL = {each.name: each for each in vars(families).values() if isinstance(each, Family)}
 Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -163,13 +167,6 @@ def test_every_kind_that_is_counted_stands_above():
     assert counted_kinds - {type(event) for event, *_ in COUNTED} == {DiskSpaceReturned}
 
 
-def test_counts_add_up():
-    tallies = counted(ended(), ended(), ended(Outcome.CANCELLED))
-    assert number(tallies, "hearth_requests_total", **LANE_MODEL, outcome="completed") == 2
-    assert number(tallies, "hearth_requests_total", **LANE_MODEL, outcome="cancelled") == 1
-    assert number(tallies, "hearth_total_seconds_count", **LANE_MODEL) == 3
-
-
 def test_the_disk_is_not_low_any_more_when_space_has_returned():
     assert number(counted(sample(DiskRanLow), sample(DiskSpaceReturned)), "hearth_disk_low") == 0
 
@@ -219,11 +216,6 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
     assert whole == 600
     assert sum(value for (name, _), value in found.items() if name == "hearth_swaps_total") == 600
     assert len(found) < 12_000
-
-
-def test_a_value_that_was_let_through_keeps_its_name():
-    cap = LabelCap(2)
-    assert [cap.of(value) for value in "abcacb"] == ["a", "b", "other", "a", "other", "b"]
 
 
 def test_a_name_cannot_break_out_of_its_label():
@@ -345,23 +337,13 @@ async def test_parts_that_a_house_does_not_have_are_absent_and_those_that_it_has
 @in_virtual_time
 async def test_every_beat_of_the_loop_is_measured():
     tallies = Metrics()
-    monitor = LoopLagMonitor(clock=LoopClock(), events=Recorder(), settings=lambda: settings_with().alerts, note=tallies.note_loop_lag)
-    beating = asyncio.ensure_future(monitor.run())
+    alerts = settings_with().alerts
+    watch = watch_loop_lag(clock=LoopClock(), events=Recorder(), settings=lambda: alerts, note=tallies.note_loop_lag)
+    beating = asyncio.ensure_future(watch)
     await asyncio.sleep(10 * BEAT_S + 0.01)
     beating.cancel()
     assert number(tallies, "hearth_loop_lag_seconds_count") == 10
     assert number(tallies, "hearth_loop_lag_seconds_bucket", le="0.001") == 10
-
-
-@in_virtual_time
-async def test_a_task_of_the_loop_counts_while_it_lives():
-    async with House("a") as house:
-        before = number(house.gateway, "hearth_loop_tasks")
-        assert before is not None
-        waiting = asyncio.ensure_future(asyncio.sleep(1))
-        assert number(house.gateway, "hearth_loop_tasks") == before + 1
-        await waiting
-        assert number(house.gateway, "hearth_loop_tasks") == before
 
 
 # The page, its documentation, the dashboard and the rules.
@@ -371,20 +353,20 @@ async def test_a_task_of_the_loop_counts_while_it_lives():
 async def test_the_page_has_every_metric_once_and_no_other():
     async with House("a") as house:
         names = [metric.name + "_total" * (metric.type == "counter") for metric in house.gateway.metrics()]
-    assert sorted(names) == sorted(ALL)
+    assert sorted(names) == sorted(FAMILIES)
 
 
 def test_names_have_units_and_texts_end():
-    for family in ALL.values():
+    for family in FAMILIES.values():
         assert re.fullmatch(r"hearth_[a-z_]+", family.name)
-        assert family.name.endswith("_total") == (family.kind is families.Kind.COUNTER), family.name
+        assert family.name.endswith("_total") == (family.kind == "counter"), family.name
         assert family.help.endswith(".")
 
 
 def metrics_in(expression: str) -> set[str]:
     """Names of metrics of ours, without what a histogram adds to them; recording rules have a colon and are others."""
     found = set(re.findall(r"\bhearth_\w+", expression))
-    return {name if name in ALL else re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+    return {name if name in FAMILIES else re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
 
 
 def expressions(dashboard: dict[str, Any]) -> list[str]:
@@ -395,8 +377,8 @@ def expressions(dashboard: dict[str, Any]) -> list[str]:
 def test_the_dashboard_shows_metrics_that_exist_and_half_of_them():
     dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
     shown = set().union(*map(metrics_in, expressions(dashboard)))
-    assert shown <= set(ALL)
-    assert 2 * len(shown) >= len(ALL)
+    assert shown <= set(FAMILIES)
+    assert 2 * len(shown) >= len(FAMILIES)
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     assert all(panel["title"] and panel["targets"] for panel in panels)
@@ -405,13 +387,67 @@ def test_the_dashboard_shows_metrics_that_exist_and_half_of_them():
 def test_the_rules_ask_for_metrics_that_exist():
     asked = metrics_in(RULES.read_text(encoding="utf-8"))
     assert "hearth_backend_up" in asked
-    assert asked <= set(ALL)
+    assert asked <= set(FAMILIES)
 
 
 def test_labels_in_dashboard_and_rules_are_labels_of_the_metrics():
-    known = {label for family in ALL.values() for label in family.labels} | {"le", "job"}
+    known = {label for family in FAMILIES.values() for label in family.labels} | {"le", "job"}
     dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
     for text in (*expressions(dashboard), RULES.read_text(encoding="utf-8")):
         grouped = {name.strip() for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", text) for name in group.split(",")}
         chosen = set(re.findall(r"[{,](\w+)(?:=~|!~|!=|=)\"", text))
         assert grouped | chosen <= known, text
+
+
+# `GET /metrics`.
+
+
+async def test_any_key_opens_the_page_and_no_key_does_not():
+    app = FakeGateway(keys=KEYS).app()
+    assert (await ask(app, "GET", "/metrics")).status == 401
+    got = await ask(app, "GET", "/metrics", key=LOW_KEY)
+    assert got.status == 200
+    assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert got.headers["cache-control"] == "no-store"
+    assert b"\nhearth_backend_up 1.0\n" in got.body
+    assert b"\nprocess_resident_memory_bytes " in got.body
+
+
+EVERYTHING = """
+storage: {{path: "{folder}/hearth.db"}}
+cloud: {{api_key: "${{KEY}}", base_url: "http://127.0.0.1:9"}}
+alerts: {{webhook_url: "http://127.0.0.1:9/"}}
+"""
+EMPTY_AT_REST = {"hearth_alerts_active", "hearth_pinned", "hearth_queue_model_depth"}
+"""Gauges with a label for something that there is none of."""
+
+
+async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works_and_a_number_for_all_it_can_know(tmp_path):
+    config = parse_config(EVERYTHING.format(folder=tmp_path), source="f", environ={"KEY": "x"})
+    running = running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR, store=True)
+    async with running as (_, url), aiohttp.ClientSession() as caller:
+        body = {"model": "llama3.1:8b", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
+        asked = asyncio.ensure_future(caller.post(f"{url}/api/generate", json=body))
+        pages = [await (await caller.get(f"{url}/metrics")).text() for _ in range(3)]
+        assert (await asked).status == 200
+        pages.append(await (await caller.get(f"{url}/metrics")).text())
+    for page in pages:
+        assert {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE hearth_")} == set(FAMILIES)
+    found = {each.name: [sample.value for sample in each.samples] for each in text_string_to_metric_families(pages[-1])}
+    assert [found[f"hearth_{name}"] for name in ("requests", "backend_emulated", "ready")] == [[1.0]] * 3
+    assert found["hearth_connections"] >= [1.0]
+    assert [len(found[f"hearth_cloud_{name}"]) for name in ("spent_today_usd", "reserved_usd")] == [2, 2], "a number for each lane"
+    silent = {name for name in FAMILIES if not found[name.removesuffix("_total")] and not name.startswith("hearth_gpu_")}
+    assert {name for name in silent if FAMILIES[name].kind == "gauge"} == EMPTY_AT_REST
+    assert {name for name in silent if not FAMILIES[name].labels} == set()
+
+
+async def test_nothing_that_a_caller_makes_up_is_a_label():
+    key = KeySettings(name="n8n", sha256="0" * 64)
+    config = GatewayConfig(settings=Settings(auth=AuthSettings(keys=(key,))), source=None)
+    async with running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (gateway, _):
+        app = HearthApp(gateway)
+        for each in range(5):
+            await ask(app, "POST", f"/made/up/{each}", key=f"made-up-{each}", x_caller=f"caller-{each}")
+        [rejected] = [metric for metric in gateway.metrics() if metric.name == "hearth_requests_rejected"]
+        assert [(each.labels, each.value) for each in rejected.samples] == [({"caller": "unknown", "reason": "unauthenticated"}, 5)]

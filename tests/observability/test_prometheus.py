@@ -18,7 +18,7 @@ from aiohttp import web
 from hearth.bootstrap import running_gateway
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AuthSettings, BackendMode, KeySettings, Settings
-from hearth.observability.metrics.counters import render
+from hearth.observability.metrics import render
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.observability.test_metrics import DOCS, RULES, counted, expressions
 from tests.support.patience import WITHIN_S
@@ -42,7 +42,8 @@ def promtool(*arguments: str, stdin: bytes = b"", cwd: Path = HERE) -> str:
 async def test_promtool_finds_nothing_wrong_with_the_page():
     async with House("a", "b", resident=("a",)) as house:
         for event in (*map(sample, all_kinds()), ended(), interrupted(), rejected()):
-            house.gateway.records.emit(event)
+            for sink in vars(house.gateway.records).values():
+                sink.emit(event)
         page = render(house.gateway.metrics())
     assert promtool("check", "metrics", stdin=page) == ""
 

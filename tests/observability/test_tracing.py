@@ -1,236 +1,503 @@
-"""What is told of an item as a trace: its phases, in virtual time; no OpenTelemetry here (see test_tracing_export.py)."""
+"""Traces: what is told of each request, and how it gets to a collector with OpenTelemetry's own SDK, also to one that is not there."""
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
-from hearth.config.settings import AgingSettings
-from hearth.errors import SwapFailed
-from hearth.events import ItemDispatched, ItemDiverged, ItemEnded, ItemInterrupted, ItemProtected, ItemQueued, ItemResumed
-from hearth.observability.tracing import CHILDREN_KEPT, Origin, Span, SpanKind, Trace, TraceBuilder
-from hearth.types import Outcome, Priority, Sequence
+import aiohttp
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from hearth.bootstrap import running_gateway
+from hearth.clock import SystemClock
+from hearth.config.gateway_config import GatewayConfig
+from hearth.config.loading import parse_config
+from hearth.config.settings import AgingSettings, BackendMode, GpuSettings, Settings, TelemetrySettings
+from hearth.errors import ConfigError, SwapFailed
+from hearth.events import (
+    Event,
+    ItemDispatched,
+    ItemDiverged,
+    ItemEnded,
+    ItemInterrupted,
+    ItemProtected,
+    ItemQueued,
+    ItemResumed,
+    TelemetryFailed,
+    TelemetryRecovered,
+)
+from hearth.observability.requests import STEPS_KEPT, Origin, RequestTracker
+from hearth.observability.timeline import Timeline
+from hearth.observability.tracing import OtlpTraces, address_of
+from hearth.types import Outcome, Priority
+from hearth.types import Sequence as SequenceNumber
+from tests.config.keeping import Heard
 from tests.observability.samples import ended, sample
+from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.fake_ollama import LoadFault
+from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, settings_with, settle
+
+TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-01", f"00-{TRACE_ID}-{PARENT_ID}-00"
+SECRET = "the cellar key is under the third flower pot"
+
+
+class Moody(SpanExporter):
+    """A collector that takes nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.takes = False
+        self.stopped = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.SUCCESS if self.takes else SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        self.stopped = True
+
+
+class Stuck(Moody):
+    """A collector that says nothing at all until the exporter is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._released = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._released.wait(WITHIN_S)
+        return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._released.set()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK collects spans for five seconds before it sends them; nobody wants to wait for that here."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+
 
 CHAT = Origin(route="/api/chat")
 
 
-class Collected:
-    """Every trace of a house."""
+class Traced:
+    """What the SDK makes of requests; times in seconds of the monotonic clock."""
 
-    def __init__(self, house: House) -> None:
-        self.traces: list[Trace] = []
-        self.gathering = TraceBuilder(clock=LoopClock(), deliver=self.traces.append)
-        house.gateway.events.subscribe(self.gathering)
+    def __init__(
+        self, collector: SpanExporter | None = None, events: Heard | None = None, endpoint: str = "http://c:4318", **settings: Any
+    ) -> None:
+        self._memory, self._closed = InMemorySpanExporter(), False
+        telemetry = TelemetrySettings(otlp_endpoint="http://c:4318", **settings)
+        self.way = OtlpTraces(telemetry, clock=LoopClock(), events=events or Heard(), exporter=collector or self._memory)
+        self._wall_less_at_s = LoopClock().wall() - LoopClock().monotonic()
+        self.requests = RequestTracker(Timeline())
+        self.requests.on_trace = self.way.deliver
 
-    def root(self, sequence: int) -> Span:
-        (found,) = (trace.root for trace in self.traces if trace.root.attributes["hearth.sequence"] == sequence)
-        return found
+    def watch(self, house: House) -> RequestTracker:
+        requests = house.gateway.records.requests
+        requests.on_trace = self.way.deliver
+        return requests
+
+    def tell(self, origin: Origin, *events: Event) -> None:
+        for event in events:
+            self.requests.emit(event)
+            self.requests.note(SequenceNumber(1), origin)
+
+    def one(self, traceparent: str = "", outcome: Outcome = Outcome.COMPLETED) -> None:
+        """A request that waits for a second and runs for two."""
+        life = (about(ItemQueued, 1.0), about(ItemDispatched, 2.0), replace(ended(outcome, at=4.0), reason="backend_gone"))
+        self.tell(Origin(route="/api/chat", traceparent=traceparent), *life)
+
+    async def spans(self) -> list[ReadableSpan]:
+        """All that have ended, in the order in which they began. Ends the way at once: virtual time does not wait for the SDK's thread."""
+        if not self._closed:
+            self._closed = True
+            self.way._shut_down(asyncio.Event())
+        return sorted(self._memory.get_finished_spans(), key=lambda span: span.start_time or 0)
+
+    async def tree(self, sequence: int = 1) -> tuple[ReadableSpan, list[ReadableSpan]]:
+        """The root of a request, and what is right below it."""
+        found = await self.spans()
+        (root,) = (span for span in found if (span.attributes or {}).get("hearth.sequence") == sequence)
+        return root, below(found, root)
+
+    def times(self, span: ReadableSpan) -> tuple[str, float, float]:
+        began_s, ended_s = ((ns or 0) / 1e9 - self._wall_less_at_s for ns in (span.start_time, span.end_time))
+        return span.name, round(began_s, 3), round(ended_s, 3)
 
 
-def phases(span: Span) -> list[tuple[str, float, float]]:
-    """The children with their times."""
-    return [(child.name, child.began_at, child.ended_at) for child in span.children]
+def about(kind: type[Event], at: float = 0.0) -> Event:
+    return sample(kind, at=at, sequence=SequenceNumber(1), model="m")
+
+
+def below(spans: Sequence[ReadableSpan], parent: ReadableSpan) -> list[ReadableSpan]:
+    return [span for span in spans if span.parent is not None and span.parent.span_id == parent.context.span_id]
+
+
+def said(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def error_of(span: ReadableSpan) -> str | None:
+    return span.status.description if span.status.status_code is StatusCode.ERROR else None
 
 
 @in_virtual_time
 async def test_an_item_is_a_wait_with_its_swap_in_it_and_a_call_with_its_first_byte_in_it():
     async with House("a", "b", resident=("a",)) as house:
-        seen = Collected(house)
-        ticket = house.submit("b", stream=True, service_s=2.0, first_byte_s=0.5)
-        seen.gathering.note(ticket.sequence, CHAT)
+        traced = Traced()
+        requests = traced.watch(house)
+        ticket = house.submit("b", stream=True, service_s=2.0, first_byte_s=0.5, caller="webui", request_id="req_9")
+        requests.note(ticket.sequence, CHAT)
         await body_of(ticket)
         await settle()
-        root = seen.root(ticket.sequence)
-        assert (root.name, root.kind, root.began_at, root.ended_at) == ("POST /api/chat", SpanKind.SERVER, 0.0, 4.5)
-        assert phases(root) == [("queue", 0.0, 2.5), ("chat b:latest", 2.5, 4.5)]
-        wait, call = root.children
-        assert phases(wait) == [("swap", 0.0, 2.5)]
-        assert wait.children[0].attributes == {"hearth.to_model": "b:latest", "hearth.from_models": "a:latest"}
-        assert phases(call) == [("first byte", 2.5, 3.0)]
-        assert call.kind is SpanKind.CLIENT
-        assert len(seen.gathering) == 0
-
-
-@in_virtual_time
-async def test_the_call_carries_what_the_conventions_name_and_the_root_what_hearth_knows():
-    async with House("a", resident=("a",)) as house:
-        seen = Collected(house)
-        ticket = house.submit("a", caller="webui", request_id="req_9")
-        seen.gathering.note(ticket.sequence, CHAT)
-        await body_of(ticket)
-        await settle()
-        root = seen.root(ticket.sequence)
-        assert root.attributes["hearth.caller"] == "webui"
-        assert root.attributes["hearth.request_id"] == "req_9"
-        assert root.attributes["hearth.lane"] == "external"
-        assert root.attributes["hearth.outcome"] == "completed"
-        assert root.attributes["http.route"] == "/api/chat"
-        assert root.attributes["http.response.status_code"] == 200
-        call = root.children[-1]
-        assert call.attributes["gen_ai.operation.name"] == "chat"
-        assert call.attributes["gen_ai.provider.name"] == "ollama"
-        assert call.attributes["gen_ai.request.model"] == call.attributes["gen_ai.response.model"] == "a:latest"
+        spans = await traced.spans()
+        root, (wait, call) = await traced.tree(ticket.sequence)
+        assert (traced.times(root), root.kind.name, root.parent) == (("POST /api/chat", 0.0, 4.5), "SERVER", None)
+        assert [traced.times(span) for span in (wait, call)] == [("queue", 0.0, 2.5), ("chat b:latest", 2.5, 4.5)]
+        (swap,), (first,) = below(spans, wait), below(spans, call)
+        assert traced.times(swap) == ("swap", 0.0, 2.5)
+        assert said(swap) == {"hearth.to_model": "b:latest", "hearth.from_models": "a:latest"}
+        assert traced.times(first) == ("first byte", 2.5, 3.0)
         (event,) = house.events.of(ItemEnded)
-        assert call.attributes["gen_ai.usage.output_tokens"] == event.output_tokens == root.attributes["hearth.output_tokens"]
-        assert [name for name in root.attributes if name.startswith("gen_ai.")] == []
+        of_call = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "ollama",
+            "gen_ai.request.model": "b:latest",
+            "gen_ai.response.model": "b:latest",
+            "gen_ai.usage.output_tokens": event.output_tokens,
+            "gen_ai.response.time_to_first_chunk": 0.5,
+        }
+        assert (call.kind.name, {name: said(call)[name] for name in of_call}) == ("CLIENT", of_call)
+        of_root = {
+            "hearth.caller": "webui",
+            "hearth.request_id": "req_9",
+            "hearth.lane": "external",
+            "hearth.outcome": "completed",
+            "hearth.output_tokens": event.output_tokens,
+            "http.route": "/api/chat",
+            "http.response.status_code": 200,
+        }
+        assert {name: said(root)[name] for name in of_root} == of_root
+        assert [name for name in said(root) if name.startswith("gen_ai.")] == []
 
 
 @in_virtual_time
-async def test_what_did_not_come_over_http_says_nothing_of_http_and_nobody_says_what_is_not_known():
+async def test_an_interruption_ends_a_call_and_begins_a_wait_and_says_nothing_of_http_where_there_was_none():
     async with House("a", resident=("a",)) as house:
-        seen = Collected(house)
-        ticket = house.submit("a")
-        await body_of(ticket)
-        await settle()
-        root = seen.root(ticket.sequence)
-        assert root.name == "item"
-        assert [name for name in root.attributes if name.startswith("http.")] == []
-        assert None not in [*root.attributes.values(), *root.children[-1].attributes.values()]
-
-
-@in_virtual_time
-async def test_an_interruption_ends_a_call_and_begins_a_wait():
-    async with House("a", resident=("a",)) as house:
-        seen = Collected(house)
+        traced = Traced()
+        traced.watch(house)
         external = house.submit("a", service_s=2.0)
         await sleep_until(0.5)
-        internal = house.internal("a", service_s=1.0)
-        await body_of(internal)
+        await body_of(house.internal("a", service_s=1.0))
         await body_of(external)
         await settle()
-        root = seen.root(external.sequence)
-        names = [name for name, _, _ in phases(root)]
-        assert names == ["queue", "text_completion a:latest", "queue", "text_completion a:latest"]
-        first, second = root.children[1], root.children[3]
-        assert (first.attributes["hearth.outcome"], first.attributes["hearth.attempt"], first.error) == ("interrupted", 1, "")
-        assert second.attributes["hearth.attempt"] == 2
-        assert root.attributes["hearth.interruptions"] == 1
-        instants = [at for _, began_at, ended_at in phases(root) for at in (began_at, ended_at)]
+        root, parts = await traced.tree(external.sequence)
+        assert root.name == "item"
+        assert [name for name in said(root) if name.startswith("http.")] == []
+        assert [span.name for span in parts] == ["queue", "text_completion a:latest"] * 2
+        first, second = parts[1], parts[3]
+        assert (said(first)["hearth.outcome"], said(first)["hearth.attempt"], error_of(first)) == ("interrupted", 1, None)
+        assert (said(second)["hearth.attempt"], said(root)["hearth.interruptions"]) == (2, 1)
+        instants = [at for span in parts for at in traced.times(span)[1:]]
         assert instants == sorted(instants)
-        assert (instants[0], instants[-1]) == (root.began_at, root.ended_at)
+        assert [instants[0], instants[-1]] == [*traced.times(root)[1:]]
 
 
 @in_virtual_time
 async def test_a_call_that_failed_unseen_is_an_error_and_the_item_is_none():
     async with House("a", resident=("a",)) as house:
-        seen = Collected(house)
+        traced = Traced()
+        traced.watch(house)
         house.ollama.next_calls(CallFault.GONE_BEFORE_HEAD)
         ticket = house.submit("a")
         await body_of(ticket)
         await settle()
-        root = seen.root(ticket.sequence)
-        failed = root.children[1]
-        assert (failed.error, failed.attributes["error.type"], failed.attributes["hearth.outcome"]) == (
-            "backend_gone",
-            "backend_gone",
-            "resent",
-        )
-        assert (root.error, root.children[-1].error) == ("", "")
+        root, (_, failed, _, last) = await traced.tree(ticket.sequence)
+        assert (error_of(failed), said(failed)["error.type"], said(failed)["hearth.outcome"]) == ("backend_gone", "backend_gone", "resent")
+        assert (error_of(root), error_of(last)) == (None, None)
 
 
 @in_virtual_time
 async def test_loads_that_failed_stand_in_the_wait_and_the_item_is_an_error():
     async with House("a") as house:
-        seen = Collected(house)
+        traced = Traced()
+        traced.watch(house)
         house.ollama.next_loads(LoadFault.FAIL, LoadFault.FAIL)
         ticket = house.submit("a")
         with pytest.raises(SwapFailed):
             await body_of(ticket)
         await settle()
-        root = seen.root(ticket.sequence)
-        assert (root.error, root.attributes["error.type"], root.attributes["hearth.outcome"]) == ("swap_failed", "swap_failed", "failed")
-        (wait,) = root.children
-        assert [span.error for span in wait.children] == ["swap_failed", "swap_failed"]
+        root, (wait,) = await traced.tree(ticket.sequence)
+        assert (error_of(root), said(root)["error.type"], said(root)["hearth.outcome"]) == ("swap_failed", "swap_failed", "failed")
+        assert [error_of(span) for span in below(await traced.spans(), wait)] == ["swap_failed"] * 2
 
 
 @in_virtual_time
-async def test_who_leaves_while_its_model_loads_has_waited_for_a_part_of_the_swap_and_is_no_error():
-    async with House("a", "b", resident=("a",)) as house:
-        seen = Collected(house)
-        ticket = house.submit("b")
-        await sleep_until(1.5)
-        house.worker.cancel(ticket.sequence)
-        await settle()
-        root = seen.root(ticket.sequence)
-        assert (root.error, root.attributes["hearth.outcome"]) == ("", Outcome.CANCELLED.value)
-        assert phases(root) == [("queue", 0.0, 1.5)]
-        (swap,) = root.children[0].children
-        assert (swap.name, swap.ended_at) == ("swap", 1.5)
-        await sleep_until(5.0)
-
-
-@in_virtual_time
-async def test_a_swap_to_another_model_is_no_part_of_a_wait():
+async def test_a_wait_has_the_part_of_the_swap_to_its_own_model_that_lies_in_it():
     async with House("a", "b", "c", resident=("a",)) as house:
-        seen = Collected(house)
-        first, second = house.submit("b"), house.submit("c")
-        await body_of(first)
-        await body_of(second)
-        await settle()
-        for ticket, model in (first, "b:latest"), (second, "c:latest"):
-            (swap,) = seen.root(ticket.sequence).children[0].children
-            assert swap.attributes["hearth.to_model"] == model
-
-
-@in_virtual_time
-async def test_a_swap_counts_from_when_the_item_came():
-    async with House("a", "b", resident=("a",)) as house:
-        seen = Collected(house)
-        house.submit("b")
+        traced = Traced()
+        traced.watch(house)
+        tickets = [house.submit("b"), house.submit("c")]
         await sleep_until(1.0)
-        late = house.submit("b", request_id="req_2")
-        await body_of(late)
+        tickets.append(house.submit("b", request_id="req_2"))
+        left = house.submit("b", request_id="req_3")
+        await sleep_until(1.5)
+        house.worker.cancel(left.sequence)
+        for ticket in tickets:
+            await body_of(ticket)
         await settle()
-        wait = seen.root(late.sequence).children[0]
-        assert phases(wait) == [("swap", 1.0, 2.5)]
+        spans, swaps = await traced.spans(), []
+        for ticket in (*tickets, left):
+            _, (wait, *_) = await traced.tree(ticket.sequence)
+            (swap,) = below(spans, wait)
+            swaps.append((said(swap)["hearth.to_model"], *traced.times(swap)[1:]))
+        assert swaps[0] == ("b:latest", 0.0, 2.5)
+        assert swaps[1][0] == "c:latest"
+        assert swaps[2:] == [("b:latest", 1.0, 2.5), ("b:latest", 1.0, 1.5)]
+        root, _ = await traced.tree(left.sequence)
+        assert (error_of(root), said(root)["hearth.outcome"]) == (None, "cancelled")
 
 
 @in_virtual_time
 async def test_a_promotion_is_marked_where_it_happened():
     settings = settings_with(scheduling={"aging": AgingSettings(promote_after_s=1.0)})
     async with House("a", "b", resident=("a",), settings=settings) as house:
-        seen = Collected(house)
+        traced = Traced()
+        traced.watch(house)
         first = house.internal("a", priority=Priority.BACKGROUND, service_s=3.0)
         second = house.internal("a", priority=Priority.BACKGROUND, request_id="req_2")
         await body_of(first)
         await body_of(second)
         await settle()
-        (mark,) = seen.root(second.sequence).marks
-        assert (mark.name, mark.at, mark.attributes) == ("promoted", 1.0, {"hearth.band": "normal"})
+        root, _ = await traced.tree(second.sequence)
+        assert [(mark.name, dict(mark.attributes or {})) for mark in root.events] == [("promoted", {"hearth.band": "normal"})]
 
 
-@in_virtual_time
-async def test_what_happens_to_a_call_is_marked_on_it():
-    async with House("a") as house:
-        seen = Collected(house)
-        for at, kind in enumerate((ItemQueued, ItemDispatched, ItemProtected, ItemResumed, ItemDiverged)):
-            seen.gathering.emit(sample(kind, at=float(at), sequence=Sequence(1)))
-        seen.gathering.emit(ended(at=9.0))
-        (root,) = (trace.root for trace in seen.traces)
-        assert [(mark.name, mark.at) for mark in root.children[-1].marks] == [("protected", 2.0), ("resumed", 3.0), ("diverged", 4.0)]
-        assert root.marks == ()
+async def test_what_happens_to_a_call_is_marked_on_it_and_what_ends_without_having_begun_is_no_trace():
+    traced = Traced()
+    traced.tell(CHAT, replace(ended(), sequence=SequenceNumber(2)))
+    kinds = (ItemQueued, ItemDispatched, ItemProtected, ItemResumed, ItemDiverged)
+    traced.tell(CHAT, *(about(kind, float(at)) for at, kind in enumerate(kinds)), ended(at=9.0))
+    root, (_, call) = await traced.tree()
+    assert [mark.name for mark in call.events] == ["protected", "resumed", "diverged"]
+    assert list(root.events) == []
 
 
-@in_virtual_time
-async def test_what_ends_without_having_begun_is_ignored():
-    async with House("a") as house:
-        seen = Collected(house)
-        seen.gathering.emit(ended())
-        seen.gathering.note(Sequence(1), CHAT)
-        assert (seen.traces, len(seen.gathering)) == ([], 0)
-
-
-@in_virtual_time
 async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
-    async with House("a") as house:
-        seen = Collected(house)
-        for kind in (ItemQueued, *(ItemDispatched, ItemInterrupted) * 300):
-            seen.gathering.emit(sample(kind, at=0.0, sequence=Sequence(1)))
-        seen.gathering.emit(ended(at=9.0))
-        children = seen.traces[0].root.children
-        assert len(children) == CHILDREN_KEPT
-        assert children[-1].ended_at == 9.0, "the last one is worth more than those before it"
+    traced = Traced()
+    traced.tell(CHAT, *map(about, (ItemQueued, *(ItemDispatched, ItemInterrupted) * 3 * STEPS_KEPT)))
+    traced.tell(CHAT, about(ItemDispatched, 8.0), ended(at=9.0))
+    _, parts = await traced.tree()
+    assert len(parts) <= STEPS_KEPT + 4
+    assert traced.times(parts[-1])[1:] == (8.0, 9.0), "the last one is worth more than those before it"
+
+
+@for_each("text", ["otlp_endpoint: collector", "otlp_endpoint: 'http://me:secret@c:4318'", "sample_ratio: 1.5", "service_name: ''"])
+def test_settings_that_cannot_be_used_are_refused_by_name(text: str):
+    with pytest.raises(ConfigError, match=rf"telemetry\.{text.partition(':')[0]}"):
+        parse_config(f"telemetry: {{{text}}}", source="f", environ={})
+
+
+async def test_the_callers_trace_goes_on_in_hearth():
+    traced = Traced()
+    traced.one(SAMPLED)
+    root, _ = await traced.tree()
+    assert root.parent is not None
+    assert (f"{root.context.trace_id:032x}", f"{root.parent.span_id:016x}") == (TRACE_ID, PARENT_ID)
+
+
+@for_each("bad", ["x", "00-0-0-01", f"00-{'0' * 32}-{PARENT_ID}-01", f"ff-{TRACE_ID}-{PARENT_ID}-01", SAMPLED + "\x00"])
+async def test_a_traceparent_that_cannot_be_read_begins_a_trace_of_its_own(bad: str):
+    traced = Traced()
+    traced.one(bad)
+    root, _ = await traced.tree()
+    assert root.parent is None
+
+
+async def test_a_caller_that_keeps_no_trace_of_its_own_is_not_traced():
+    traced = Traced()
+    traced.one(UNSAMPLED)
+    assert await traced.spans() == []
+
+
+async def test_the_sample_ratio_counts_for_those_who_do_not_decide_themselves():
+    traced = Traced(sample_ratio=0.0, service_name="our house")
+    traced.one()
+    traced.one(SAMPLED)
+    spans = await traced.spans()
+    assert {span.resource.attributes["service.name"] for span in spans} == {"our house"}
+    assert {f"{span.context.trace_id:032x}" for span in spans} == {TRACE_ID}
+    assert len(spans) == 4
+
+
+@for_each("endpoint", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"])
+def test_the_path_of_traces_is_added_where_it_is_missing(endpoint: str):
+    assert address_of(endpoint) == "http://c:4318/v1/traces"
+
+
+async def test_a_collector_that_takes_nothing_is_told_of_once():
+    heard, collector = Heard(), Moody()
+    traced = Traced(collector, heard)
+    traced.one()
+    failed = await heard.first(TelemetryFailed)
+    assert failed.endpoint == "http://c:4318/v1/traces"
+    traced.one()
+    await traced.way.aclose()
+    assert collector.stopped
+    assert traced.way.status() == {"endpoint": "http://c:4318/v1/traces", "failing": True, "sent_spans": 0, "lost_spans": 8}
+    assert heard.all == [failed]
+
+
+async def test_a_collector_that_takes_traces_again_is_told_of_with_what_was_lost():
+    heard, collector = Heard(), Moody()
+    traced = Traced(collector, heard)
+    traced.one()
+    await heard.first(TelemetryFailed)
+    collector.takes = True
+    traced.one()
+    recovered = await heard.first(TelemetryRecovered)
+    assert recovered.lost_spans == 4
+    await traced.way.aclose()
+    assert traced.way.status() == {"endpoint": "http://c:4318/v1/traces", "failing": False, "sent_spans": 4, "lost_spans": 4}
+
+
+async def test_a_collector_that_says_nothing_does_not_hold_up_the_end():
+    collector = Stuck()
+    traced = Traced(collector)
+    traced.one()
+    async with asyncio.timeout(WITHIN_S):
+        await traced.way.aclose()
+    assert collector.stopped
+
+
+async def test_nobody_listens_at_the_endpoint_and_the_log_gets_one_event_and_no_line_of_the_sdk(caplog: pytest.LogCaptureFixture):
+    heard = Heard()
+    way = OtlpTraces(TelemetrySettings(otlp_endpoint="http://127.0.0.1:9"), clock=SystemClock(), events=heard)
+    traced = Traced()
+    traced.requests.on_trace = way.deliver
+    traced.one()
+    await way.aclose()
+    failed = await heard.first(TelemetryFailed)
+    assert failed.detail
+    assert heard.all == [failed]
+    assert [record.name for record in caplog.records if record.name.startswith("opentelemetry.exporter")] == []
+
+
+@contextmanager
+def receiver() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """A collector: its address, and every request that it was sent."""
+    taken: list[ExportTraceServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/v1/traces" and self.headers["Content-Type"] == "application/x-protobuf":
+                taken.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Nothing on the tests' output."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    serving.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", taken
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+@asynccontextmanager
+async def traced_house(endpoint: str) -> AsyncIterator[str]:
+    """A gateway with the emulator behind it that tells a collector; the URL it listens at."""
+    settings = Settings(gpu=GpuSettings(home_model=""), telemetry=TelemetrySettings(otlp_endpoint=endpoint, service_name="our house"))
+    async with running_gateway(GatewayConfig(settings=settings), port=0, backend_mode=BackendMode.EMULATOR) as (_, url):
+        yield url
+
+
+def attributes(span: ProtoSpan) -> dict[str, str]:
+    return {each.key: each.value.string_value for each in span.attributes}
+
+
+async def ask(url: str, path: str, body: Mapping[str, object], headers: Mapping[str, str] | None = None) -> int:
+    async with aiohttp.ClientSession() as session, session.post(url + path, json=body, headers=headers) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def test_requests_arrive_at_a_collector_as_traces_with_no_word_of_a_prompt():
+    chat = {"model": "llama3.1:8b", "messages": [{"role": "user", "content": SECRET}], "options": {"num_predict": 3}}
+    embed = {"model": "nomic-embed-text", "input": SECRET}
+    with receiver() as (endpoint, taken):
+        async with traced_house(endpoint) as url:
+            assert await ask(url, "/api/chat", chat, {"traceparent": SAMPLED, "tracestate": "rojo=1"}) == 200
+            assert await ask(url, "/v1/embeddings", embed) == 200
+            assert await ask(url, "/api/chat", {**chat, "model": "no-such-model"}) == 404
+    found = [each for request in taken for each in request.resource_spans]
+    assert {attributes(each.resource)["service.name"] for each in found} == {"our house"}
+    spans = [span for each in found for scope in each.scope_spans for span in scope.spans]
+    roots = {span.name: span for span in spans if span.kind == ProtoSpan.SPAN_KIND_SERVER}
+    assert set(roots) == {"POST /api/chat", "POST /v1/embeddings"}
+    chatted = roots["POST /api/chat"]
+    assert (chatted.trace_id.hex(), chatted.parent_span_id.hex(), chatted.trace_state) == (TRACE_ID, PARENT_ID, "rojo=1")
+    assert {span.name for span in spans if span.trace_id == chatted.trace_id} == {
+        "POST /api/chat",
+        "queue",
+        "swap",
+        "chat llama3.1:8b",
+        "first byte",
+    }
+    embedded = next(span for span in spans if span.name == "embeddings nomic-embed-text:latest")
+    assert attributes(embedded)["gen_ai.operation.name"] == "embeddings"
+    assert all(SECRET.encode() not in request.SerializeToString() for request in taken)
+
+
+def test_without_opentelemetry_the_start_is_refused_with_what_to_install(tmp_path: Path):
+    file = tmp_path / "config.yaml"
+    file.write_text("telemetry: {otlp_endpoint: 'http://127.0.0.1:4318'}\nstorage: {enabled: false}\n")
+    hidden = "import sys; sys.modules['opentelemetry.sdk'] = None; from hearth.cli import main; main()"
+    command = [sys.executable, "-c", hidden, "serve", "--emulator", "--port", "0", "--config", str(file)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WITHIN_S, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, check=False
+    )
+    assert done.returncode == 2
+    assert '.venv/bin/pip install -e ".[otel]"' in done.stderr
+    assert "telemetry.otlp_endpoint" in done.stderr
+
+
+def test_without_a_collector_nothing_of_opentelemetrys_sdk_is_imported(tmp_path: Path):
+    told = """
+import asyncio, sys
+from hearth.bootstrap import build_gateway
+from hearth.config.gateway_config import GatewayConfig
+async def life():
+    gateway = await build_gateway(GatewayConfig(), ollama_url="http://127.0.0.1:9")
+    print(gateway.records.requests.on_trace, "opentelemetry.sdk" in sys.modules)
+asyncio.run(life())
+"""
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=WITHIN_S, cwd=tmp_path, check=False)
+    assert done.stdout == "None False\n", done.stderr

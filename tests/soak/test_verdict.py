@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hearth.observability.metrics.counters import Metrics, render
+from hearth.observability.metrics import Metrics, render
 from tests.soak.callers import REQUESTS, End, judged
 from tests.soak.verdict import MB, Sample, climb, lags_s, lows, mb_per_10k, sample_of
 from tests.support.cases import for_each

@@ -246,7 +246,7 @@ class Wired:
                 events=events,
                 history=store.invocations,
             )
-            gateway.records.subscribe(store.invocations)
+            gateway.events.subscribe(store.invocations)
             async with gateway:
                 yield gateway
 

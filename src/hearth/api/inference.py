@@ -35,7 +35,7 @@ from hearth.dialects.validation import is_model_name
 from hearth.errors import BadRequest, HearthError, ModelNotFound
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
-from hearth.observability.tracing import Origin
+from hearth.observability.requests import Origin
 from hearth.queue.embedded import PromptCall, complete
 from hearth.types import BackendCall, Completion, Dialect, Headers, QueueItem, Way, WorkKind, canonical_model, preview_of
 
@@ -199,10 +199,11 @@ async def submit(
         new = replace(new, item=replace(item, model=name))
         joined = gateway.embeddings.take(new) if item.kind is WorkKind.EMBED and gateway.embeddings is not None else None
         ticket = joined or gateway.worker.submit(new)
-    if gateway.traces is not None:
+    requests = gateway.records.requests
+    if requests.on_trace is not None:
         text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"
         origin = Origin(route=request.path, provider=provider, traceparent=text(b"traceparent"), tracestate=text(b"tracestate"))
-        gateway.traces.note(ticket.sequence, origin)
+        requests.note(ticket.sequence, origin)
     return ticket
 
 

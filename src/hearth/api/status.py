@@ -34,7 +34,7 @@ from hearth.api.status_stream import Listener, StatusStream, listener_of
 from hearth.config.gateway_config import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
-from hearth.observability.metrics.counters import render
+from hearth.observability.metrics import render
 from hearth.ports import InvocationHistory
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, SERVICE, InvocationFilter, Outcome, RequestId, Sequence, canonical_model
 

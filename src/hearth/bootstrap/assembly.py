@@ -29,7 +29,7 @@ from hearth.clock import Clock, SystemClock
 from hearth.cloud.budget import Purse
 from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BackendMode
+from hearth.config.settings import AlertSettings, BackendMode
 from hearth.config.watching import FileWatch
 from hearth.emulator.service_model import default_profiles
 from hearth.errors import BackendError, ConfigError
@@ -42,10 +42,8 @@ from hearth.jobs.runner import House
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.jobs.webhooks import Telling, WebhookPoster, is_forbidden
-from hearth.observability.latency import LatencyTracker, LatencyWatch
-from hearth.observability.monitors import DiskSpaceMonitor, LoopLagMonitor
+from hearth.observability.monitors import watch_disk, watch_loop_lag
 from hearth.observability.sinks import EventFanout
-from hearth.observability.tracing import TraceBuilder
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
 from hearth.scheduling.inputs import TimerFired
@@ -56,7 +54,7 @@ from hearth.storage.store import Store
 from hearth.types import SERVICE
 
 if TYPE_CHECKING:
-    from hearth.observability.otlp import OtlpTraces
+    from hearth.observability.tracing import OtlpTraces
 
 CONTROL_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 2.0
@@ -103,8 +101,7 @@ async def build_gateway(
         join_alerts(gateway, alerter, None if log is None else database.parent)
         join_latency(gateway)
         if traces is not None:
-            gateway.traces = TraceBuilder(clock=clock, deliver=traces.deliver)
-            events.subscribe(gateway.traces)
+            gateway.records.requests.on_trace = traces.deliver
             gateway.show("telemetry", traces.status)
         gateway.show("embeddings", gateway.embeddings.status)
         if log is not None and learned is not None:
@@ -272,7 +269,7 @@ async def open_store(
 
 
 def _join_store(gateway: Gateway, log: Store, learned: Recollection, closing: AsyncExitStack) -> None:
-    gateway.records.subscribe(log.invocations)
+    gateway.events.subscribe(log.invocations)
     gateway.accompany("admissions", log.invocations.run)
     claude = ClaudeBackend()
     closing.push_async_callback(claude.aclose)
@@ -374,7 +371,7 @@ def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, 
     if not settings.otlp_endpoint:
         return None
     try:
-        from hearth.observability.otlp import OtlpTraces  # noqa: PLC0415 - an extra, and a fifth of a second
+        from hearth.observability.tracing import OtlpTraces  # noqa: PLC0415 - an extra, and a fifth of a second
     except ModuleNotFoundError as error:
         install = 'run `.venv/bin/pip install -e ".[otel]"` in the folder of Hearth, or set it to ""'
         raise ConfigError([f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error.name}): {install}"]) from error
@@ -394,19 +391,19 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
     gateway.accompany("alerts", alerter.run)
     gateway.show("alerts", alerter.status)
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
+
+    def settings() -> AlertSettings:
+        return gateway.config.settings.alerts
+
     note = gateway.records.metrics.note_loop_lag
-    lag = LoopLagMonitor(clock=clock, events=events, settings=lambda: gateway.config.settings.alerts, note=note)
-    gateway.accompany("loop lag", lag.run)
+    gateway.accompany("loop lag", partial(watch_loop_lag, clock=clock, events=events, settings=settings, note=note))
     if log_directory is not None:
-        disk = DiskSpaceMonitor(log_directory, clock=clock, events=events, settings=lambda: gateway.config.settings.alerts)
-        gateway.accompany("disk space", disk.run)
+        gateway.accompany("disk space", partial(watch_disk, log_directory, clock=clock, events=events, settings=settings))
 
 
 def join_latency(gateway: Gateway) -> None:
     """Have every request's phases followed, for the status and the metrics."""
-    tracker = LatencyTracker()
-    gateway.records.subscribe(tracker)
-    gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
+    tracker = gateway.records.requests
     alive = lambda sequence: gateway.worker.registry.live(sequence) is not None  # noqa: E731
-    watch = LatencyWatch(tracker, clock=gateway.clock, events=gateway.events, alive=alive, history=gateway.history)
-    gateway.accompany("latency", watch.run)
+    gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
+    gateway.accompany("latency", partial(tracker.watch, clock=gateway.clock, events=gateway.events, alive=alive))

@@ -1,1 +1,1 @@
-"""What becomes of events: fanned out to sinks, written as log lines, counted over the last day. Never decides, never delays a request."""
+"""What becomes of events: written as log lines, counted, kept for the status, traced. Never decides, never delays a request."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from hearth.events import Event
 from hearth.ports import EventSink
 
+_Handler: TypeAlias = Callable[[Any], None]
+
 
 class HandlingSink:
     """A `SelectiveSink` that hands each event to the handler of exactly its kind, and ignores kinds that have none."""
 
-    _handlers: Mapping[type[Event], Callable[[Any], None]]
+    _handlers: Mapping[type[Event], _Handler]
 
     def emit(self, event: Event) -> None:
         """As `EventSink` says."""
@@ -22,27 +24,9 @@ class HandlingSink:
         if handler is not None:
             handler(event)
 
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
+    def handler_of(self, kind: type[Event]) -> _Handler | None:
         """As `SelectiveSink` says."""
         return self._handlers.get(kind)
-
-
-_Handler: TypeAlias = Callable[[Any], None]
-_Takers: TypeAlias = tuple[tuple[EventSink, _Handler], ...]
-
-
-class Handlers(dict[type[Event], "_Handler | None"]):
-    """What takes each kind of event at one sink, asked for once; None where the sink ignores the kind, as a `SelectiveSink` may."""
-
-    def __init__(self, sink: EventSink) -> None:
-        super().__init__()
-        self._sink = sink
-
-    def __missing__(self, kind: type[Event]) -> _Handler | None:
-        sink = self._sink
-        handler: _Handler | None = sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit
-        self[kind] = handler
-        return handler
 
 
 class EventFanout:
@@ -53,17 +37,18 @@ class EventFanout:
     """
 
     def __init__(self, sinks: Iterable[EventSink] = ()) -> None:
-        self._sinks = tuple((sink, Handlers(sink)) for sink in sinks)
-        self._takers: dict[type[Event], _Takers] = {}
-        self._reported: list[EventSink] = []
+        self._sinks = tuple(sinks)
+        self._takers: dict[type[Event], tuple[tuple[EventSink, _Handler], ...]] = {}
+        self._reported: set[int] = set()
+        """By identity: sinks may be equal without being the same, or not hashable at all."""
         self._pending: deque[Event] = deque()
         self._delivering = False
         self._logger = logging.getLogger(__name__)
 
     def subscribe(self, sink: EventSink) -> None:
         """Deliver to `sink` too, from the next event on; a second subscription of the same sink is ignored."""
-        if not _holds([known for known, _ in self._sinks], sink):
-            self._sinks = (*self._sinks, (sink, Handlers(sink)))
+        if not any(known is sink for known in self._sinks):
+            self._sinks = (*self._sinks, sink)
             self._takers.clear()
 
     def emit(self, event: Event) -> None:
@@ -82,7 +67,7 @@ class EventFanout:
         kind = type(event)
         takers = self._takers.get(kind)
         if takers is None:
-            known = ((sink, handlers[kind]) for sink, handlers in self._sinks)
+            known = ((sink, sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit) for sink in self._sinks)
             takers = self._takers[kind] = tuple((sink, take) for sink, take in known if take is not None)
         for sink, take in takers:
             try:
@@ -91,26 +76,12 @@ class EventFanout:
                 self._report(sink, event, error)
 
     def _report(self, sink: EventSink, event: Event, error: Exception) -> None:
-        if _holds(self._reported, sink):
+        if id(sink) in self._reported:
             return
-        self._reported.append(sink)
-        self._logger.error(
-            "event sink %s raised %s at %s on %s; its further failures are not reported",
-            type(sink).__name__,
-            type(error).__name__,
-            _place(error),
-            event.NAME,
-        )
-
-
-def _holds(sinks: Sequence[EventSink], sink: EventSink) -> bool:
-    """Membership by identity: sinks may be equal without being the same, or not comparable at all."""
-    return any(known is sink for known in sinks)
-
-
-def _place(error: Exception) -> str:
-    """`module:line` of the innermost frame."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "unknown" if trace is None else f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"
+        self._reported.add(id(sink))
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = "unknown" if trace is None else f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"
+        words = type(sink).__name__, type(error).__name__, place, event.NAME
+        self._logger.error("event sink %s raised %s at %s on %s; its further failures are not reported", *words)

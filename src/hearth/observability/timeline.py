@@ -6,25 +6,15 @@ are one. One thread only.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
+from itertools import count
 
-from hearth.events import (
-    ItemDispatched,
-    ItemEnded,
-    ItemInterrupted,
-    ItemQueued,
-    ItemResent,
-    ResidencyDrifted,
-    SwapCompleted,
-    SwapFailed,
-    SwapStarted,
-)
+from hearth.events import ItemEnded, ItemInterrupted, ResidencyDrifted, SwapCompleted, SwapFailed, SwapStarted
 from hearth.observability.sinks import HandlingSink
-from hearth.types import Invocation, Lane, LoggedSwap, Sequence, value
+from hearth.types import Invocation, Lane, LoggedSwap
 
 SPAN_S = 3600.0
 JOIN_S = 2.0
@@ -38,14 +28,12 @@ RECALLED_ROWS = 500
 
 
 class SpanKind(StrEnum):
-    """What went on with a model."""
+    """What went on with a model; SWAP: it was on its way into memory, what made room for it included; FAILED: it did not come."""
 
     RESIDENT = "resident"
     BUSY = "busy"
     SWAP = "swap"
-    """It was on its way into memory, what made room for it included."""
     FAILED = "failed"
-    """As a swap, but it did not come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,78 +47,54 @@ class Span:
     ended_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
-    """Work that had to make room."""
-
-    number: int
-    at: float
-    model: str
-    caller: str
-
-
-@value
-class EndedItem:
-    """An item that has ended lately; `number` grows with every one."""
-
-    number: int
-    item: ItemEnded
-
-
 @dataclass(slots=True)
 class Depth:
     """How many items waited during one step of `DEPTH_STEP_S`: most, and at its end."""
 
     step: int
-    internal: int
-    external: int
-    internal_last: int
-    external_last: int
+    internal: int = 0
+    external: int = 0
+    internal_last: int = 0
+    external_last: int = 0
 
 
 class Timeline(HandlingSink):
-    """An `EventSink` that remembers the last hour in coarse strokes."""
+    """An `EventSink` that remembers the last hour in coarse strokes; `waits` and `works` tell it of requests.
+
+    Attributes:
+        ended: the last items that have ended, oldest first, each with a number that grows.
+    """
 
     def __init__(self) -> None:
-        self._numbers = 0
+        self._numbers = count(1)
         self._spans: deque[Span] = deque(maxlen=SPANS_KEPT)
         self._open: dict[tuple[str, SpanKind], Span] = {}
         self._last_busy: dict[str, Span] = {}
-        self._marks: deque[Interruption] = deque(maxlen=MARKS_KEPT)
-        self._ended: deque[EndedItem] = deque(maxlen=ENDED_KEPT)
+        self._marks: deque[tuple[int, ItemInterrupted]] = deque(maxlen=MARKS_KEPT)
+        self.ended: deque[tuple[int, ItemEnded]] = deque(maxlen=ENDED_KEPT)
         self._depths: deque[Depth] = deque(maxlen=int(SPAN_S / DEPTH_STEP_S) + 1)
-        self._waiting: dict[Lane, int] = dict.fromkeys(Lane, 0)
-        self._running: dict[Sequence, str] = {}
-        self._at_work: dict[str, int] = {}
-        self._handlers = MappingProxyType(
-            {
-                ItemQueued: self._on_queued,
-                ItemDispatched: self._on_dispatched,
-                ItemInterrupted: self._on_interrupted,
-                ItemResent: self._on_resent,
-                ItemEnded: self._on_ended,
-                SwapStarted: self._on_swap_started,
-                SwapCompleted: self._on_swap_completed,
-                SwapFailed: self._on_swap_failed,
-                ResidencyDrifted: self._on_drift,
-            }
-        )
+        self._waiting: Counter[Lane] = Counter()
+        self._at_work: Counter[str] = Counter()
+        self._handlers = {
+            ItemInterrupted: lambda event: self._marks.append((next(self._numbers), event)),
+            ItemEnded: lambda event: self.ended.append((next(self._numbers), event)),
+            SwapStarted: self._on_swap_started,
+            SwapCompleted: self._on_swap_completed,
+            SwapFailed: lambda event: self._end_swap(event, SpanKind.FAILED),
+            ResidencyDrifted: self._on_drift,
+        }
 
     def spans(self, now: float) -> list[Span]:
         """What reached into the last hour, oldest first."""
         return [span for span in self._spans if span.ended_at is None or span.ended_at > now - SPAN_S]
 
-    def interruptions(self, now: float) -> list[Interruption]:
-        """Those of the last hour, oldest first."""
-        return [mark for mark in self._marks if mark.at > now - SPAN_S]
+    def interruptions(self, now: float) -> list[tuple[int, ItemInterrupted]]:
+        """Those of the last hour, oldest first, each with a number that grows."""
+        return [mark for mark in self._marks if mark[1].at > now - SPAN_S]
 
     def depths(self, now: float) -> list[Depth]:
         """The steps of the last hour in which something came or went, oldest first; nothing changes between them."""
         return [depth for depth in self._depths if (depth.step + 1) * DEPTH_STEP_S > now - SPAN_S]
-
-    def ended(self) -> list[EndedItem]:
-        """The last items that have ended, oldest first."""
-        return list(self._ended)
 
     def settle(self, residents: Mapping[str, float], now: float) -> None:
         """Bring memory in line with what really is there: `residents` are loaded models and since when.
@@ -138,8 +102,7 @@ class Timeline(HandlingSink):
         Unloading alone is no event, and models may have been there before the first one.
         """
         for model, since in residents.items():
-            if (model, SpanKind.RESIDENT) not in self._open:
-                self._begin(model, SpanKind.RESIDENT, since)
+            self._begin(model, SpanKind.RESIDENT, since)
         for model, kind in tuple(self._open):
             if kind is SpanKind.RESIDENT and model not in residents:
                 self._end(model, kind, now)
@@ -149,75 +112,46 @@ class Timeline(HandlingSink):
 
         What ended after `wall_s`, which is `now` by the calendar, ended now.
         """
-        shift_s = wall_s - now
-        began: list[tuple[str, SpanKind, float, float]] = []
+
+        def at_of(ended_wall_s: float) -> float:
+            return now - max(0.0, wall_s - ended_wall_s)
+
+        known, began = tuple(items), list[tuple[float, float, str, SpanKind]]()
         for swap in (swap for swap in swaps if swap.to_model):  # not a model that did not leave
-            at = min(now, swap.ended_wall_s - shift_s)
-            began.append((swap.to_model, SpanKind.FAILED if swap.failed else SpanKind.SWAP, at - swap.swap_s, at))
-        known = tuple(items)
+            at, kind = at_of(swap.ended_wall_s), SpanKind.FAILED if swap.failed else SpanKind.SWAP
+            began.append((at - swap.swap_s, at, swap.to_model, kind))
         for item in known:
-            at = min(now, item.ended_wall_s - shift_s)
             if item.model is not None and item.backend_s:
-                began.append((item.model, SpanKind.BUSY, at - item.backend_s, at))
-        for model, kind, began_at, ended_at in sorted(began, key=lambda span: span[2]):
-            self._recall_span(model, kind, began_at, ended_at)
+                at = at_of(item.ended_wall_s)
+                began.append((at - item.backend_s, at, item.model, SpanKind.BUSY))
+        for began_at, ended_at, model, kind in sorted(began, key=lambda each: each[0]):
+            last = self._last_busy.get(model) if kind is SpanKind.BUSY else None
+            until = max(ended_at, (last and last.ended_at) or ended_at)
+            self._begin(model, kind, began_at)
+            self._end(model, kind, until)
         for item in reversed(known[:ENDED_KEPT]):
-            self._keep_ended(_as_event(item, min(now, item.ended_wall_s - shift_s)))
+            fields = {name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name not in ("at", "resumed")}
+            self.ended.append((next(self._numbers), ItemEnded(at=at_of(item.ended_wall_s), **fields)))
 
-    def _recall_span(self, model: str, kind: SpanKind, began_at: float, ended_at: float) -> None:
-        last = self._last_busy.get(model)
-        if kind is SpanKind.BUSY and last is not None and last.ended_at is not None and began_at <= last.ended_at + JOIN_S:
-            last.ended_at = max(last.ended_at, ended_at)
-            return
-        self._begin(model, kind, began_at)
-        self._end(model, kind, ended_at)
+    def waits(self, lane: Lane, change: int, at: float) -> None:
+        """One more item waits in a lane (1), or one less (-1)."""
+        self._waiting[lane] += change
+        step = int(at // DEPTH_STEP_S)
+        if not self._depths or self._depths[-1].step != step:
+            self._depths.append(Depth(step))
+        last, internal, external = self._depths[-1], self._waiting[Lane.INTERNAL], self._waiting[Lane.EXTERNAL]
+        last.internal, last.internal_last = max(last.internal, internal), internal
+        last.external, last.external_last = max(last.external, external), external
 
-    def _on_queued(self, event: ItemQueued) -> None:
-        self._wait(event.lane, 1, event.at)
-
-    def _on_dispatched(self, event: ItemDispatched) -> None:
-        self._wait(event.lane, -1, event.at)
-        model = event.model or ""
-        self._running[event.sequence] = model
-        self._at_work[model] = self._at_work.get(model, 0) + 1
-        if self._at_work[model] == 1:
-            self._begin_busy(model, event.at)
-
-    def _begin_busy(self, model: str, at: float) -> None:
-        last = self._last_busy.get(model)
-        if last is not None and last.ended_at is not None and at <= last.ended_at + JOIN_S:
-            last.ended_at = None
-            self._open[model, SpanKind.BUSY] = last
-        else:
+    def works(self, model: str, change: int, at: float) -> None:
+        """One more item runs on a model (1), or one less (-1)."""
+        was_idle = not self._at_work[model]
+        self._at_work[model] += change
+        if was_idle:
             self._begin(model, SpanKind.BUSY, at)
-
-    def _on_interrupted(self, event: ItemInterrupted) -> None:
-        self._stop(event.sequence, event.at)
-        self._wait(event.lane, 1, event.at)
-        self._marks.append(Interruption(number=self._number(), at=event.at, model=event.model or "", caller=event.caller))
-
-    def _on_resent(self, event: ItemResent) -> None:
-        if self._stop(event.sequence, event.at):
-            self._wait(event.lane, 1, event.at)
-
-    def _on_ended(self, event: ItemEnded) -> None:
-        if not self._stop(event.sequence, event.at):
-            self._wait(event.lane, -1, event.at)
-        self._keep_ended(event)
-
-    def _keep_ended(self, event: ItemEnded) -> None:
-        self._ended.append(EndedItem(number=self._number(), item=event))
-
-    def _stop(self, sequence: Sequence, at: float) -> bool:
-        """The item does not run any more; False where it did not."""
-        model = self._running.pop(sequence, None)
-        if model is None:
-            return False
-        self._at_work[model] -= 1
-        if not self._at_work[model]:
+        elif not self._at_work[model]:
             del self._at_work[model]
             self._end(model, SpanKind.BUSY, at)
-        return True
 
     def _on_swap_started(self, event: SwapStarted) -> None:
         for model in event.from_models:
@@ -227,9 +161,6 @@ class Timeline(HandlingSink):
     def _on_swap_completed(self, event: SwapCompleted) -> None:
         self._end_swap(event, SpanKind.SWAP)
         self._begin(event.to_model, SpanKind.RESIDENT, event.at)
-
-    def _on_swap_failed(self, event: SwapFailed) -> None:
-        self._end_swap(event, SpanKind.FAILED)
 
     def _end_swap(self, event: SwapCompleted | SwapFailed, kind: SpanKind) -> None:
         """A swap began when room was being made, which is known only now."""
@@ -246,33 +177,16 @@ class Timeline(HandlingSink):
     def _begin(self, model: str, kind: SpanKind, at: float) -> None:
         if (model, kind) in self._open:
             return
-        span = Span(self._number(), model, kind, at)
-        self._spans.append(span)
-        self._open[model, kind] = span
+        last = self._last_busy.get(model) if kind is SpanKind.BUSY else None
+        if last is None or last.ended_at is None or at > last.ended_at + JOIN_S:
+            last = Span(next(self._numbers), model, kind, at)
+            self._spans.append(last)
+        last.ended_at = None
+        self._open[model, kind] = last
         if kind is SpanKind.BUSY:
-            self._last_busy[model] = span
+            self._last_busy[model] = last
 
     def _end(self, model: str, kind: SpanKind, at: float) -> None:
         span = self._open.pop((model, kind), None)
         if span is not None:
             span.ended_at = max(at, span.began_at)
-
-    def _wait(self, lane: Lane, change: int, at: float) -> None:
-        self._waiting[lane] = max(0, self._waiting[lane] + change)
-        internal, external = self._waiting[Lane.INTERNAL], self._waiting[Lane.EXTERNAL]
-        step = int(at // DEPTH_STEP_S)
-        last = self._depths[-1] if self._depths else None
-        if last is None or last.step != step:
-            self._depths.append(Depth(step, internal, external, internal, external))
-            return
-        last.internal, last.internal_last = max(last.internal, internal), internal
-        last.external, last.external_last = max(last.external, external), external
-
-    def _number(self) -> int:
-        self._numbers += 1
-        return self._numbers
-
-
-def _as_event(item: Invocation, at: float) -> ItemEnded:
-    # How a stream went on is told when it happens, and not kept in the history.
-    return ItemEnded(at=at, **{name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name not in ("at", "resumed")})

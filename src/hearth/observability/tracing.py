@@ -1,15 +1,29 @@
-"""Traces: what became of each request and when, as plain spans; only `otlp` knows OpenTelemetry."""
+"""Traces: what became of each request and when, sent to a collector with OpenTelemetry's own SDK, on a thread of the SDK's.
+
+The one module that imports the SDK, which is an extra: import it only where a collector is configured. Nothing global is set, so no other
+library of this process begins to trace. What OpenTelemetry reads from the environment (`OTEL_EXPORTER_OTLP_HEADERS`, `..._TIMEOUT`,
+`..._CERTIFICATE`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_*`) holds here too.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+import logging
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from types import MappingProxyType
-from typing import TypeAlias
+from collections.abc import Sequence as Seq
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from hearth.clock import Clock
+from hearth.config.settings import TelemetrySettings
 from hearth.dialects.routes import Endpoint
 from hearth.events import (
     ItemDispatched,
@@ -19,109 +33,265 @@ from hearth.events import (
     ItemInterrupted,
     ItemPromoted,
     ItemProtected,
-    ItemQueued,
     ItemResent,
     ItemResumed,
     ItemStreaming,
-    SwapCompleted,
     SwapFailed,
     SwapStarted,
+    TelemetryFailed,
+    TelemetryRecovered,
 )
-from hearth.observability.sinks import HandlingSink
-from hearth.types import Outcome, Sequence
+from hearth.observability.requests import Origin, Request, SwapEvent
+from hearth.ports import EventSink
+from hearth.types import Outcome, __version__
 
-Attributes: TypeAlias = Mapping[str, str | int | float | bool]
+CLOSE_TIMEOUT_S = 3.0
+"""For the last spans at the end; a collector that is gone must not hold it up."""
+GIVING_UP_TIMEOUT_S = 1.0
+"""More, for an attempt that was told to break off."""
+_SIGNAL_PATH = "/v1/traces"
+_EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+_OPERATIONS: Mapping[str, str] = {
+    **dict.fromkeys((Endpoint.CHAT, Endpoint.OPENAI_CHAT, Endpoint.OPENAI_RESPONSES, Endpoint.ANTHROPIC_MESSAGES), "chat"),
+    **dict.fromkeys((Endpoint.EMBED, Endpoint.EMBEDDINGS, Endpoint.OPENAI_EMBEDDINGS), "embeddings"),
+}
+_OTHER_OPERATION = "text_completion"
+"""Also of Hearth's own address for completions, of jobs, and of programs that embed Hearth: a prompt in, a text out."""
 
-
-class SpanKind(StrEnum):
-    """Which side of a call a span is."""
-
-    SERVER = "server"
-    INTERNAL = "internal"
-    CLIENT = "client"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """Something that happened within a span."""
-
-    at: float
-    name: str
-    attributes: Attributes = field(default_factory=dict)
+_Known = Mapping[str, str | int | float | bool | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of time with what is known of it. `error`: the error's `reason`, empty where there was none."""
+class OtlpTraces:
+    """The way to one collector, from now until `aclose`. Must be made on the event loop.
 
-    name: str
-    kind: SpanKind = SpanKind.INTERNAL
-    began_at: float
-    ended_at: float
-    attributes: Attributes = field(default_factory=dict)
-    error: str = ""
-    marks: tuple[Mark, ...] = ()
-    children: tuple[Span, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """How an item came in.
-
-    Attributes:
-        route: path of the HTTP address, empty for what did not come over HTTP.
-        provider: whose model answers, in the words of OpenTelemetry's conventions.
-        traceparent, tracestate: as the caller sent them (W3C Trace Context), not yet looked at.
+    Args:
+        exporter: instead of one for `settings.otlp_endpoint`.
     """
 
-    route: str = ""
-    provider: str = "ollama"
-    traceparent: str = ""
-    tracestate: str = ""
+    def __init__(self, settings: TelemetrySettings, *, clock: Clock, events: EventSink, exporter: SpanExporter | None = None) -> None:
+        self._endpoint = address_of(settings.otlp_endpoint)
+        self._clock, self._events = clock, events
+        self._loop = asyncio.get_running_loop()
+        self._overheard = _Overheard()
+        logging.getLogger(_EXPORTER_LOGGER).addFilter(self._overheard)
+        self._exporter = _Watched(exporter or OTLPSpanExporter(endpoint=self._endpoint), self._exported)
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": settings.service_name, "service.version": __version__}),
+            sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._tracer = self._provider.get_tracer("hearth", __version__)
+        self._sent = self._lost = self._lost_in_a_row = 0
+        self._failing = False
+
+    def deliver(self, request: Request, ended: ItemEnded, swaps: list[SwapEvent]) -> None:
+        """Put the trace of a request in the queue for the collector; never blocks."""
+        _Trace(self._tracer, request, swaps, self._clock.wall() - self._clock.monotonic()).write(ended)
+
+    def status(self) -> dict[str, object]:
+        """What the gateway's status shows: spans that the collector took, and those that it did not."""
+        return {"endpoint": self._endpoint, "failing": self._failing, "sent_spans": self._sent, "lost_spans": self._lost}
+
+    async def aclose(self) -> None:
+        """Send what waits, for `CLOSE_TIMEOUT_S`, and stop; returns `GIVING_UP_TIMEOUT_S` later at the latest."""
+        ended = asyncio.Event()
+        threading.Thread(target=self._shut_down, args=(ended,), name="telemetry's end", daemon=True).start()
+        if not await _within(CLOSE_TIMEOUT_S, ended):
+            self._exporter.shutdown()
+            await _within(GIVING_UP_TIMEOUT_S, ended)
+
+    def _shut_down(self, ended: asyncio.Event) -> None:
+        self._provider.shutdown()
+        logging.getLogger(_EXPORTER_LOGGER).removeFilter(self._overheard)
+        self._on_loop(ended.set)
+
+    def _exported(self, count: int, taken: bool) -> None:  # noqa: FBT001 - what became of a batch, on the SDK's thread
+        self._on_loop(self._note, count, taken, self._overheard.last)
+
+    def _on_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop has been closed: nobody is left to hear of it
+            return
+
+    def _note(self, count: int, taken: bool, detail: str) -> None:  # noqa: FBT001
+        now = self._clock.monotonic()
+        if taken:
+            self._sent += count
+            if self._failing:
+                self._events.emit(TelemetryRecovered(at=now, lost_spans=self._lost_in_a_row))
+            self._failing, self._lost_in_a_row = False, 0
+            return
+        self._lost += count
+        self._lost_in_a_row += count
+        if not self._failing:
+            self._failing = True
+            self._events.emit(TelemetryFailed(at=now, endpoint=self._endpoint, detail=detail))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """One item's whole life. `wall_less_at_s` added to an instant gives seconds since 1970-01-01 UTC."""
-
-    root: Span
-    origin: Origin
-    wall_less_at_s: float
-
-
-_OPERATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        Endpoint.CHAT: "chat",
-        Endpoint.OPENAI_CHAT: "chat",
-        Endpoint.OPENAI_RESPONSES: "chat",
-        Endpoint.ANTHROPIC_MESSAGES: "chat",
-        Endpoint.GENERATE: "text_completion",
-        Endpoint.OPENAI_COMPLETIONS: "text_completion",
-        Endpoint.EMBED: "embeddings",
-        Endpoint.EMBEDDINGS: "embeddings",
-        Endpoint.OPENAI_EMBEDDINGS: "embeddings",
-    }
-)
-_OTHER_OPERATION = "text_completion"
-"""Hearth's own address for completions, jobs, and programs that embed Hearth: a prompt in, a text out, whatever is called for it."""
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
-def root_name(origin: Origin) -> str:
-    """`POST /api/chat`, or `item` for what did not come over HTTP."""
-    return f"POST {origin.route}" if origin.route else "item"
+class _Watched(SpanExporter):
+    """Says what became of each batch."""
+
+    def __init__(self, inner: SpanExporter, note: Callable[[int, bool], None]) -> None:
+        self._inner = inner
+        self._note = note
+
+    def export(self, spans: Seq[ReadableSpan]) -> SpanExportResult:
+        """As the exporter does; on the SDK's thread."""
+        result = self._inner.export(spans)
+        self._note(len(spans), result is SpanExportResult.SUCCESS)
+        return result
+
+    def shutdown(self) -> None:
+        """Stop; what is tried again and again is broken off."""
+        self._inner.shutdown()
 
 
-def call_name(origin: Origin, model: str) -> str:
-    """`chat llama3.1:8b`."""
-    return f"{_operation(origin)} {model}".rstrip()
+class _Overheard(logging.Filter):
+    """Keeps the exporter's own complaints, several for each batch, out of the log: `telemetry_failed` says the last one, once."""
+
+    last = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let nothing through."""
+        self.last = record.getMessage()
+        return False
 
 
-def root_attributes(event: ItemEnded, origin: Origin) -> Attributes:
-    """Of the whole item."""
-    known: dict[str, str | int | float | bool | None] = {
-        "http.request.method": "POST" if origin.route else None,
+def address_of(endpoint: str) -> str:
+    """The address that traces are posted to; OTLP's path is added where it is missing (OTLP 1.5, "OTLP/HTTP Request")."""
+    return endpoint if endpoint.endswith(_SIGNAL_PATH) else endpoint.rstrip("/") + _SIGNAL_PATH
+
+
+class _Trace:
+    """The spans of one request: the waits with the swaps in them, and the calls of its model.
+
+    Args:
+        wall_less_at_s: added to an instant, it gives seconds since 1970-01-01 UTC.
+    """
+
+    def __init__(self, tracer: Tracer, request: Request, swaps: list[SwapEvent], wall_less_at_s: float) -> None:
+        self._tracer = tracer
+        self._request = request
+        self._operation = _OPERATIONS.get(request.origin.route, _OTHER_OPERATION)
+        self._swaps = swaps
+        self._wall_less_at_s = wall_less_at_s
+
+    def write(self, ended: ItemEnded) -> None:
+        """Make them, as parts of the caller's own trace where it sent one that can be read."""
+        origin, queued = self._request.origin, self._request.queued
+        carrier = {"traceparent": origin.traceparent, "tracestate": origin.tracestate}
+        parent = TraceContextTextMapPropagator().extract(carrier, context=Context()) if origin.traceparent else Context()
+        name, kind = (f"POST {origin.route}", SpanKind.SERVER) if origin.route else ("item", SpanKind.INTERNAL)
+        root = self._begin(name, queued.at, parent, _of_request(ended, origin), kind)
+        if not root.is_recording():
+            return
+        inside = set_span_in_context(root, Context())
+        waited_from, position, call = queued.at, queued.position, None
+        error = ended.reason if ended.outcome in (Outcome.FAILED, Outcome.EXPIRED) else ""
+        for step in self._request.steps:
+            if isinstance(step, ItemDispatched):
+                self._wait(inside, waited_from, step.at, step.model, position)
+                call = _Call(step, self._begin_call(inside, step))
+            elif isinstance(step, ItemInterrupted | ItemResent):
+                if call is not None:
+                    outcome, reason = ("resent", step.reason) if isinstance(step, ItemResent) else ("interrupted", "")
+                    self._end_call(call, step.at, reason, {"hearth.outcome": outcome})
+                call, waited_from, position = None, step.at, 0
+            elif isinstance(step, ItemStreaming) and call is not None:
+                call.first_byte_at = step.at
+            elif type(step) in _MARKS:
+                (root if call is None else call.span).add_event(*_mark(step), self._ns(step.at))
+        if call is None:
+            self._wait(inside, waited_from, ended.at, ended.model, position)
+        else:
+            if call.first_byte_at is None and ended.first_byte_s is not None:
+                call.first_byte_at = call.dispatched.at + ended.first_byte_s
+            self._end_call(call, ended.at, error, _result(ended))
+        self._end(root, ended.at, error)
+
+    def _wait(self, parent: Context, began_at: float, ended_at: float, model: str | None, position: int) -> None:
+        """With the swaps to the model in it, cut to it; one that goes on is included."""
+        wait = self._begin("queue", began_at, parent, {"hearth.position": position})
+        inside = set_span_in_context(wait, Context())
+        for swap in self._swaps:
+            swap_began_at, swap_ended_at = (swap.at, ended_at) if isinstance(swap, SwapStarted) else (swap.at - swap.swap_s, swap.at)
+            if swap.to_model == model and swap_ended_at > began_at and swap_began_at < ended_at:
+                error = swap.reason if isinstance(swap, SwapFailed) else None
+                about: _Known = {
+                    "hearth.to_model": swap.to_model,
+                    "hearth.from_models": ", ".join(swap.from_models) or None,
+                    "error.type": error,
+                }
+                self._end(self._begin("swap", max(swap_began_at, began_at), inside, about), swap_ended_at, error or "")
+        self._end(wait, ended_at)
+
+    def _begin_call(self, parent: Context, step: ItemDispatched) -> Span:
+        about: _Known = {
+            "gen_ai.operation.name": self._operation,
+            "gen_ai.provider.name": self._request.origin.provider,
+            "gen_ai.request.model": step.model or "",
+            "hearth.attempt": step.attempt,
+        }
+        return self._begin(f"{self._operation} {step.model or ''}".rstrip(), step.at, parent, about, SpanKind.CLIENT)
+
+    def _end_call(self, call: _Call, at: float, error: str, about: _Known) -> None:
+        call.span.set_attributes(_without_none({**about, "error.type": error or None}))
+        if call.first_byte_at is not None:
+            call.span.set_attribute("gen_ai.response.time_to_first_chunk", call.first_byte_at - call.dispatched.at)
+            first = self._begin("first byte", call.dispatched.at, set_span_in_context(call.span, Context()), {})
+            self._end(first, call.first_byte_at)
+        self._end(call.span, at, error)
+
+    def _begin(self, name: str, at: float, parent: Context, about: _Known, kind: SpanKind = SpanKind.INTERNAL) -> Span:
+        return self._tracer.start_span(name, context=parent, kind=kind, attributes=_without_none(about), start_time=self._ns(at))
+
+    def _end(self, span: Span, at: float, error: str = "") -> None:
+        if error:
+            span.set_status(Status(StatusCode.ERROR, error))
+        span.end(self._ns(at))
+
+    def _ns(self, at: float) -> int:
+        return round((at + self._wall_less_at_s) * 1e9)
+
+
+class _Call:
+    """An attempt that runs."""
+
+    def __init__(self, dispatched: ItemDispatched, span: Span) -> None:
+        self.dispatched = dispatched
+        self.span = span
+        self.first_byte_at: float | None = None
+
+
+_MARKS: Mapping[type[ItemEvent], tuple[str, Mapping[str, str]]] = {
+    ItemPromoted: ("promoted", {"hearth.band": "band"}),
+    ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),
+    ItemResumed: ("resumed", {"hearth.how": "how", "hearth.again_tokens": "again_tokens", "hearth.verified_chars": "verified_chars"}),
+    ItemDiverged: ("diverged", {}),
+}
+
+
+def _mark(step: ItemEvent) -> tuple[str, Mapping[str, str | int]]:
+    name, fields = _MARKS[type(step)]
+    return name, {attribute: getattr(step, field) for attribute, field in fields.items()}
+
+
+def _of_request(event: ItemEnded, origin: Origin) -> _Known:
+    over_http = bool(origin.route)
+    return {
+        "http.request.method": "POST" if over_http else None,
         "http.route": origin.route or None,
-        "http.response.status_code": event.status if origin.route else None,
+        "http.response.status_code": event.status if over_http else None,
         "error.type": event.reason or None,
         "hearth.request_id": event.request_id,
         "hearth.sequence": event.sequence,
@@ -138,254 +308,17 @@ def root_attributes(event: ItemEnded, origin: Origin) -> Attributes:
         "hearth.output_tokens": event.output_tokens,
         "hearth.cost_usd": event.cost_usd,
     }
-    return _without_none(known)
 
 
-def call_attributes(origin: Origin, model: str, attempt: int) -> dict[str, str | int | float | bool]:
-    """Of one call of a model, as far as they are known when it begins."""
+def _result(event: ItemEnded) -> _Known:
+    """What the call that a request ended with adds."""
     return {
-        "gen_ai.operation.name": _operation(origin),
-        "gen_ai.provider.name": origin.provider,
-        "gen_ai.request.model": model,
-        "hearth.attempt": attempt,
+        "gen_ai.response.model": event.model if event.output_tokens is not None else None,
+        "gen_ai.usage.input_tokens": event.prompt_tokens,
+        "gen_ai.usage.output_tokens": event.output_tokens,
+        "http.response.status_code": event.status,
     }
 
 
-def result_attributes(event: ItemEnded) -> Attributes:
-    """What the call that an item ended with adds."""
-    return _without_none(
-        {
-            "gen_ai.response.model": event.model if event.output_tokens is not None else None,
-            "gen_ai.usage.input_tokens": event.prompt_tokens,
-            "gen_ai.usage.output_tokens": event.output_tokens,
-            "http.response.status_code": event.status,
-        }
-    )
-
-
-def _operation(origin: Origin) -> str:
-    return _OPERATIONS.get(origin.route, _OTHER_OPERATION)
-
-
-def _without_none(known: Mapping[str, str | int | float | bool | None]) -> dict[str, str | int | float | bool]:
+def _without_none(known: _Known) -> dict[str, str | int | float | bool]:
     return {name: value for name, value in known.items() if value is not None}
-
-
-SWAPS_KEPT = 256
-"""A wait is told of at most so many swaps of the house ago: hours, where they cost minutes."""
-CHILDREN_KEPT = 200
-"""Spans of one item; one that is interrupted for ever must not grow for ever."""
-
-_NOWHERE = Origin()
-_AT_FAULT = (Outcome.FAILED, Outcome.EXPIRED)
-
-
-@dataclass(slots=True)
-class _Call:
-    """An attempt that runs."""
-
-    model: str
-    attempt: int
-    began_at: float
-    first_byte_at: float | None = None
-    marks: list[Mark] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Item:
-    """What is known of a live item. It waits while `call` is None."""
-
-    began_at: float
-    waiting_since: float
-    position: int
-    origin: Origin = _NOWHERE
-    call: _Call | None = None
-    spans: list[Span] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-
-
-class TraceBuilder(HandlingSink):
-    """A `SelectiveSink`; `deliver` gets each trace and must not block."""
-
-    def __init__(self, *, clock: Clock, deliver: Callable[[Trace], None]) -> None:
-        self._clock = clock
-        self._deliver = deliver
-        self._items: dict[Sequence, _Item] = {}
-        self._swaps: deque[tuple[str, Span]] = deque(maxlen=SWAPS_KEPT)
-        self._swapping: SwapStarted | None = None
-        self._handlers = {
-            ItemQueued: self._on_queued,
-            ItemDispatched: self._on_dispatched,
-            ItemStreaming: self._on_streaming,
-            ItemInterrupted: self._on_interrupted,
-            ItemResent: self._on_resent,
-            ItemPromoted: self._on_promoted,
-            ItemProtected: self._on_protected,
-            ItemResumed: self._on_resumed,
-            ItemDiverged: self._on_diverged,
-            ItemEnded: self._on_ended,
-            SwapStarted: self._on_swap_started,
-            SwapCompleted: self._on_swap_completed,
-            SwapFailed: self._on_swap_failed,
-        }
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def note(self, sequence: Sequence, origin: Origin) -> None:
-        """Say where an accepted item came from; one that has ended meanwhile is left as it is."""
-        item = self._items.get(sequence)
-        if item is not None:
-            item.origin = origin
-
-    def _on_queued(self, event: ItemQueued) -> None:
-        self._items[event.sequence] = _Item(event.at, event.at, event.position)
-
-    def _on_dispatched(self, event: ItemDispatched) -> None:
-        item = self._items.get(event.sequence)
-        if item is None:
-            return
-        self._end_wait(item, event.model, event.at)
-        item.call = _Call(event.model or "", event.attempt, event.at)
-
-    def _on_streaming(self, event: ItemStreaming) -> None:
-        item = self._items.get(event.sequence)
-        if item is not None and item.call is not None:
-            item.call.first_byte_at = event.at
-
-    def _on_interrupted(self, event: ItemInterrupted) -> None:
-        self._back_in_line(event, "", {"hearth.outcome": "interrupted"})
-
-    def _on_resent(self, event: ItemResent) -> None:
-        self._back_in_line(event, event.reason, {"hearth.outcome": "resent"})
-
-    def _on_promoted(self, event: ItemPromoted) -> None:
-        self._mark(event, "promoted", {"hearth.band": event.band})
-
-    def _on_protected(self, event: ItemProtected) -> None:
-        self._mark(event, "protected", {"hearth.interruptions": event.interrupt_count})
-
-    def _on_resumed(self, event: ItemResumed) -> None:
-        self._mark(
-            event,
-            "resumed",
-            {"hearth.how": event.how.value, "hearth.again_tokens": event.again_tokens, "hearth.verified_chars": event.verified_chars},
-        )
-
-    def _on_diverged(self, event: ItemDiverged) -> None:
-        self._mark(event, "diverged", {})
-
-    def _on_swap_started(self, event: SwapStarted) -> None:
-        self._swapping = event
-
-    def _on_swap_completed(self, event: SwapCompleted) -> None:
-        self._swapping = None
-        self._swaps.append((event.to_model, _swap_span(event.from_models, event.to_model, event.at - event.swap_s, event.at)))
-
-    def _on_swap_failed(self, event: SwapFailed) -> None:
-        """One without a target is a model that would not leave: nobody's wait in particular."""
-        if event.to_model:
-            self._swapping = None
-            span = _swap_span(event.from_models, event.to_model, event.at - event.swap_s, event.at, error=event.reason)
-            self._swaps.append((event.to_model, span))
-
-    def _on_ended(self, event: ItemEnded) -> None:
-        item = self._items.pop(event.sequence, None)
-        if item is None:
-            return
-        error = event.reason if event.outcome in _AT_FAULT else ""
-        if item.call is None:
-            self._end_wait(item, event.model, event.at)
-        else:
-            if item.call.first_byte_at is None and event.first_byte_s is not None:
-                item.call.first_byte_at = item.call.began_at + event.first_byte_s
-            _end_call(item, item.call, event.at, error, result_attributes(event))
-        self._deliver(self._trace_of(item, event, error))
-
-    def _trace_of(self, item: _Item, event: ItemEnded, error: str) -> Trace:
-        root = Span(
-            name=root_name(item.origin),
-            kind=SpanKind.SERVER if item.origin.route else SpanKind.INTERNAL,
-            began_at=item.began_at,
-            ended_at=event.at,
-            attributes=root_attributes(event, item.origin),
-            error=error,
-            marks=tuple(item.marks),
-            children=tuple(item.spans),
-        )
-        return Trace(root=root, origin=item.origin, wall_less_at_s=self._clock.wall() - self._clock.monotonic())
-
-    def _back_in_line(self, event: ItemEvent, error: str, attributes: Attributes) -> None:
-        item = self._items.get(event.sequence)
-        if item is None or item.call is None:
-            return
-        _end_call(item, item.call, event.at, error, attributes)
-        item.call, item.waiting_since, item.position = None, event.at, 0
-
-    def _mark(self, event: ItemEvent, name: str, attributes: Attributes) -> None:
-        item = self._items.get(event.sequence)
-        if item is not None:
-            marks = item.marks if item.call is None else item.call.marks
-            marks.append(Mark(at=event.at, name=name, attributes=attributes))
-
-    def _end_wait(self, item: _Item, model: str | None, at: float) -> None:
-        span = Span(
-            name="queue",
-            began_at=item.waiting_since,
-            ended_at=at,
-            attributes={"hearth.position": item.position},
-            children=self._swaps_between(model, item.waiting_since, at),
-        )
-        _keep(item, span)
-
-    def _swaps_between(self, model: str | None, began_at: float, ended_at: float) -> tuple[Span, ...]:
-        """The swaps to a model during a wait, in order, cut to it; one that goes on is included."""
-        found = [_cut(span, began_at) for to_model, span in self._swaps if to_model == model and span.ended_at > began_at]
-        running = self._swapping
-        if running is not None and running.to_model == model and running.at < ended_at:
-            found.append(_swap_span(running.from_models, running.to_model, max(running.at, began_at), ended_at))
-        return tuple(found)
-
-
-def _end_call(item: _Item, call: _Call, at: float, error: str, attributes: Attributes) -> None:
-    carried = {**call_attributes(item.origin, call.model, call.attempt), **attributes}
-    children: tuple[Span, ...] = ()
-    if call.first_byte_at is not None:
-        carried["gen_ai.response.time_to_first_chunk"] = call.first_byte_at - call.began_at
-        children = (Span(name="first byte", began_at=call.began_at, ended_at=call.first_byte_at),)
-    if error:
-        carried["error.type"] = error
-    span = Span(
-        name=call_name(item.origin, call.model),
-        kind=SpanKind.CLIENT,
-        began_at=call.began_at,
-        ended_at=at,
-        attributes=carried,
-        error=error,
-        marks=tuple(call.marks),
-        children=children,
-    )
-    _keep(item, span)
-
-
-def _keep(item: _Item, span: Span) -> None:
-    """The first ones and the last one are worth the most."""
-    if len(item.spans) >= CHILDREN_KEPT:
-        item.spans.pop()
-    item.spans.append(span)
-
-
-def _swap_span(from_models: tuple[str, ...], to_model: str, began_at: float, ended_at: float, *, error: str = "") -> Span:
-    attributes: dict[str, str | int | float | bool] = {"hearth.to_model": to_model}
-    if from_models:
-        attributes["hearth.from_models"] = ", ".join(from_models)
-    if error:
-        attributes["error.type"] = error
-    return Span(name="swap", began_at=began_at, ended_at=ended_at, attributes=attributes, error=error)
-
-
-def _cut(span: Span, began_at: float) -> Span:
-    """The part of a span after an instant."""
-    if span.began_at >= began_at:
-        return span
-    return Span(name=span.name, began_at=began_at, ended_at=span.ended_at, attributes=span.attributes, error=span.error)

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, isinf
 
+from hearth.events import ItemEnded
 from hearth.gateway import Gateway
-from hearth.observability.timeline import DEPTH_STEP_S, Depth, EndedItem, Span
+from hearth.observability.timeline import DEPTH_STEP_S, Depth, Span
 from hearth.queue.forecaster import Forecaster
 from hearth.scheduling import snapshot
 from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
@@ -154,7 +155,7 @@ class View:
             "callers": self._callers(now),
             "orders": beside.get("orders"),
             "timeline": self._timeline(now),
-            "recent": {str(ended.number): self._ended(ended) for ended in self._gateway.records.timeline.ended()},
+            "recent": {str(number): self._ended(ended) for number, ended in self._gateway.records.timeline.ended},
         }
 
     def _wall(self, at: float | None) -> float | None:
@@ -307,7 +308,7 @@ class View:
         timeline.settle({view.model: view.loaded_at for view in residents if view.phase != Phase.LOADING.value}, now)
         return {
             "spans": {str(span.number): self._span(span) for span in timeline.spans(now)},
-            "marks": {str(mark.number): [self._wall(mark.at), mark.model, mark.caller] for mark in timeline.interruptions(now)},
+            "marks": {str(number): [self._wall(mark.at), mark.model or "", mark.caller] for number, mark in timeline.interruptions(now)},
             "depths": {str(depth.step): self._depth(depth) for depth in timeline.depths(now)},
         }
 
@@ -319,8 +320,7 @@ class View:
         began = self._wall(depth.step * DEPTH_STEP_S)
         return [began, depth.internal, depth.external, depth.internal_last, depth.external_last]
 
-    def _ended(self, ended: EndedItem) -> dict[str, object]:
-        item = ended.item
+    def _ended(self, item: ItemEnded) -> dict[str, object]:
         return {
             "sequence": item.sequence,
             "request_id": item.request_id,

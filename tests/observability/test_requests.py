@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hearth.bootstrap.assembly import join_latency
-from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import (
     Event,
     ItemDispatched,
@@ -25,13 +24,14 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
-from hearth.observability.latency import KEPT, SPAN_S, TTL_S, LatencyTracker, LatencyWatch, Phase, seconds_of
-from hearth.observability.metrics.families import MODELS
-from hearth.types import EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome, RequestId, Sequence
-from tests.observability.samples import all_kinds, ended, sample
+from hearth.observability.metric_families import MODELS
+from hearth.observability.requests import KEPT, SPAN_S, TTL_S, Phase, RequestTracker, seconds_of
+from hearth.observability.timeline import Timeline
+from hearth.types import Invocation, Lane, Outcome, RequestId, Sequence
+from tests.observability.samples import ended, sample
 from tests.observability.test_metrics import number
-from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import House, Recorder, body_of
+from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.worker.house import House, body_of
 
 MODEL = "home:32b"
 
@@ -44,18 +44,18 @@ def end(at: float = 0.0, sequence: int = 1, **more: Any) -> ItemEnded:
     return replace(ended(at=at), sequence=Sequence(sequence), **more)
 
 
-def fed(*events: Event) -> LatencyTracker:
-    tracker = LatencyTracker()
+def fed(*events: Event) -> RequestTracker:
+    tracker = RequestTracker(Timeline())
     for event in events:
         tracker.emit(event)
     return tracker
 
 
-def places(tracker: LatencyTracker) -> dict[int, tuple[str, float]]:
-    return {int(sequence): (phase.value, since) for sequence, phase, since in tracker.under_way()}
+def places(tracker: RequestTracker) -> dict[int, tuple[str, float]]:
+    return {int(sequence): (phase.value, since) for sequence, phase, since in tracker.under_way() if phase is not Phase.TOTAL}
 
 
-def row(tracker: LatencyTracker, now: float, lane: str = "external", model: str | None = None) -> Any:
+def row(tracker: RequestTracker, now: float, lane: str = "external", model: str | None = None) -> Any:
     rows: Any = tracker.shown(now)["last_hour"]
     return next((found for found in rows if (found["lane"], found["model"]) == (lane, model)), None)
 
@@ -63,6 +63,7 @@ def row(tracker: LatencyTracker, now: float, lane: str = "external", model: str 
 LIFE = [
     (of(ItemQueued, 1.0), ("queue_wait", 1.0)),
     (sample(SwapStarted, at=3.0, to_model=MODEL), ("swap_wait", 3.0)),
+    (sample(SwapFailed, at=4.0, from_models=("old:7b",), to_model=""), ("swap_wait", 3.0)),  # one that would not leave says nothing of it
     (sample(SwapCompleted, at=5.0), ("queue_wait", 1.0)),
     (of(ItemDispatched, 5.5), ("first_byte", 5.5)),
     (of(ItemStreaming, 6.0), ("backend", 6.0)),
@@ -75,7 +76,7 @@ LIFE = [
 
 
 def test_a_request_is_followed_from_phase_to_phase_and_forgotten_at_its_end():
-    tracker = LatencyTracker()
+    tracker = fed()
     for event, place in LIFE:
         tracker.emit(event)
         assert places(tracker) == {1: place}, event
@@ -85,14 +86,8 @@ def test_a_request_is_followed_from_phase_to_phase_and_forgotten_at_its_end():
 
 def test_only_who_waits_for_the_model_that_is_loaded_waits_for_the_swap_and_not_longer_than_it_waits_at_all():
     swap = sample(SwapStarted, at=2.0, to_model=MODEL)
-    other = of(ItemQueued, 1.0, 2, "other:7b")
-    tracker = fed(of(ItemQueued, 1.0), other, swap, of(ItemQueued, 3.0, 3), of(ItemDispatched, 3.5, 4))
+    tracker = fed(of(ItemQueued, 1.0), of(ItemQueued, 1.0, 2, "other:7b"), swap, of(ItemQueued, 3.0, 3), of(ItemDispatched, 3.5, 4))
     assert places(tracker) == {1: ("swap_wait", 2.0), 2: ("queue_wait", 1.0), 3: ("swap_wait", 3.0)}
-
-
-def test_a_model_that_would_not_leave_says_nothing_of_the_one_that_is_being_loaded():
-    stuck = sample(SwapFailed, at=3.0, from_models=("old:7b",), to_model="")
-    assert places(fed(of(ItemQueued, 1.0), sample(SwapStarted, at=2.0, to_model=MODEL), stuck)) == {1: ("swap_wait", 2.0)}
 
 
 def test_the_status_counts_what_is_under_way_by_phase_with_the_oldest_of_each():
@@ -109,28 +104,20 @@ def test_the_status_counts_what_is_under_way_by_phase_with_the_oldest_of_each():
     assert tracker.shown(10.0)["under_way"]["queue_wait"] == {"requests": 3, "oldest_s": 8.0, "oldest": 2}  # type: ignore[index]
 
 
-def test_no_kind_of_event_is_too_much():
-    tracker = fed(*(sample(kind) for kind in all_kinds()))
-    assert {kind for kind in all_kinds() if tracker.handler_of(kind) is not None} >= {ItemQueued, ItemEnded}
-
-
-def test_percentiles_are_those_of_the_nearest_rank_by_lane_and_model():
-    tracker = fed(*(end(float(n), queue_s=float(n)) for n in range(1, 101)), end(lane=Lane.INTERNAL, queue_s=7.0))
+def test_percentiles_are_those_of_the_nearest_rank_by_lane_and_model_and_worked_out_anew_with_every_end():
+    tracker = fed(*(end(float(n), queue_s=float(n)) for n in range(1, 101)), end(lane=Lane.INTERNAL, queue_s=7.0, model=None))
     expected = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
     assert row(tracker, 100.0)["queue_wait_s"] == row(tracker, 100.0, model=MODEL)["queue_wait_s"] == expected
-    assert row(tracker, 100.0, "internal", MODEL)["queue_wait_s"] == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
+    assert row(tracker, 100.0, "internal", "any")["queue_wait_s"] == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
     assert (row(tracker, 100.0)["requests"], row(tracker, 100.0, "internal")["requests"]) == (100, 1)
+    tracker.emit(end(100.0, queue_s=1000.0))
+    assert row(tracker, 100.0)["queue_wait_s"]["p99"] == 100.0
+    assert fed().shown(0.0)["last_hour"] == [], "nothing has ended: no row"
 
 
 def test_what_a_request_never_came_to_is_not_measured_of_it():
-    tracker = fed(end(outcome=Outcome.CANCELLED, first_byte_s=None, backend_s=None, swap_s=0.0))
-    found = row(tracker, 1.0)
+    found = row(fed(end(outcome=Outcome.CANCELLED, first_byte_s=None, backend_s=None, swap_s=0.0)), 1.0)
     assert [found[f"{phase}_s"] is None for phase in Phase] == [False, True, True, True, False]
-
-
-def test_a_lane_in_which_nothing_has_ended_has_no_row_and_a_model_that_was_never_chosen_is_any():
-    assert LatencyTracker().shown(0.0)["last_hour"] == []
-    assert row(fed(end(model=None)), 1.0, model="any")["requests"] == 1
 
 
 def test_what_ended_an_hour_ago_does_not_count_any_more():
@@ -138,13 +125,6 @@ def test_what_ended_an_hour_ago_does_not_count_any_more():
     assert row(tracker, 10.0 + SPAN_S - 0.001)["total_s"]["p50"] == 1.0
     assert row(tracker, 10.0 + SPAN_S)["total_s"]["p50"] == 3.0
     assert row(tracker, 20.0 + SPAN_S) is None
-
-
-def test_the_figures_are_worked_out_anew_with_every_end():
-    tracker = fed(end(1.0, total_s=1.0))
-    assert row(tracker, 1.0)["total_s"]["p99"] == 1.0
-    tracker.emit(end(2.0, total_s=9.0))
-    assert row(tracker, 2.0)["total_s"]["p99"] == 9.0
 
 
 def test_only_the_last_ones_are_kept_for_a_lane_and_a_model_and_many_models_share_one_row():
@@ -183,100 +163,23 @@ def test_what_is_alive_is_never_lost_and_what_is_not_is_dropped_60_s_after_its_l
     assert tracker.forget_lost(30.0 + 2 * TTL_S - 0.001, nobody) == []
     assert [each.sequence for each in tracker.forget_lost(30.0 + 2 * TTL_S, nobody)] == [1]
     assert (tracker.shown(200.0)["lost"], places(tracker)) == (2, {})
-
-
-def test_the_end_of_a_request_that_was_given_up_as_lost_counts_all_the_same():
-    tracker = fed(of(ItemQueued, 0.0))
-    tracker.forget_lost(TTL_S, lambda _: False)
     tracker.emit(end(100.0))
-    assert row(tracker, 100.0)["requests"] == 1
-
-
-@in_virtual_time
-async def test_the_watch_tells_of_what_is_lost_once():
-    tracker, events = fed(of(ItemQueued, 0.0)), Recorder()
-    watch = LatencyWatch(tracker, clock=LoopClock(), events=events, alive=lambda _: False, history=None)
-    watching = asyncio.ensure_future(watch.run())
-    await sleep_until(3 * TTL_S)
-    watching.cancel()
-    assert [(event.request_id, event.silent_s) for event in events.of(ItemLost)] == [("word", TTL_S)]
-
-
-class Log:
-    """An `InvocationHistory` of these requests, the latest first; broken, it cannot be read."""
-
-    def __init__(self, *items: Invocation, broken: bool = False) -> None:
-        self.items = items
-        self.broken = broken
-        self.asked: list[InvocationFilter] = []
-
-    async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
-        self.asked.append(wanted)
-        if self.broken:
-            raise StorageUnavailable(StorageFault.IO)
-        return tuple(item for item in self.items if item.ended_wall_s >= wanted.since_wall_s)
-
-    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
-        return ()
-
-    async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
-        return ()
-
-    async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
-        return ()
+    assert row(tracker, 100.0)["requests"] == 1, "the end of one that was given up counts all the same"
 
 
 def logged(ended_wall_s: float, total_s: float) -> Invocation:
-    return Invocation(
-        epoch=1,
-        sequence=Sequence(1),
-        request_id=RequestId("req_1"),
-        caller="webui",
-        lane=Lane.EXTERNAL,
-        task_type=None,
-        model=MODEL,
-        accepted_wall_s=ended_wall_s - total_s,
-        ended_wall_s=ended_wall_s,
-        queue_s=0.0,
-        swap_s=0.0,
-        first_byte_s=None,
-        backend_s=total_s,
-        total_s=total_s,
-        prompt_tokens=None,
-        output_tokens=None,
-        attempts=1,
-        interrupt_count=0,
-        outcome=Outcome.COMPLETED,
-        reason="",
-        status=200,
-    )
+    known = {name: getattr(ended(), name) for name in ItemEnded.__dataclass_fields__ if name not in ("at", "resumed", "sequence")}
+    about: dict[str, Any] = {"request_id": RequestId("req_1"), "accepted_wall_s": ended_wall_s - total_s, "ended_wall_s": ended_wall_s}
+    return Invocation(epoch=1, sequence=Sequence(1), **{**known, **about, "total_s": total_s})
 
 
-async def watched(tracker: LatencyTracker, log: Log, until: float) -> None:
-    watch = LatencyWatch(tracker, clock=LoopClock(), events=Recorder(), alive=lambda _: True, history=log)
-    watching = asyncio.ensure_future(watch.run())
-    await sleep_until(until)
-    watching.cancel()
-
-
-@in_virtual_time
-async def test_the_hour_begins_before_a_restart_and_ends_an_hour_after_each_request():
-    wall_s = LoopClock().wall()
-    log = Log(logged(wall_s - 600.0, 1.0), logged(wall_s - 1800.0, 3.0), logged(wall_s - 2 * SPAN_S, 9.0))
-    tracker = fed(end(0.5, total_s=2.0))
-    await watched(tracker, log, 1.0)
-    assert row(tracker, 1.0)["requests"] == row(tracker, 1.0, model=MODEL)["requests"] == 3
-    assert row(tracker, 1.0)["total_s"] == {"p50": 2.0, "p95": 3.0, "p99": 3.0}
-    assert row(tracker, SPAN_S - 1800.0)["requests"] == 2
-    assert row(tracker, SPAN_S - 600.0)["requests"] == 1
-    assert [wanted.until_wall_s for wanted in log.asked] == [wall_s]
-
-
-@in_virtual_time
-async def test_a_log_that_cannot_be_read_costs_the_past_only():
-    log, tracker = Log(broken=True), fed(end(1.0))
-    await watched(tracker, log, 100.0)
-    assert (row(tracker, 100.0)["requests"], len(log.asked)) == (1, 1)
+def test_the_hour_begins_before_a_restart_and_ends_an_hour_after_each_request():
+    wall_s, tracker = 1_000_000.0, fed()
+    tracker.recall((logged(wall_s + 5.0, 5.0), logged(wall_s - 600.0, 1.0), logged(wall_s - 1800.0, 3.0)), now=0.0, wall_s=wall_s)
+    tracker.emit(end(0.5, total_s=2.0))
+    assert row(tracker, 1.0)["requests"] == row(tracker, 1.0, model=MODEL)["requests"] == 4
+    assert row(tracker, 1.0)["total_s"] == {"p50": 2.0, "p95": 5.0, "p99": 5.0}
+    assert [row(tracker, SPAN_S - ago_s)["requests"] for ago_s in (1800.0, 600.0, 0.0)] == [3, 2, 1]
 
 
 def house_with_latency(*models: str, resident: Rows[str] = ()) -> House:
@@ -310,7 +213,7 @@ async def test_a_house_knows_the_phase_of_every_request_and_long_waits_are_no_lo
 
 
 @in_virtual_time
-async def test_a_request_whose_end_is_never_told_is_lost_and_seen_in_the_metrics():
+async def test_a_request_whose_end_is_never_told_is_lost_once_and_seen_in_the_metrics():
     async with house_with_latency("a", resident=("a",)) as house:
         house.gateway.events.emit(of(ItemQueued, 0.0, 999))
         await sleep_until(5.0)
@@ -319,7 +222,7 @@ async def test_a_request_whose_end_is_never_told_is_lost_and_seen_in_the_metrics
         await sleep_until(2 * TTL_S)
         assert number(house.gateway, "hearth_requests_under_way", phase="total") == 0
         assert number(house.gateway, "hearth_requests_lost_total") == 1
-        assert len(house.events.of(ItemLost)) == 1
+        assert [(event.request_id, event.silent_s) for event in house.events.of(ItemLost)] == [("word", TTL_S)]
         house.events.all.clear()
 
 
@@ -328,12 +231,8 @@ async def test_histograms_and_percentiles_measure_the_same():
     async with house_with_latency("a") as house:
         await body_of(house.submit("a", service_s=3.0))
         (event,) = house.events.of(ItemEnded)
+        shown: Any = house.worker.get_status()["latency"]
         for phase, seconds in zip(Phase, seconds_of(event), strict=True):
             assert number(house.gateway, f"hearth_{phase.value}_seconds_sum", lane="external", model="a:latest") == (seconds or 0.0)
-            figures = row_of(house)[f"{phase.value}_s"]
+            figures = shown["last_hour"][0][f"{phase.value}_s"]
             assert figures is None if seconds is None else figures["p50"] == pytest.approx(seconds, abs=0.001)
-
-
-def row_of(house: House) -> Any:
-    shown: Any = house.worker.get_status()["latency"]
-    return shown["last_hour"][0]

@@ -1,4 +1,4 @@
-"""The fanout: order, subscriptions, and one sink's defect staying its own."""
+"""The fanout of events, and the counts of 24 hours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from hearth.events import BackendCameUp, BackendWentDown, Event
-from hearth.observability.metrics.counters import Metrics
-from hearth.observability.records import Stats24h
+from hearth.observability.records import BUCKET_S, DAY_S, Stats24h
 from hearth.observability.sinks import EventFanout
-from hearth.observability.timeline import Timeline
-from tests.observability.samples import Instants, all_kinds, fact, sample
+from hearth.types import EndedCount, Lane, Outcome
+from tests.observability.samples import Instants, all_kinds, ended, fact, interrupted, rejected, sample
 from tests.support.cases import for_each
 
 SECRET = "the prompt that an error text quotes"
@@ -128,17 +127,69 @@ def test_a_selective_sink_gets_what_it_wants_and_is_spared_the_rest():
     assert (choosy.seen, late.seen, every.seen) == ([1.0, 3.0], [3.0], [1.0, 2.0, 3.0])
 
 
-@for_each("kind", all_kinds())
-def test_our_own_sinks_come_to_the_same_through_either_way_in(kind: type[Event]):
-    said = sample(kind)
-    for make, state in (
-        (Stats24h, lambda sink: sink.snapshot(5.0)),
-        (Metrics, lambda sink: sink.metrics()),
-        (Timeline, lambda sink: (sink.ended(), sink.interruptions(5.0), sink.depths(5.0), [span.kind for span in sink.spans(5.0)])),
-    ):
-        plain, chosen = make(), make()
-        plain.emit(said)
-        take = chosen.handler_of(kind)
-        if take is not None:
-            take(said)
-        assert state(plain) == state(chosen)
+# The 24 hour counters: a window that really slides, in bounded memory.
+
+
+def counted(stats: Stats24h, now: float = 1.0) -> dict[str, int]:
+    """What is not zero."""
+    return {key: count for key, count in stats.snapshot(now).items() if count}
+
+
+def of(*events: Event) -> Stats24h:
+    stats = Stats24h()
+    for event in events:
+        stats.emit(event)
+    return stats
+
+
+def test_each_ending_interruption_and_refusal_counts_for_its_lane_and_nothing_else_does():
+    names = [
+        f"{lane}_{what}" for lane in ("internal", "external") for what in ("completed", "failed", "cancelled", "expired", "interrupted")
+    ]
+    assert Stats24h().snapshot(0.0) == dict.fromkeys([*names, "rejected"], 0)
+    for lane in Lane:
+        for outcome in Outcome:
+            assert counted(of(ended(outcome, lane=lane))) == {f"{lane.value}_{outcome.value}": 1}
+    assert counted(of(interrupted(), interrupted(), ended(), rejected())) == {
+        "external_interrupted": 2,
+        "external_completed": 1,
+        "rejected": 1,
+    }
+    others = [kind for kind in all_kinds() if kind.__name__ not in {"ItemEnded", "ItemInterrupted", "RequestRejected"}]
+    assert counted(of(*map(sample, others)), 5.0) == {}
+
+
+@for_each("at", [0.0, 59.9, 100.0, 123_456.789])
+def test_an_event_on_its_own_leaves_at_exactly_24_hours(at: float):
+    stats = of(ended(at=at))
+    assert [stats.snapshot(now)["external_completed"] for now in (at, at, at + DAY_S - 0.001, at + DAY_S)] == [1, 1, 1, 0]
+
+
+def test_busy_minutes_are_never_counted_too_long_and_at_most_a_minute_too_short_in_bounded_memory():
+    instants = [number * 7.0 for number in range(20_000)]
+    stats = of(*(ended(at=at) for at in instants))
+    assert len(stats._buckets) <= DAY_S / BUCKET_S + 1
+    now = instants[-1]
+    stats.emit(ended(at=now - 1.0))  # late, and not lost
+    found = stats.snapshot(now)["external_completed"] - 1
+    assert sum(at > now - DAY_S + BUCKET_S for at in instants) <= found <= sum(at > now - DAY_S for at in instants)
+
+
+def earlier(items: int, *, outcome: Outcome = Outcome.COMPLETED, interruptions: int = 0) -> EndedCount:
+    return EndedCount(first_wall_s=0.0, lane=Lane.EXTERNAL, outcome=outcome, items=items, interruptions=interruptions)
+
+
+def test_what_an_earlier_process_counted_is_counted_and_leaves_at_24_hours():
+    stats = Stats24h()
+    stats.preload(earlier(5, interruptions=2), -3600.0)
+    stats.preload(earlier(1, outcome=Outcome.FAILED), -3590.0)
+    stats.emit(ended(at=0.0))
+    assert counted(stats) == {"external_completed": 6, "external_failed": 1, "external_interrupted": 2}
+    assert stats.snapshot(DAY_S - 3600.0)["external_completed"] == 1
+
+
+def test_a_whole_earlier_day_keeps_to_the_bound_of_the_buckets():
+    stats = Stats24h()
+    for minute in range(1440):
+        stats.preload(earlier(1), minute * BUCKET_S - DAY_S)
+    assert [stats.snapshot(at)["external_completed"] for at in (-0.5, 0.0, 60.0 * BUCKET_S)] == [1440, 1439, 1379]

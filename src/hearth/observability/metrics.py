@@ -1,0 +1,206 @@
+"""Counts what happens, event by event, in prometheus-client's own objects, and renders the page. Counts are of this process only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from hearth.events import (
+    AlertFailed,
+    AlertSent,
+    BackendCameUp,
+    BackendWentDown,
+    BatchEnded,
+    BudgetExhausted,
+    ConfigRejected,
+    ConfigReloaded,
+    DiskRanLow,
+    DiskSpaceReturned,
+    EmbeddingsFlushed,
+    EmbeddingsParted,
+    Event,
+    InternalFault,
+    ItemDiverged,
+    ItemEnded,
+    ItemHeld,
+    ItemInterrupted,
+    ItemPromoted,
+    ItemProtected,
+    ItemQueued,
+    ItemResent,
+    ItemResumed,
+    JobEnded,
+    JobQueued,
+    RequestRejected,
+    SwapCompleted,
+    SwapFailed,
+    WebhookDelivered,
+    WebhookFailed,
+)
+from hearth.observability.gauges import Live, live_metrics
+from hearth.observability.metric_families import ANY_MODEL, CALLERS, DIRECTIONS, FAMILIES, MODELS, OTHER, REASONS, LabelCap
+from hearth.observability.requests import Phase, seconds_of
+from hearth.observability.sinks import HandlingSink
+from hearth.types import Outcome, Way
+
+NOBODY = "unknown"
+"""For a refusal before anybody knew who asks."""
+NONE = "none"
+PHASE_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+INPUT_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a time series for each of the others, of which nobody asked
+_KNOWN = {
+    "hearth_replays_total": ("verified", "diverged"),
+    "hearth_resumed_streams_total": (*Way, "failed"),
+    "hearth_resumed_tokens_total": tuple(Way),
+    "hearth_webhooks_total": ("delivered", "failed"),
+    "hearth_config_reloads_total": ("accepted", "rejected"),
+}
+"""Values of labels that have a row from the beginning."""
+
+
+class Metrics(HandlingSink):
+    """An `EventSink` that counts."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._model_cap, self._caller_cap, self._reason_cap = LabelCap(MODELS), LabelCap(CALLERS), LabelCap(REASONS)
+        self._directions: set[tuple[str, str]] = set()
+        counted = [each for each in FAMILIES.values() if each.kind == "counter" and not each.live]
+        self._counters = {each.name: Counter(each.name, each.help, each.labels, registry=self._registry) for each in counted}
+        for name, values in _KNOWN.items():
+            for value in values:
+                self._counters[name].labels(value)
+        self._phases = [self._histogram(f"hearth_{phase.value}_seconds") for phase in Phase]
+        self._lag = self._histogram("hearth_loop_lag_seconds", LAG_BOUNDS_S)
+        self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
+        self._disk_low = Gauge("hearth_disk_low", FAMILIES["hearth_disk_low"].help, registry=self._registry)
+        add, model, caller, reason = self._add, self._model, self._caller, self._reason
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            ItemQueued: lambda it: add("hearth_requests_accepted_total", it.lane.value, caller(it)),
+            ItemEnded: self._on_ended,
+            RequestRejected: lambda it: add("hearth_requests_rejected_total", caller(it), reason(it)),
+            ItemPromoted: lambda it: add("hearth_promotions_total", it.band),
+            ItemInterrupted: self._on_interrupted,
+            ItemHeld: lambda it: add("hearth_held_streams_total", model(it)),
+            ItemProtected: lambda _: add("hearth_protected_total"),
+            ItemResumed: self._on_resumed,
+            ItemDiverged: self._on_diverged,
+            ItemResent: lambda it: add("hearth_resends_total", reason(it)),
+            SwapCompleted: self._on_swap,
+            SwapFailed: self._on_swap_failed,
+            BackendWentDown: lambda _: add("hearth_backend_outages_total"),
+            BackendCameUp: lambda it: add("hearth_backend_down_seconds_total", amount=it.down_s),
+            BudgetExhausted: lambda it: add("hearth_budget_refusals_total", caller(it)),
+            JobQueued: lambda it: add("hearth_jobs_accepted_total", caller(it)),
+            JobEnded: lambda it: add("hearth_jobs_total", it.state),
+            BatchEnded: lambda it: add("hearth_batches_total", it.state),
+            WebhookDelivered: lambda _: add("hearth_webhooks_total", "delivered"),
+            WebhookFailed: lambda _: add("hearth_webhooks_total", "failed"),
+            AlertSent: lambda it: add("hearth_alerts_sent_total", it.target, amount=it.alerts),
+            AlertFailed: lambda it: add("hearth_alerts_failed_total", it.target, reason(it), amount=it.alerts),
+            ConfigReloaded: lambda _: add("hearth_config_reloads_total", "accepted"),
+            ConfigRejected: lambda _: add("hearth_config_reloads_total", "rejected"),
+            DiskRanLow: lambda _: self._disk_low.set(1),
+            DiskSpaceReturned: lambda _: self._disk_low.set(0),
+            EmbeddingsFlushed: self._on_embeddings,
+            EmbeddingsParted: lambda it: add("hearth_embedding_parted_total", reason(it)),
+            InternalFault: lambda _: add("hearth_internal_faults_total"),
+        }
+
+    def _histogram(self, name: str, bounds: tuple[float, ...] = PHASE_BOUNDS_S) -> Histogram:
+        return Histogram(name, FAMILIES[name].help, FAMILIES[name].labels, buckets=bounds, registry=self._registry)
+
+    def _add(self, name: str, *labels: str, amount: float = 1) -> None:
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(amount)
+
+    def _model(self, event: Any) -> str:  # noqa: ANN401 - of any event that has one, as the two below
+        return self._model_cap.of(event.model or ANY_MODEL)
+
+    def _caller(self, event: Any) -> str:  # noqa: ANN401
+        return self._caller_cap.of(event.caller or NOBODY)
+
+    def _reason(self, event: Any) -> str:  # noqa: ANN401
+        return self._reason_cap.of(event.reason)
+
+    def note_loop_lag(self, lag_s: float) -> None:
+        """A timer of the loop came so late."""
+        self._lag.observe(max(0.0, lag_s))
+
+    def _on_ended(self, event: ItemEnded) -> None:
+        lane, model, caller = event.lane.value, self._model(event), self._caller(event)
+        is_completed = event.outcome is Outcome.COMPLETED
+        for about, labels in (("", (lane, model)), ("caller_", (lane, caller))):
+            self._add(f"hearth_{about}requests_total", *labels, Outcome.COMPLETED.value, amount=is_completed)
+            if not is_completed:
+                self._add(f"hearth_{about}requests_total", *labels, event.outcome.value)
+            self._add(f"hearth_{about}tokens_total", *labels, "prompt", amount=event.prompt_tokens or 0)
+            self._add(f"hearth_{about}tokens_total", *labels, "output", amount=event.output_tokens or 0)
+        if not is_completed:
+            self._add("hearth_request_failures_total", lane, self._reason(event))
+        self._add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
+        for histogram, seconds in zip(self._phases, seconds_of(event), strict=True):
+            row = histogram.labels(lane, model)
+            if seconds is not None:
+                row.observe(seconds)
+
+    def _on_interrupted(self, event: ItemInterrupted) -> None:
+        self._add("hearth_preemptions_total", self._model(event))
+        self._add("hearth_preempted_seconds_total", self._model(event), amount=event.ran_s)
+
+    def _on_resumed(self, event: ItemResumed) -> None:
+        if event.how is Way.REPLAY:
+            self._add("hearth_replays_total", "verified")
+        if event.diverged:
+            self._add("hearth_replays_total", "diverged")
+        self._add("hearth_resumed_streams_total", event.how.value)
+        self._add("hearth_resumed_tokens_total", event.how.value, amount=event.again_tokens)
+        self._add("hearth_replay_catch_up_seconds_total", amount=event.catch_up_s)
+
+    def _on_diverged(self, _: ItemDiverged) -> None:
+        self._add("hearth_replays_total", "diverged")
+        self._add("hearth_resumed_streams_total", "failed")
+
+    def _on_swap(self, event: SwapCompleted) -> None:
+        direction = ("+".join(map(self._model_cap.of, event.from_models)) or NONE, self._model_cap.of(event.to_model))
+        if direction not in self._directions and len(self._directions) >= DIRECTIONS:
+            direction = (OTHER, OTHER)
+        self._directions.add(direction)
+        self._add("hearth_swaps_total", *direction)
+        self._add("hearth_swap_seconds_total", *direction, amount=event.swap_s)
+
+    def _on_swap_failed(self, event: SwapFailed) -> None:
+        name = "hearth_swap_failures_total" if event.to_model else "hearth_unload_failures_total"
+        self._add(name, self._model_cap.of(event.to_model or "+".join(event.from_models)), self._reason(event))
+
+    def _on_embeddings(self, event: EmbeddingsFlushed) -> None:
+        self._add("hearth_embedding_calls_total", event.why)
+        self._inputs.labels(self._model(event)).observe(event.inputs)
+
+    def metrics(self, live: Live | None = None) -> list[Metric]:
+        """Everything counted so far, and what `live` says of this moment; values that do not change afterwards."""
+        return [*self._registry.collect(), *(() if live is None else live_metrics(live, self._model_cap.of))]
+
+
+class _Collected(Collector):
+    """A collector of what was read already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)
+
+
+def render(metrics: Iterable[Metric]) -> bytes:
+    """The page (text format 0.0.4), and behind our own metrics those of the process; may run in a thread."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(metrics))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
