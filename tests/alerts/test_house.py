@@ -16,7 +16,7 @@ from hearth.alerts.rules import Alert
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertFailed, AlertSent, Event
-from hearth.observability.log_writer import line_of, to_json, to_text
+from hearth.observability.log_lines import line_of, to_json, to_text
 from tests.clients.home import ADMIN_KEY, FRIEND_KEY, HELLO, KEYS, LLAMA, Home, house_settings, open_home
 from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import WITHIN_S

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hearth import events
-from hearth.alerts.rules import OWN_TASK, RULES, TITLES, Alert, Severity, alerts_of
+from hearth.alerts.rules import OWN_TASK, RULES, TITLES, Alert, Severity
 from hearth.config.settings import AlertType
 from hearth.events import (
     BackendCameUp,
@@ -99,6 +99,10 @@ TEXTS: tuple[tuple[Event, str], ...] = (
         "A call of n8n was refused: it could cost 0.0123 USD, and 0.00 USD of its own 0.0010 USD",
     ),
 )
+
+
+def alerts_of(event: Event) -> tuple[Alert, ...]:
+    return RULES[type(event)](event) if type(event) in RULES else ()
 
 
 def only(event: Event) -> Alert:

@@ -7,10 +7,8 @@ import logging
 import re
 from dataclasses import fields, replace
 
-import pytest
-
 from hearth.events import BatchEnded, Event, JobEnded, SwapCompleted
-from hearth.observability.log_writer import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
+from hearth.observability.log_lines import MAX_FIELD_CHARS, LogLine, clean, escape, level_of, line_of, to_json, to_text
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, rejected, sample
 from tests.support.cases import for_each
@@ -45,18 +43,6 @@ def test_every_kind_of_event_is_one_json_line_with_every_field(kind: type[Event]
     assert set(loaded) - {"ts", "level", "event"} == {field.name for field in fields(kind)} - {"at"}
 
 
-@for_each("kind", all_kinds())
-def test_every_kind_of_event_is_one_text_line_that_names_it_in_words(kind: type[Event]):
-    line = to_text(line_of(sample(kind), NOON), colour=False)
-    assert re.match(r"\d\d:\d\d:\d\d\.\d{3} [·!✗] ", line)
-    assert kind.NAME.replace("_", " ") in line
-
-
-@for_each("kind", all_kinds())
-def test_no_field_of_an_event_hides_a_field_of_the_line(kind: type[Event]):
-    assert not {field.name for field in fields(kind)} & {"ts", "level", "event"}
-
-
 @for_each("text", HOSTILE)
 @for_each("kind", all_kinds())
 def test_hostile_text_cannot_leave_its_line_in_either_format(kind: type[Event], text: str):
@@ -66,6 +52,7 @@ def test_hostile_text_cannot_leave_its_line_in_either_format(kind: type[Event], 
     assert as_json.isascii()
     assert as_json.isprintable()
     assert as_text.isprintable()
+    assert kind.NAME.replace("_", " ") in as_text
     assert len(as_json) < 10_000
 
 
@@ -75,13 +62,8 @@ def test_a_value_cannot_pretend_to_be_another_pair():
     assert "  status=429" in line
 
 
-def test_long_text_is_cut_and_says_so():
-    cut = clean("y" * 5000)
-    assert len(cut) == MAX_FIELD_CHARS
-    assert cut.endswith("…")
-
-
-def test_long_lists_are_cut_and_say_how_much_is_missing():
+def test_long_texts_and_lists_are_cut_and_say_so():
+    assert (len(clean("y" * 5000)), clean("y" * 5000)[-1]) == (MAX_FIELD_CHARS, "…")
     line = LogLine(wall_at=NOON, level=logging.INFO, event="e", fields={"problems": tuple(str(n) for n in range(50))})
     assert json.loads(to_json(line))["problems"][-1] == "… and 30 more"
 
@@ -153,35 +135,21 @@ def test_levels_follow_what_an_owner_should_look_at():
     }
 
 
-@for_each(
-    ("outcome", "level"),
-    [
-        (Outcome.COMPLETED, logging.INFO),
-        (Outcome.CANCELLED, logging.INFO),
-        (Outcome.FAILED, logging.WARNING),
-        (Outcome.EXPIRED, logging.WARNING),
-    ],
-)
-def test_an_ending_warns_only_where_the_answer_is_missing(outcome: Outcome, level: int):
-    assert level_of(ended(outcome)) == level
+ENDS = [
+    *((ended(outcome), outcome in {Outcome.FAILED, Outcome.EXPIRED}) for outcome in Outcome),
+    *((sample(JobEnded, state=state), state == "failed") for state in ("completed", "cancelled", "failed")),
+    *((sample(BatchEnded, state=state), state in {"failed", "expired"}) for state in ("completed", "cancelled", "failed", "expired")),
+    *((sample(SwapCompleted, offloaded=offloaded), offloaded) for offloaded in (True, False)),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "warning", "quiet"),
-    [(JobEnded, {"failed"}, {"completed", "cancelled"}), (BatchEnded, {"failed", "expired"}, {"completed", "cancelled"})],
-)
-def test_a_job_and_a_batch_warn_only_where_answers_are_missing(kind: type[Event], warning: set[str], quiet: set[str]):
-    levels = {state: level_of(sample(kind, state=state)) for state in warning | quiet}
-    assert levels == dict.fromkeys(warning, logging.WARNING) | dict.fromkeys(quiet, logging.INFO)
-
-
-def test_a_model_that_fits_the_gpu_is_no_warning():
-    event = sample(SwapCompleted)
-    assert isinstance(event, SwapCompleted)
-    assert level_of(replace(event, offloaded=False)) == logging.INFO
+@for_each(("event", "is_bad"), ENDS)
+def test_an_end_warns_only_where_it_is_bad(event: Event, is_bad: bool):
+    assert level_of(event) == (logging.WARNING if is_bad else logging.INFO)
 
 
 def test_the_canonical_line_reads_well():
+    assert " ✗ log" in to_text(LogLine(wall_at=NOON, level=logging.CRITICAL, event="log", fields={}), colour=False)
     line = to_text(line_of(ended(), NOON), colour=False)
     assert line[13:].startswith(
         "· item ended           sequence=1  request_id=req_1  lane=external  caller=webui  model=home:32b  outcome=completed"
@@ -204,7 +172,3 @@ def test_numbers_stay_numbers_and_non_finite_ones_stay_valid_json():
     loaded = parsed(event)
     assert (loaded["queue_s"], loaded["swap_s"], loaded["total_s"]) == ("inf", "nan", 1.0)
     assert (loaded["attempts"], loaded["task_type"], loaded["lane"]) == (1, None, "external")
-
-
-def test_a_critical_record_of_a_library_has_a_glyph_too():
-    assert " ✗ log" in to_text(LogLine(wall_at=NOON, level=logging.CRITICAL, event="log", fields={}), colour=False)

@@ -14,15 +14,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hearth.config.settings import LogFormat
-from hearth.events import ItemDispatched, ItemEnded, ItemQueued, ItemStreaming
-from hearth.observability.log_writer import DescriptorTarget
-from hearth.observability.logs import LogOutput, LogSink, configure_logging, wants_colour
+from hearth.events import BudgetExhausted, GatewayStopped, ItemDispatched, ItemEnded, ItemQueued, ItemStreaming, RequestRejected
+from hearth.observability.logs import KINDS, OTHERS, TOLD, WINDOW_S, LogOutput, LogSink, Repeats, Target, configure_logging, wants_colour
+from hearth.types import RequestId
 from tests.cli.test_console import Terminal
-from tests.observability.samples import all_kinds, ended, sample
+from tests.observability.samples import all_kinds, ended, fact, sample
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
@@ -92,16 +93,6 @@ def test_at_info_a_finished_item_is_one_line_and_its_steps_are_none():
         sink.emit(sample(kind))
     assert output.close()
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["item_ended"]
-
-
-def test_what_a_record_collects_is_put_back_with_the_output():
-    def collected() -> tuple[bool, bool, bool]:
-        return logging.logThreads, logging.logProcesses, logging.logMultiprocessing
-
-    before = collected()
-    with logging_to(io.StringIO()):
-        assert collected() == (False, False, False)
-    assert collected() == before == (True, True, True)
 
 
 def test_the_time_stamp_is_the_wall_time_of_the_fact():
@@ -194,26 +185,21 @@ class Unspeakable:
 def test_a_library_that_logs_what_has_no_words_is_not_disturbed():
     stream = io.StringIO()
     with logging_to(stream):
-        for said in ({"msg": "it is %s", "args": (Unspeakable(),)}, {"msg": Unspeakable()}):
+        for said in ({"msg": "it is %s", "args": (Unspeakable(),)}, {"msg": Unspeakable()}, {"msg": "%d apples", "args": ("three",)}):
             logging.getLogger().handlers[-1].handle(logging.makeLogRecord({"name": "some.library", **said}))
-    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["it is %s", "Unspeakable"]
-
-
-def test_a_library_with_a_broken_format_string_is_still_logged():
-    stream = io.StringIO()
-    with logging_to(stream):
-        record = logging.makeLogRecord({"name": "some.library", "msg": "%d apples", "args": ("three",)})
-        logging.getLogger().handlers[-1].handle(record)
-    assert json.loads(stream.getvalue())["message"] == "%d apples"
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["it is %s", "Unspeakable", "%d apples"]
 
 
 def test_closing_restores_logging_as_it_was():
-    root, ours = logging.getLogger(), logging.getLogger("hearth")
-    before = (list(root.handlers), ours.level)
-    stream = io.StringIO()
+    def state() -> tuple[object, ...]:
+        root, ours = logging.getLogger(), logging.getLogger("hearth")
+        return list(root.handlers), ours.level, logging.logThreads, logging.logProcesses, logging.logMultiprocessing
+
+    before, stream = state(), io.StringIO()
     with logging_to(stream) as output:
-        assert (list(root.handlers), ours.level) != before
-    assert (list(root.handlers), ours.level) == before
+        assert state()[2:] == (False, False, False)
+        assert state()[:2] != before[:2]
+    assert state() == before
     LogSink(StoppedClock(), output).emit(ended())
     assert stream.getvalue() == ""
 
@@ -277,7 +263,7 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: P
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = tmp_path / "log"
     with file.open("w", encoding="utf-8") as stream:
-        target = DescriptorTarget(stream)
+        target = Target(stream)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
             target.write("first\n")
@@ -325,6 +311,63 @@ def test_closing_the_stream_cannot_redirect_the_log_into_the_next_opened_file():
         LogSink(StoppedClock(), output).emit(ended())
         assert output.close()
         assert json.loads(next(lines))["event"] == "item_ended"
+
+
+# Refusals that repeat themselves.
+
+
+def refusal(at: float, caller: str = "tagger", *, status: int = 429, reason: str = "rate_limited") -> RequestRejected:
+    return RequestRejected(at=at, request_id=RequestId("req_1"), caller=caller, path="/api/chat", status=status, reason=reason)
+
+
+def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
+    return [(*kind[1:], count) for kind, count in repeats.left_out(now)]
+
+
+def test_the_first_of_a_minute_are_told_and_the_rest_are_counted() -> None:
+    repeats = Repeats()
+    assert [repeats.admits(refusal(number / 10)) for number in range(TOLD + 5)] == [True] * TOLD + [False] * 5
+    assert told(repeats, WINDOW_S - 0.1) == []
+    assert told(repeats, WINDOW_S) == [("tagger", 429, "rate_limited", 5)]
+    assert told(repeats, WINDOW_S + 1) == []
+    assert all(repeats.admits(refusal(WINDOW_S + 1)) for _ in range(TOLD)), "the next minute begins anew"
+    assert told(repeats, 3 * WINDOW_S) == []
+
+
+@for_each("other", [refusal(1, "camera"), refusal(1, status=503), refusal(1, reason="queue_full")])
+def test_one_that_repeats_itself_hides_no_other(other: RequestRejected) -> None:
+    repeats = Repeats()
+    while repeats.admits(refusal(0)):
+        pass
+    assert repeats.admits(other)
+
+
+def test_ever_new_callers_take_no_memory() -> None:
+    repeats = Repeats()
+    admitted = sum(repeats.admits(refusal(0, f"192.0.2.{number}")) for number in range(KINDS + 100))
+    assert admitted == KINDS + TOLD
+    assert told(repeats, WINDOW_S) == [(OTHERS, 0, OTHERS, 100 - TOLD)]
+
+
+SHORT = BudgetExhausted(at=1, caller="tagger", own=False, wanted_usd=0.2, spent_usd=0.9, limit_usd=1.0)
+REPEATED = [
+    (refusal(1), fact(61), "more_requests_rejected", "rate_limited", "backend_went_down"),
+    (refusal(1), GatewayStopped(at=2, uptime_s=2), "more_requests_rejected", "rate_limited", "gateway_stopped"),
+    (SHORT, fact(61), "more_budget_exhausted", "budget_exceeded", "backend_went_down"),
+]
+
+
+@for_each(("event", "next_one", "name", "reason", "last"), REPEATED)
+def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_last_of_all(event, next_one, name, reason, last) -> None:
+    stream = io.StringIO()
+    with logging_to(stream) as output:
+        sink = LogSink(StoppedClock(), output)
+        for each in (*(event for _ in range(1000)), fact(30), next_one):
+            sink.emit(each)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == [event.NAME] * TOLD + ["backend_went_down", name, last]
+    summary = {"level": "warning", "event": name, "caller": "tagger", "status": 429, "reason": reason, "count": 990}
+    assert {key: value for key, value in lines[-2].items() if key != "ts"} == summary
 
 
 BLOCKED_PROGRAM = """

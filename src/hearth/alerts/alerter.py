@@ -17,7 +17,7 @@ from typing import Any
 from hearth import events as ev
 from hearth.alerts.channels import COMPOSERS, Answer, Message, Post
 from hearth.alerts.delivery import Poster, Target
-from hearth.alerts.rules import LASTING_BREACHES, RULES, Alert, AlertKey, Breach, Severity, alerts_of, breached, budget, shown, starvation
+from hearth.alerts.rules import LASTING_BREACHES, RULES, Alert, AlertKey, Breach, Severity, breached, budget, shown, starvation
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
@@ -186,15 +186,15 @@ class GatewayAlerter:
 
     def emit(self, event: ev.Event) -> None:
         """Raise and end what the event means."""
-        for alert in alerts_of(event):
-            self.send_alert(alert)
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
+        if type(event) in RULES:
+            for alert in RULES[type(event)](event):
+                self.send_alert(alert)
+        if type(event) in self._handlers:
+            self._handlers[type(event)](event)
 
     def handler_of(self, kind: type[ev.Event]) -> Callable[[Any], None] | None:
         """As `SelectiveSink` says."""
-        return self.emit if kind in RULES else self._handlers.get(kind)
+        return self.emit if kind in RULES or kind in self._handlers else None
 
     def alert_rate_limited(self, caller: str, rejections: int, *, at: float | None = None) -> bool:
         """A caller was refused `rejections` times within 5 minutes."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hearth.alerts.channels import Answer, Compose, Message, Outcome, Post, outcome_of
@@ -246,7 +246,10 @@ class Target:
         if self._message is not message:  # the address was taken away meanwhile
             return
         if outcome is Outcome.DELIVERED:
-            self._delivered(message)
+            self._message = None
+            self.sent += 1
+            suppressed = sum(each.suppressed for each in message.alerts)
+            self._events.emit(AlertSent(suppressed=suppressed, **self._about(message)))
         elif outcome in {Outcome.GONE, Outcome.REFUSED}:
             self._give_up(answer.name, stopped=outcome is Outcome.GONE)
         elif self._attempts >= MAX_ATTEMPTS:
@@ -263,31 +266,14 @@ class Target:
             return Outcome.REFUSED, Answer(failure="broken")
         outcome, wait_s = outcome_of(answer, self._clock.wall())
         if url == self._url:
-            self._note(outcome, answer, wait_s)
+            self._last, now = answer.name, self._clock.monotonic()
+            self._gone = outcome is Outcome.GONE
+            if wait_s > 0:
+                self._silent_until = max(self._silent_until, now + wait_s)
+            self._failures = self._failures + 1 if outcome is Outcome.RETRY else 0
+            self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10)) if self._failures else float("-inf")
+            self._wake.set()
         return outcome, answer
-
-    def _note(self, outcome: Outcome, answer: Answer, wait_s: float) -> None:
-        self._last, now = answer.name, self._clock.monotonic()
-        self._gone = outcome is Outcome.GONE
-        if wait_s > 0:
-            self._silent_until = max(self._silent_until, now + wait_s)
-        self._failures = self._failures + 1 if outcome is Outcome.RETRY else 0
-        self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10)) if self._failures else float("-inf")
-        self._wake.set()
-
-    def _delivered(self, message: Message) -> None:
-        self._message = None
-        self.sent += 1
-        self._events.emit(
-            AlertSent(
-                at=self._clock.monotonic(),
-                target=self.name,
-                types=_types(message),
-                alerts=len(message.alerts),
-                suppressed=sum(each.suppressed for each in message.alerts),
-                attempts=self._attempts,
-            )
-        )
 
     def _give_up(self, reason: str, *, stopped: bool = False, keep_conditions: bool = False) -> None:
         message, self._message = self._message, None
@@ -297,18 +283,9 @@ class Target:
         self._outbox.undelivered(message, keep_conditions=keep_conditions)
         if stopped:
             self._outbox.clear()
-        self._events.emit(
-            AlertFailed(
-                at=self._clock.monotonic(),
-                target=self.name,
-                types=_types(message),
-                alerts=len(message.alerts),
-                attempts=self._attempts,
-                reason=reason,
-                stopped=stopped,
-            )
-        )
+        self._events.emit(AlertFailed(reason=reason, stopped=stopped, **self._about(message)))
 
-
-def _types(message: Message) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.type.value for each in message.alerts))
+    def _about(self, message: Message) -> dict[str, Any]:
+        types = tuple(dict.fromkeys(each.type.value for each in message.alerts))
+        now, count = self._clock.monotonic(), len(message.alerts)
+        return {"at": now, "target": self.name, "types": types, "alerts": count, "attempts": self._attempts}

@@ -109,12 +109,6 @@ def shown(text: str, limit: int = NAME_CHARS) -> str:
     return head if len(head) <= limit else head[: limit - 1] + "…"
 
 
-def alerts_of(event: events.Event) -> tuple[Alert, ...]:
-    """The alerts that one event raises or ends; most events none."""
-    rule = RULES.get(type(event))
-    return () if rule is None else rule(event)
-
-
 def starvation(at: float, caller: str, interrupt_count: int, model: str | None) -> Alert:
     """A request was interrupted so often that it is left alone from now on."""
     asked = f" for {shown(model)}" if model else ""

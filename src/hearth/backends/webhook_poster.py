@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from hearth.alerts.poster import DaemonResolver, Lookup, system_lookup
+from hearth.alerts.poster import DaemonResolver, Lookup, failure_of, system_lookup
 from hearth.types import __version__
 
 FORBIDDEN_ADDRESS = "forbidden_address"
@@ -60,10 +60,9 @@ class HttpWebhookPoster:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._post(url, body, headers)
-        except TimeoutError:
-            return "timeout"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return _failure(error)
+            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            return FORBIDDEN_ADDRESS if isinstance(cause, ForbiddenAddress) else failure_of(error)
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> str:
         resolver = _GuardedResolver(DaemonResolver(self._lookup), self._forbidden)
@@ -87,11 +86,3 @@ class HttpWebhookPoster:
             return self._forbidden(socket.inet_ntoa(socket.inet_aton(host)))
         except OSError:
             return False
-
-
-def _failure(error: Exception) -> str:
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(cause, ForbiddenAddress):
-        return FORBIDDEN_ADDRESS
-    known = {aiohttp.ClientSSLError: "tls", aiohttp.ClientConnectorDNSError: "dns", aiohttp.ClientConnectorError: "connect"}
-    return next((name for kind, name in known.items() if isinstance(error, kind)), "broken")

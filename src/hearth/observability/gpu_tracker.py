@@ -1,7 +1,6 @@
 """What the GPU holds, what it says of itself and what swapping costs: rolling metrics and the thresholds worth a word to the owner.
 
-Bookkeeping only: it decides nothing, sends nothing, reads no clock and does no I/O; every `at` and `now` is an instant in seconds on the
-monotonic clock. The queue worker and the two watches report to it, status and the alerter read it. Not thread-safe.
+Bookkeeping only; every `at` and `now` is an instant in seconds on the monotonic clock. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -150,6 +149,16 @@ class GpuTracker:
         `readings`: off (nobody reads the card, or answers are made up), unknown (it has said nothing yet), ok, or lost.
         """
         last, mean_s, swap = self._swaps.last(), self._swaps.mean_s(), self._swap
+        card, reasons = self._reading, self._reading.throttle_reasons
+        numbers = {
+            "memory_used_mib": card.used_mib,
+            "memory_total_mib": card.total_mib,
+            "foreign_mib": self._foreign_mib,
+            "utilisation_pct": card.utilisation_pct,
+            "temperature_c": card.temperature_c,
+            "power_w": card.power_w,
+            "power_limit_w": card.power_limit_w,
+        }
         return {
             "loaded_model": self.loaded_model,
             "resident_models": sorted(self._used_at),
@@ -165,21 +174,8 @@ class GpuTracker:
             "drift_count": self._drifts,
             "offloaded_models": sorted(self._offloaded & self._used_at.keys()),
             "readings": self._readings,
-            **self._card(),
-        }
-
-    def _card(self) -> dict[str, object]:
-        said = self._reading
-        reasons = said.throttle_reasons
-        return {
-            "device": said.name or None,
-            "memory_used_mib": _rounded(said.used_mib),
-            "memory_total_mib": _rounded(said.total_mib),
-            "foreign_mib": _rounded(self._foreign_mib),
-            "utilisation_pct": _rounded(said.utilisation_pct),
-            "temperature_c": _rounded(said.temperature_c),
-            "power_w": _rounded(said.power_w),
-            "power_limit_w": _rounded(said.power_limit_w),
+            "device": card.name or None,
+            **{name: value and round(value, 1) for name, value in numbers.items()},
             "throttled": None if reasons is None else bool(reasons),
             "throttle_reasons": None if reasons is None else list(reasons),
         }
@@ -207,10 +203,6 @@ class GpuTracker:
     def _busy_s(self, now: float) -> tuple[float, float]:
         """Swap and execution time in the last hour, by overlap."""
         return self._swaps.overlap_s(now - HOUR_S, now), self._executions.overlap_s(now - HOUR_S, now)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
 
 
 def _ms(seconds: float) -> float:

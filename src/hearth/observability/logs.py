@@ -1,7 +1,7 @@
-"""Events as log lines, and everything that other libraries log in the same format on the same output.
+"""Events as log lines, everything that other libraries log in the same format on the same output, and the thread that writes them.
 
-Renders and writes; decides nothing, keeps nothing, and never blocks whoever logs. `bootstrap` calls `configure_logging` once per process
-and puts a `LogSink` into the fanout; `hearth serve` closes the output last.
+A slow, blocked or closed output never delays the gateway: lines that find no room are dropped and counted. `bootstrap` calls
+`configure_logging` once per process and puts a `LogSink` into the fanout; `hearth serve` closes the output last.
 
 Colour follows https://no-color.org and https://force-color.org: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal.
 """
@@ -11,7 +11,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+import queue
+import select
+import threading
+import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TextIO
 
@@ -19,29 +25,24 @@ from hearth.clock import Clock
 from hearth.config.settings import LogFormat
 from hearth.errors import BudgetExceeded
 from hearth.events import BudgetExhausted, Event, GatewayStopped, RequestRejected
-from hearth.observability.log_writer import LineWriter, LogLine, level_of, line_of, may_reach, target_of, to_json, to_text
-from hearth.types import value
+from hearth.observability.log_lines import LogLine, level_of, line_of, to_json, to_text
 
 TOLD = 10
-"""Alike: the same event, caller, status and reason."""
+"""Lines a minute for refusals that are alike: the same event, caller, status and reason."""
 WINDOW_S = 60.0
 KINDS = 1000
 """Told apart in a minute; the rest share a count. All who have shown no key are one caller, without a name."""
 OTHERS = "others"
-REJECTED, EXHAUSTED = "more_requests_rejected", "more_budget_exhausted"
+QUEUED_LINES = 10_000
+CLOSE_TIMEOUT_S = 2.0
+GATHER_S = 0.1
+"""A pause before the thread looks for more lines: waking it for each one costs the event loop more than the lines themselves."""
+AT_ONCE = 16
+"""Lines that are written together at most."""
+_MAX_FRAMES = 20
 
-
-@value
-class Kind:
-    """What makes two refusals alike; `summary` is the event of the line that counts them."""
-
-    summary: str
-    caller: str
-    status: int
-    reason: str
-
-
-_REST = Kind(summary=REJECTED, caller=OTHERS, status=0, reason=OTHERS)
+Kind = tuple[str, str, int, str]
+"""What makes two refusals alike: the event of the line that counts them, caller, status, reason."""
 
 
 class Repeats:
@@ -49,43 +50,34 @@ class Repeats:
 
     def __init__(self) -> None:
         self._ends_at = math.inf
-        self._seen: dict[Kind, int] = {}
+        self._seen: Counter[Kind] = Counter()
 
     def admits(self, refusal: RequestRejected | BudgetExhausted) -> bool:
         """Whether it gets a line of its own; it is counted either way."""
         if not self._seen:
             self._ends_at = refusal.at + WINDOW_S
-        kind = _kind_of(refusal)
+        if isinstance(refusal, BudgetExhausted):
+            kind: Kind = ("more_budget_exhausted", refusal.caller, BudgetExceeded.status, BudgetExceeded.reason)
+        else:
+            kind = ("more_requests_rejected", refusal.caller, refusal.status, refusal.reason)
         if kind not in self._seen and len(self._seen) >= KINDS:
-            kind = _REST
-        self._seen[kind] = self._seen.get(kind, 0) + 1
+            kind = ("more_requests_rejected", OTHERS, 0, OTHERS)
+        self._seen[kind] += 1
         return self._seen[kind] <= TOLD
 
     def left_out(self, now: float) -> list[tuple[Kind, int]]:
         """How many got no line in a minute that is over by `now`; told once."""
         if now < self._ends_at:
             return []
-        seen, self._seen, self._ends_at = self._seen, {}, math.inf
+        seen, self._seen, self._ends_at = self._seen, Counter(), math.inf
         return [(kind, count - TOLD) for kind, count in seen.items() if count > TOLD]
-
-
-def _kind_of(refusal: RequestRejected | BudgetExhausted) -> Kind:
-    if isinstance(refusal, BudgetExhausted):
-        return Kind(summary=EXHAUSTED, caller=refusal.caller, status=BudgetExceeded.status, reason=BudgetExceeded.reason)
-    return Kind(summary=REJECTED, caller=refusal.caller, status=refusal.status, reason=refusal.reason)
-
-
-QUEUED_LINES = 10_000
-CLOSE_TIMEOUT_S = 2.0
-
-_MAX_FRAMES = 20
 
 
 class LogSink:
     """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which takes longer than all else about a line.
 
     The time stamp is the wall time at which the event happened (its `at`), by the given clock. Refusals that repeat
-    themselves are summed up (`repeats`), with the first event after their minute, and with the last of all.
+    themselves are summed up (`Repeats`), with the first event after their minute, and with the last of all.
     """
 
     def __init__(self, clock: Clock, output: LogOutput) -> None:
@@ -97,44 +89,147 @@ class LogSink:
         """Log the event; never blocks."""
         if level_of(event) < self._output.level:
             return
-        wall_at = _wall_at(event, self._clock)
+        wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
         for kind, count in self._repeats.left_out(math.inf if isinstance(event, GatewayStopped) else event.at):
-            fields = {"caller": kind.caller, "status": kind.status, "reason": kind.reason, "count": count}
-            self._output.put(LogLine(wall_at=wall_at, level=logging.WARNING, event=kind.summary, fields=fields))
+            fields = dict(zip(("caller", "status", "reason"), kind[1:], strict=True))
+            self._output.put(LogLine(wall_at=wall_at, level=logging.WARNING, event=kind[0], fields={**fields, "count": count}))
         if not isinstance(event, RequestRejected | BudgetExhausted) or self._repeats.admits(event):
             self._output.put(line_of(event, wall_at))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
-        """As `SelectiveSink` says."""
-        return self.emit if may_reach(kind, self._output.level) else None
+        """As `SelectiveSink` says: None where no event of this kind is ever logged."""
+        return self.emit if self._output.level <= kind.LEVEL else None
+
+
+class Target:
+    """Where text goes: the stream's own descriptor where it has one, past its buffer, else the stream, which is left open.
+
+    A thread stuck in a buffered stream would hold the lock that the interpreter needs at exit (it aborts then); and the stream's own
+    descriptor number may be closed and given to a caller's socket.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._encoding = stream.encoding or "utf-8"
+        self._fd: int | None = None
+        self._is_torn = False
+        """A disk that was full took the beginning of a line only."""
+        with suppress(OSError, ValueError):
+            stream.flush()
+            self._fd = os.dup(stream.fileno())
+
+    def write(self, text: str) -> None:
+        """Blocks until it is written. Raises OSError, ValueError."""
+        if self._fd is None:
+            self._stream.write(text)
+            self._stream.flush()
+            return
+        data = text.encode(self._encoding, errors="backslashreplace")
+        rest = memoryview(b"\n" + data if self._is_torn else data)
+        while rest:
+            try:
+                written = os.write(self._fd, rest)
+            except BlockingIOError:
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()
+                continue
+            self._is_torn = rest[written - 1] != ord("\n")
+            rest = rest[written:]
+
+    def close(self) -> None:
+        """To be called once, by whoever writes."""
+        if self._fd is not None:
+            os.close(self._fd)
 
 
 class LogOutput:
-    """The configured output of this process, until `close`."""
+    """The configured output of this process, until `close`: a bounded queue of lines, and the daemon thread that empties it.
 
-    def __init__(self, writer: LineWriter, level: int) -> None:
+    A line that finds the queue full, or that the target refuses, is dropped and counted; the count is written as a line of its own
+    (`log_lines_dropped`) as soon as something can be written again. `put` may be called from any thread.
+    """
+
+    def __init__(self, target: Target, render: Callable[[LogLine], str], *, capacity: int, level: int) -> None:
         self.level = level
-        self.put = writer.put
-        self._writer = writer
-        self._handler = _LineHandler(writer)
-        self._logger = logging.getLogger("hearth")
-        self._level_before = self._logger.level
-        self._logger.setLevel(level)
+        self.dropped = 0
+        """Lines lost because the output was too slow, blocked or closed."""
+        self._reported = 0
+        self._target = target
+        self._render = render
+        self._queue: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
+        self._capacity = capacity
+        self._counting = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hearth-log", daemon=True)
+        self._thread.start()
+        self._handler = _LineHandler(self.put)
+        self._level_before = logging.getLogger("hearth").level
+        logging.getLogger("hearth").setLevel(level)
         self._collected_before = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
         logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line shows them, and they cost half a record
         logging.getLogger().addHandler(self._handler)
 
-    @property
-    def dropped(self) -> int:
-        """Lines lost because the output was too slow, blocked or closed."""
-        return self._writer.dropped
+    def put(self, line: LogLine) -> None:
+        """Queue a line; never blocks."""
+        if self._queue.qsize() < self._capacity:
+            self._queue.put(line)
+        else:
+            self._drop(1)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Detach from logging, then write what is queued; False when the output did not take it within about `timeout_s`."""
         logging.getLogger().removeHandler(self._handler)
-        self._logger.setLevel(self._level_before)
+        logging.getLogger("hearth").setLevel(self._level_before)
         logging.logThreads, logging.logProcesses, logging.logMultiprocessing = self._collected_before
-        return self._writer.close(timeout_s)
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        line = self._queue.get()
+        while line is not None:
+            lines = list[LogLine]()
+            while line is not None:
+                lines.append(line)
+                if len(lines) == AT_ONCE or self._queue.empty():
+                    break
+                line = self._queue.get()
+            self._write_all(lines)
+            if line is not None:
+                if self._queue.empty():
+                    self._closing.wait(GATHER_S)
+                line = self._queue.get()
+        self._target.close()
+
+    def _write_all(self, lines: list[LogLine]) -> None:
+        texts = [text for line in lines if (text := self._text(line))]
+        self._drop(len(lines) - len(texts))
+        missing = self.dropped - self._reported
+        report = LogLine(wall_at=lines[-1].wall_at, level=logging.WARNING, event="log_lines_dropped", fields={"count": missing})
+        if missing and (text := self._text(report)) and self._write(text):
+            self._reported += missing
+        if not self._write("".join(texts)):
+            self._drop(len(texts))
+
+    def _write(self, text: str) -> bool:
+        try:
+            self._target.write(text)
+        except (OSError, ValueError):  # a closed output
+            return False
+        return True
+
+    def _text(self, line: LogLine) -> str:
+        """The line as it is written; empty where that is impossible."""
+        try:
+            return self._render(line) + "\n"
+        except (OSError, ValueError, OverflowError):  # an instant that no calendar can show
+            return ""
+
+    def _drop(self, lines: int) -> None:
+        with self._counting:
+            self.dropped += lines
 
 
 def configure_logging(
@@ -153,8 +248,10 @@ def configure_logging(
         environ: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None.
         queued_lines: lines held for a slow output; more are dropped and counted.
     """
-    render = _renderer(log_format, stream, os.environ if environ is None else environ)
-    return LogOutput(LineWriter(target_of(stream), render, queued_lines), logging.getLevelName(level.upper()))
+    render = to_json
+    if log_format is LogFormat.TEXT or (log_format is LogFormat.AUTO and stream.isatty()):
+        render = partial(to_text, colour=wants_colour(stream, os.environ if environ is None else environ))
+    return LogOutput(Target(stream), render, capacity=queued_lines, level=logging.getLevelName(level.upper()))
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
@@ -167,48 +264,23 @@ def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 class _LineHandler(logging.Handler):
-    """Hands records to the writer as lines; formatting happens on its thread."""
+    """Hands what a library logged on as lines. Of an exception only the type and the frames: its text may quote a request."""
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, put: Callable[[LogLine], None]) -> None:
         super().__init__()
-        self._writer = writer
+        self._put = put
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._writer.put(_foreign_line(record))
-
-
-def _renderer(log_format: LogFormat, stream: TextIO, environ: Mapping[str, str]) -> Callable[[LogLine], str]:
-    if log_format is LogFormat.TEXT or (log_format is LogFormat.AUTO and stream.isatty()):
-        return partial(to_text, colour=wants_colour(stream, environ))
-    return to_json
-
-
-def _wall_at(event: Event, clock: Clock) -> float:
-    return clock.wall() - (clock.monotonic() - event.at)
-
-
-def _foreign_line(record: logging.LogRecord) -> LogLine:
-    """What a library logged. Of an exception only the type and the frames: its text may quote a request."""
-    fields: dict[str, object] = {"logger": record.name, "message": _message(record)}
-    if record.exc_info and record.exc_info[0] is not None:
-        fields["message"] = _message(record).partition("\n")[0]  # asyncio goes on with the future, which quotes the text
-        fields["error"] = record.exc_info[0].__name__
-        fields["frames"] = _frames(record.exc_info[1])
-    return LogLine(wall_at=record.created, level=record.levelno, event="log", fields=fields)
-
-
-def _message(record: logging.LogRecord) -> str:
-    try:
-        return record.getMessage()
-    except Exception:  # noqa: BLE001 - a library's own mistake, in its format string or in what it would show
-        return record.msg if isinstance(record.msg, str) else type(record.msg).__name__
-
-
-def _frames(error: BaseException | None) -> list[str]:
-    """`module:line` of the innermost frames, outermost first."""
-    frames: list[str] = []
-    trace = None if error is None else error.__traceback__
-    while trace is not None:
-        frames.append(f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}")
-        trace = trace.tb_next
-    return frames[-_MAX_FRAMES:]
+        """Never blocks; formatting happens on the writing thread."""
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - a library's own mistake, in its format string or in what it would show
+            message = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+        fields: dict[str, object] = {"logger": record.name, "message": message}
+        if record.exc_info and record.exc_info[0] is not None:
+            fields["message"] = message.partition("\n")[0]  # asyncio goes on with the future, which quotes the text
+            fields["error"] = record.exc_info[0].__name__
+            trace = record.exc_info[1].__traceback__ if record.exc_info[1] is not None else None
+            frames = [f"{frame.f_globals.get('__name__', '?')}:{number}" for frame, number in traceback.walk_tb(trace)]
+            fields["frames"] = frames[-_MAX_FRAMES:]
+        self._put(LogLine(wall_at=record.created, level=record.levelno, event="log", fields=fields))
