@@ -26,7 +26,7 @@ NOTHING_SAID = {
     "throttled": None,
     "throttle_reasons": None,
 }
-NEW = {
+NEW: dict[str, Any] = {
     "loaded_model": None,
     "resident_models": [],
     "is_home": False,

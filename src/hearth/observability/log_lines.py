@@ -40,6 +40,7 @@ _LOOKS = {
 """Glyph and colour."""
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
 _EVENT_WIDTH = 20
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 Field = str | int | float | bool | list[str] | None
 
 
@@ -73,7 +74,7 @@ def to_json(line: LogLine) -> str:
     """One JSON object in ASCII without a line break: `ts` (RFC 3339, UTC, ms), `level`, `event`, then the fields."""
     time = datetime.fromtimestamp(line.wall_at, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     said = {"ts": time, "level": logging.getLevelName(line.level).lower(), "event": clean(line.event)}
-    return json.dumps({**said, **{name: _field(raw) for name, raw in line.fields.items()}}, separators=(",", ":"))
+    return _encode({**said, **{name: _field(raw) for name, raw in line.fields.items()}})
 
 
 def to_text(line: LogLine, *, colour: bool) -> str:
@@ -90,8 +91,8 @@ def to_text(line: LogLine, *, colour: bool) -> str:
 
 def _field(raw: object) -> Field:
     """A value that JSON can hold: text cleaned, floats finite and rounded to the microsecond, tuples as lists of at most 20 texts."""
-    if raw is None or type(raw) in (int, bool):
-        return raw  # type: ignore[return-value]
+    if raw is None or isinstance(raw, bool | int):
+        return raw
     if isinstance(raw, float):
         return round(raw, 6) if math.isfinite(raw) else str(raw)
     if isinstance(raw, tuple | list | set | frozenset):
