@@ -270,7 +270,7 @@ async def test_a_wrong_completion_is_a_400_that_says_what_to_do(body, words, gat
 
 async def test_a_body_that_is_not_json_is_told_where_it_stops_being_that(app):
     got = await ask(app, "POST", "/llm/completions", b'{"prompt": Say hello}')
-    assert got.json == {"error": "the body is not usable JSON: invalid character 'S' looking for beginning of value"}
+    assert got.json == {"error": "the body is not usable JSON: invalid JSON near character 11: Expecting value"}
 
 
 async def test_a_completion_counts_against_the_rate_of_its_caller():

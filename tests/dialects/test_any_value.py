@@ -9,8 +9,7 @@ from typing import Any
 
 from hearth.dialects.claude.asking import claude_request
 from hearth.dialects.embedding import single_input
-from hearth.dialects.replay_seed import seeded
-from hearth.dialects.request import count_tokens, read_envelope
+from hearth.dialects.request import count_tokens, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import CallerError
 from hearth.types import LoadOptions
@@ -105,8 +104,8 @@ def with_odd_values(request: Any) -> Iterator[Any]:
 def read(path: str, body: bytes) -> None:
     """What the gateway reads of every request before it is queued, and of one that is interrupted or gathered."""
     route = INFERENCE_ROUTES[path]
-    read_envelope(route, body, lambda _model: LoadOptions(), strip_attribution=True)
-    seeded(route, body, 5)
+    _, fields = read_request(route, body, lambda _model: LoadOptions(), strip_attribution=True)
+    seeded(route, body, fields, 5)
     single_input(route, body)
 
 

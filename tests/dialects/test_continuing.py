@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hearth.dialects.continuing import NO_TIME, Continuation, Spent, lead_in, rendered_in
 from hearth.dialects.gojson import JsonObject, encode
-from hearth.dialects.replay_seed import seeded
+from hearth.dialects.request import read_request, seeded
 from hearth.errors import BackendError, StreamDiverged
-from hearth.types import BackendCall
+from hearth.types import BackendCall, LoadOptions
 from tests.dialects.replay_play import chunked, expected, sent_of
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, some_text, stream
@@ -331,7 +331,8 @@ def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments
         "messages": [{"role": "assistant", "content": "", "tool_calls": [call]}],
     }
     body = encode(fields).replace(b"HERE", arguments)
-    assert not seeded(route_of("/v1/chat/completions"), body, 1).continuable
+    route = route_of("/v1/chat/completions")
+    assert not seeded(route, body, read_request(route, body, lambda _: LoadOptions())[1], 1).continuable
 
 
 def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hearth.dialects.request import BackgroundTask, Envelope, background_task, on_model, prompt_tokens, read_envelope, without_attribution
+from hearth.dialects.request import BackgroundTask, Envelope, background_task, prompt_tokens, read_request, without_attribution
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.types import LoadOptions
 from tests.support.cases import for_each
@@ -24,7 +24,7 @@ def chat(prompt: Any, *before: Any, path: str = "/api/chat") -> BackgroundTask |
 
 
 def messages_envelope(body: bytes, *, strip: bool = True) -> Envelope:
-    return read_envelope(INFERENCE_ROUTES["/v1/messages"], body, lambda _: LoadOptions(), strip_attribution=strip)
+    return read_request(INFERENCE_ROUTES["/v1/messages"], body, lambda _: LoadOptions(), strip_attribution=strip)[0]
 
 
 @for_each(
@@ -147,6 +147,7 @@ def test_only_the_chat_routes_carry_background_tasks(path):
 
 
 def test_a_request_on_another_model_differs_in_nothing_else():
-    moved = on_model(b'{"stream": false, "model": "a", "messages": [{"role": "user", "content": "\xc3\xa9 <b>"}], "MODEL": "b"}', "c:1")
-
-    assert json.loads(moved) == {"stream": False, "model": "c:1", "messages": [{"role": "user", "content": "é <b>"}], "MODEL": "c:1"}
+    body = b'{"stream": false, "model": "a", "messages": [{"role": "user", "content": "\xc3\xa9 <b>"}], "MODEL": "b"}'
+    moved, _ = read_request(INFERENCE_ROUTES["/v1/chat/completions"], body, lambda _: LoadOptions(), model="c:1")
+    assert json.loads(moved.body) == {"stream": False, "model": "c:1", "messages": [{"role": "user", "content": "é <b>"}]}
+    assert (moved.model, moved.rewritten) == ("c:1", ("model",))

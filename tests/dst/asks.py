@@ -11,8 +11,7 @@ from hearth.admission.auth import Identity
 from hearth.admission.http_checks import RequestHeaders
 from hearth.api.inference import JSON_BODY, submit
 from hearth.api.request import Request
-from hearth.dialects.replay_seed import seeded
-from hearth.dialects.request import read_envelope
+from hearth.dialects.request import read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
 from hearth.execution.request import Ticket
@@ -123,10 +122,10 @@ class Ask:
     async def submitted(self, gateway: Gateway, caller: Identity, task_type: str | None) -> Ticket:
         """As the route does it."""
         route = INFERENCE_ROUTES[self.path]
-        envelope = read_envelope(route, json.dumps(self.body()).encode(), lambda _: LoadOptions())
+        envelope, fields = read_request(route, json.dumps(self.body()).encode(), lambda _: LoadOptions())
         body, ways = envelope.body, tuple[Way, ...]()
         if self.stream:
-            known = seeded(route, body, self.number)
+            known = seeded(route, body, fields, self.number)
             body, ways = known.body, known.ways(only_replay=self.number % 2 == 0, continue_diverged=True)
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
         request = self.request(task_type)

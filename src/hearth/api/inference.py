@@ -28,8 +28,7 @@ from hearth.clock import new_seed
 from hearth.config.settings import BackgroundTasks, OnDivergence, Settings, StartedStreams, load_options
 from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.ollama import empty_reply
-from hearth.dialects.replay_seed import seeded
-from hearth.dialects.request import Envelope, on_model, read_envelope
+from hearth.dialects.request import Envelope, read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.validation import is_model_name
 from hearth.errors import BadRequest, HearthError, ModelNotFound
@@ -94,8 +93,7 @@ class Inference:
         stand_in = await self._stand_in(identity, found[0])
         if stand_in is None:
             return found
-        moved, ways, digest = await body.parsed(lambda content: read(on_model(content, stand_in)), content)
-        return replace(moved, rewritten=(*moved.rewritten, "model")), ways, digest
+        return await body.parsed(partial(read, model=stand_in), content)
 
     async def _stand_in(self, identity: Identity, envelope: Envelope) -> str | None:
         """The model in memory that answers a background task in place of the one it names; None where that one does.
@@ -129,14 +127,14 @@ class Inference:
         await request.answer.whole(200, (kind, (b"x-request-id", request.request_id.encode("ascii"))), body)
 
 
-def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str], str | None]) -> _Read:
-    strip = settings.clients.strip_attribution
-    envelope = read_envelope(route, body, partial(load_options, settings, name_of=name_of), strip_attribution=strip)
+def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str], str | None], model: str | None = None) -> _Read:
+    strip, pinned = settings.clients.strip_attribution, partial(load_options, settings, name_of=name_of)
+    envelope, fields = read_request(route, body, pinned, strip_attribution=strip, model=model)
     digest = sha256(route.path.encode() + b" " + envelope.body).digest()  # before a seed is put in, which is another one each time
     scheduling = settings.scheduling
     if not envelope.streaming or scheduling.started_streams is StartedStreams.FINISH:
         return envelope, (), digest
-    known = seeded(route, envelope.body, new_seed())
+    known = seeded(route, envelope.body, fields, new_seed())
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
     only_replay = scheduling.started_streams is StartedStreams.REPLAY

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hearth.dialects.gojson import JsonObject, JsonValue, decode_document, encode, spellings, without
+from hearth.dialects.gojson import JsonObject, JsonValue, decode_document, encode, folded
 from hearth.dialects.routes import Endpoint, Route
 
 MAX_BODY_BYTES = 64 * 1024
@@ -46,16 +46,15 @@ def single_input(route: Route, body: bytes) -> SingleInput | None:
     """What a body asks for that `read_envelope` has accepted, None where it cannot share a call with others."""
     if route.path not in {Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS} or len(body) > MAX_BODY_BYTES:
         return None
-    document = decode_document(body)
-    fields = document.value
-    if not document.exact or not isinstance(fields, dict) or spellings(fields, "input") != ["input"]:
+    fields, exact = decode_document(body)
+    if not exact or not isinstance(fields, dict) or folded(fields) is not fields:
         return None
-    given: JsonValue = fields["input"]
+    given = fields.get("input")
     if isinstance(given, list) and len(given) == 1:
         given = given[0]
     if not isinstance(given, str) or not given:
         return None
-    return SingleInput(text=given, fields=fields, options=encode(dict(sorted(without(fields, "input").items()))))
+    return SingleInput(text=given, fields=fields, options=encode({name: fields[name] for name in sorted(fields) if name != "input"}))
 
 
 def joined_body(inputs: Sequence[SingleInput]) -> bytes:

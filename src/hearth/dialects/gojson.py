@@ -1,114 +1,89 @@
-"""JSON as Ollama reads and writes it: Go's encoding/json, error texts included.
+"""JSON as Ollama reads and writes it, with Go's encoding/json.
 
-Whatever the gateway believes about a body must be what Ollama will read from the same bytes, so the differences between the two parsers are
-settled here: keys match in any letter case and the last one wins, invalid text becomes U+FFFD, data after the first value is ignored, NaN
-is refused. Must never know a route or a field.
+Whatever the gateway believes about a body must be what Ollama reads from it, so the differences between the two parsers are settled here:
+keys match in any letter case and the last one wins, invalid text becomes U+FFFD, data after the first value is ignored, NaN is refused.
 """
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import NoReturn, TypeAlias
 
-from hearth.dialects.goscan import MAX_DEPTH, GoJsonError, refuse_malformed
 from hearth.errors import BadRequest
-from hearth.types import MIB, value
-
-__all__ = [
-    "LARGE_BYTES",
-    "MAX_DEPTH",
-    "MAX_INT",
-    "MAX_VALUES",
-    "Document",
-    "GoJsonError",
-    "JsonObject",
-    "JsonValue",
-    "array_field",
-    "bool_field",
-    "check_structure",
-    "decode",
-    "decode_document",
-    "encode",
-    "encode_large",
-    "integer_field",
-    "lookup",
-    "lookup_all",
-    "mismatch",
-    "object_field",
-    "spellings",
-    "string_field",
-    "struct_of",
-    "without",
-]
+from hearth.types import MIB
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = "dict[str, JsonValue]"
 
+MAX_DEPTH = 64
+"""Containers inside containers; Go itself stops at 10,000, a request to a model needs a tenth of ours."""
 MAX_INT = 2**63 - 1
 """The largest number that Go's `int` holds."""
-
 MAX_VALUES = 300_000
 """Most values and keys in one request body: twice what a prompt of 128,000 token numbers has, and a second of work for the parser."""
-
+LARGE_BYTES = 256 * 1024
+"""A larger text is read and written in pieces: one call into C keeps the interpreter's lock, and every thread waits."""
 _MAX_OUTSIDE_MIB = 8
 """Most bytes outside of strings: white space and digits cost time, too."""
-
-LARGE_BYTES = 256 * 1024
-"""A larger text is read and written in pieces of this size: one call into C keeps the interpreter's lock, and every thread waits."""
-
-_EXPLAINED_BYTES = 64 * 1024
-"""How much of a broken body is scanned for Go's text; the rest of a larger one gets a plainer text."""
+_FIRST_PIECE_CHARS = 512
 
 _SPACE = " \t\r\n"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_ESCAPE_CHARS = len("\\u0000") - 1
-_FIRST_PIECE_CHARS = 512
+_NOT_IN_ESCAPE = re.compile(r"[^\\]{6}")
+r"""After so many characters without a backslash no escape goes on, and no pair of them (`\ud83d\ude00`)."""
 _ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
-@value
-class Document:
-    """A decoded body. `exact`: False when re-encoding `value` would mean something else to a reader that handles duplicates otherwise."""
-
-    value: JsonValue
-    exact: bool
+class GoJsonError(BadRequest):
+    """A body that Go's JSON decoder would refuse, or refuse to put into a field."""
 
 
 def decode(body: bytes) -> JsonValue:
     """The first JSON value of `body`.
 
-    Raises GoJsonError with the text of Go's `json.Decoder` (`EOF` for a body of white space, `unexpected EOF`, `invalid character …`), and
-    with `exceeded max depth` for more than MAX_DEPTH nested containers.
+    Raises GoJsonError: `EOF` for a body of white space, `unexpected EOF` for one that was cut, `exceeded max depth` for more than MAX_DEPTH
+    nested containers, `invalid JSON …` for any other fault.
     """
-    return decode_document(body).value
+    return decode_document(body)[0]
 
 
-def decode_document(body: bytes) -> Document:
-    """As `decode`, and whether any object repeated a key (Go merges repeated objects, so the bytes and the value may differ)."""
-    text, exact = _text(body), True
-    usual, merging = (_USUAL, _MERGING) if len(body) <= LARGE_BYTES else (_USUAL_LARGE, _MERGING_LARGE)
+def decode_document(body: bytes) -> tuple[JsonValue, bool]:
+    """As `decode`, and whether no object repeats a key: only then `body` means the same to every reader."""
+    repeated: list[JsonObject] = []
+
+    def built(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            fields = _merged(pairs)
+            repeated.append(fields)
+        return fields
+
+    text = _text(body)
     start = len(text) - len(text.lstrip(_SPACE))
+    if start == len(text):
+        raise GoJsonError("EOF")
+    decoder = (json.JSONDecoder if len(body) <= LARGE_BYTES else _LargeDecoder)(
+        object_pairs_hook=built, parse_float=_finite, parse_constant=_no_constant
+    )
     try:
-        try:
-            value: JsonValue = usual.raw_decode(text, start)[0]
-        except _KeyRepeatedError:
-            value, exact = merging.raw_decode(text, start)[0], False
+        value: JsonValue = decoder.raw_decode(text, start)[0]
     except RecursionError:
         raise GoJsonError("exceeded max depth") from None
-    except ValueError as error:
-        _refuse(body, error)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text.rstrip(_SPACE)) or error.msg.startswith("Unterminated string"):
+            raise GoJsonError("unexpected EOF") from error
+        raise GoJsonError(f"invalid JSON near character {error.pos}: {error.msg}") from error
+    except ValueError as error:  # more digits than Python reads
+        raise GoJsonError("json: cannot unmarshal number into Go value of type float64") from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _refuse_deep(value)
-    if any(_SURROGATE_ESCAPE.search(body, start, start + LARGE_BYTES + _ESCAPE_CHARS) for start in range(0, len(body), LARGE_BYTES)):
-        value = _without_surrogates(value)
-    return Document(value=value, exact=exact)
+    return _without_surrogates(value) if _SURROGATE_ESCAPE.search(body) else value, not repeated
 
 
 def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
@@ -133,23 +108,6 @@ def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
     return values
 
 
-class _PlainObject(dict[str, JsonValue]):
-    """A decoded object in which every key is known to be its own only spelling: ASCII in lower case. Nobody adds to one."""
-
-    __slots__ = ()
-
-
-class _KeyRepeatedError(Exception):
-    """An object says the same key twice."""
-
-
-def _built(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    built = _PlainObject(pairs)
-    if len(built) != len(pairs):
-        raise _KeyRepeatedError
-    return built if _are_plain(built) else dict(built)
-
-
 def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does.
 
@@ -166,9 +124,7 @@ def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
 
 def _text(body: bytes) -> str:
     try:
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        starts = range(0, len(body), LARGE_BYTES)
-        return "".join([decoder.decode(body[start : start + LARGE_BYTES], final=start == starts[-1]) for start in starts])
+        return body.decode()
     except UnicodeDecodeError:
         return _SURROGATE.sub("\ufffd", body.decode(errors="surrogateescape"))
 
@@ -181,14 +137,20 @@ def _finite(digits: str) -> float:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
+    raise GoJsonError(f"invalid JSON: {name} is no number")
 
 
 class _LargeDecoder(json.JSONDecoder):
     """The same in Python, with long strings in pieces: slower, but other threads get the interpreter's lock every few milliseconds."""
 
-    def __init__(self, pairs_hook: Callable[[list[tuple[str, JsonValue]]], JsonObject]) -> None:
-        super().__init__(object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant)
+    def __init__(
+        self,
+        *,
+        object_pairs_hook: Callable[[list[tuple[str, JsonValue]]], JsonObject],
+        parse_float: Callable[[str], float],
+        parse_constant: Callable[[str], NoReturn],
+    ) -> None:
+        super().__init__(object_pairs_hook=object_pairs_hook, parse_float=parse_float, parse_constant=parse_constant)
         self.parse_string = _string_in_pieces
         self.scan_once = py_make_scanner(self)
 
@@ -197,73 +159,33 @@ def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, 
     """As `json.decoder.scanstring`, a piece of the text at a time, the first ones short; none ends inside an escape."""
     pieces: list[str] = []
     chars = _FIRST_PIECE_CHARS
-    while start + chars < len(text):
-        piece = _whole_escapes(text[start : start + chars])
+    while cut := _NOT_IN_ESCAPE.search(text, start + chars):
+        piece = text[start : cut.end()]
         try:
             found, end = scanstring(f'{piece}"', 0, strict)
         except json.JSONDecodeError as error:
             raise json.JSONDecodeError(error.msg, text, start + error.pos) from None
-        _append(pieces, found)
+        pieces.append(found)
         if end <= len(piece):
             return "".join(pieces), start + end
-        start, chars = start + len(piece), min(8 * chars, LARGE_BYTES)
+        start, chars = cut.end(), min(8 * chars, LARGE_BYTES)
     found, end = scanstring(text, start, strict)
-    _append(pieces, found)
-    return "".join(pieces), end
-
-
-def _whole_escapes(piece: str) -> str:
-    """The piece up to an escape that may go on behind it."""
-    last = piece.rfind("\\", -_ESCAPE_CHARS)
-    if last < 0:
-        return piece
-    up_to = piece[: last + 1]
-    return up_to[: len(up_to) - (len(up_to) - len(up_to.rstrip("\\"))) % 2]
-
-
-def _append(pieces: list[str], found: str) -> None:
-    """Put two surrogates that were cut apart together."""
-    if pieces and "\ud800" <= pieces[-1][-1:] <= "\udbff" and "\udc00" <= found[:1] <= "\udfff":
-        pair = (pieces[-1][-1] + found[0]).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-        pieces[-1], found = pieces[-1][:-1] + pair, found[1:]
-    pieces.append(found)
-
-
-_USUAL = json.JSONDecoder(object_pairs_hook=_built, parse_float=_finite, parse_constant=_no_constant)
-_MERGING = json.JSONDecoder(object_pairs_hook=_merged, parse_float=_finite, parse_constant=_no_constant)
-_USUAL_LARGE = _LargeDecoder(_built)
-_MERGING_LARGE = _LargeDecoder(_merged)
-
-
-def _refuse(body: bytes, error: ValueError) -> NoReturn:
-    if len(body) <= _EXPLAINED_BYTES:
-        refuse_malformed(body)
-        raise GoJsonError("json: cannot unmarshal number into Go value of type float64") from error
-    if isinstance(error, json.JSONDecodeError):
-        if error.pos >= len(error.doc.rstrip(_SPACE)) or error.msg.startswith("Unterminated string"):
-            raise GoJsonError("unexpected EOF") from error
-        raise GoJsonError(f"invalid JSON near byte {error.pos}: {error.msg}") from error
-    raise GoJsonError("invalid JSON") from error
+    return "".join([*pieces, found]), end
 
 
 def _refuse_deep(value: JsonValue) -> None:
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
+        inside = [list(node.values()) if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)]
+        level = [child for children in inside for child in children if isinstance(child, dict | list)]
         if not level:
             return
     raise GoJsonError("exceeded max depth")
 
 
-def _children(node: JsonValue) -> list[JsonValue]:
-    if isinstance(node, dict):
-        return list(node.values())
-    return node if isinstance(node, list) else []
-
-
 def _without_surrogates(value: JsonValue) -> JsonValue:
     if isinstance(value, str):
-        return "".join([_SURROGATE.sub("\ufffd", piece) for piece in _slices(value)])
+        return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
         return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):
@@ -281,34 +203,9 @@ def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
 
 
 def encode_large(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
-    """As `encode`, but for a request: in pieces, so that other threads get the interpreter's lock, and with nothing escaped for HTML."""
-    return b"".join(_encoded(value))
-
-
-def _encoded(value: JsonValue | Mapping[str, JsonValue]) -> Iterator[bytes]:
-    if isinstance(value, str):
-        yield b'"'
-        for piece in _slices(value):
-            yield json.dumps(_SURROGATE.sub("\ufffd", piece), ensure_ascii=False)[1:-1].encode()
-        yield b'"'
-    elif isinstance(value, Mapping):
-        for number, (key, content) in enumerate(value.items()):
-            yield b"," if number else b"{"
-            yield from _encoded(key)
-            yield b":"
-            yield from _encoded(content)
-        yield b"}" if value else b"{}"
-    elif isinstance(value, list):
-        for number, content in enumerate(value):
-            yield b"," if number else b"["
-            yield from _encoded(content)
-        yield b"]" if value else b"[]"
-    else:
-        yield encode(value)
-
-
-def _slices(text: str) -> Iterator[str]:
-    return (text[start : start + LARGE_BYTES] for start in range(0, len(text), LARGE_BYTES))
+    """As `encode`, but in pieces, so that other threads get the interpreter's lock, and with nothing escaped for HTML."""
+    pieces = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).iterencode(value)
+    return b"".join([_SURROGATE.sub("\ufffd", piece).encode() for piece in pieces])
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -323,39 +220,27 @@ def _fold(key: str) -> str:
 
 def lookup(fields: Mapping[str, JsonValue], name: str) -> JsonValue:
     """The value that Go puts into the field tagged `name` (lower case): the last key that matches in any case; None if absent or null."""
-    if type(fields) is _PlainObject or _are_plain(fields):
-        return fields.get(name)
     found: JsonValue = None
-    for key in spellings(fields, name):
-        found = found if fields[key] is None else fields[key]
+    for key, value in fields.items():
+        if value is not None and (key == name or (len(key) == len(name) and _fold(key) == name)):
+            found = value
     return found
 
 
-def lookup_all(fields: Mapping[str, JsonValue], names: Iterable[str]) -> list[JsonValue]:
-    """As `lookup`, for several names; those that are absent or null are left out."""
-    if type(fields) is _PlainObject or _are_plain(fields):
-        return [value for name in names if (value := fields.get(name)) is not None]
-    return [value for value in (lookup(fields, name) for name in names) if value is not None]
+def folded(fields: JsonObject) -> JsonObject:
+    """The fields under the names by which Go knows them; the very same object where it has no others.
 
-
-def spellings(fields: Mapping[str, JsonValue], name: str) -> list[str]:
-    """The keys that Go would read as `name` (lower case), in document order."""
-    if type(fields) is _PlainObject or _are_plain(fields):
-        return [name] if name in fields else []
-    return [key for key in fields if key == name or _fold(key) == name]
-
-
-def _are_plain(keys_of: Iterable[str]) -> bool:
-    """No key is spelled in any way but its own: nearly every object that is ever sent."""
-    keys = "".join(keys_of)
-    return keys.isascii() and keys == keys.lower()
-
-
-def without(fields: Mapping[str, JsonValue], name: str) -> JsonObject:
-    """A copy without any key that Go would read as `name`; the order of the others is kept."""
-    if type(fields) is _PlainObject:
-        return {key: value for key, value in fields.items() if key != name}
-    return {key: value for key, value in fields.items() if _fold(key) != name}
+    Of several spellings the last one that is not null counts; Go merges the objects among them.
+    """
+    keys = "".join(fields)
+    if keys.isascii() and keys == keys.lower():
+        return fields
+    known: JsonObject = {}
+    for key, value in fields.items():
+        name = _fold(key)
+        before = known.get(name)
+        known[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else before if value is None else value
+    return known
 
 
 def struct_of(value: JsonValue, struct: str) -> JsonObject:
@@ -368,17 +253,15 @@ def struct_of(value: JsonValue, struct: str) -> JsonObject:
 
 
 def string_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> str:
-    """A Go `string` field, empty if absent. Raises GoJsonError for another type, naming `struct`."""
+    """A Go `string` field, empty if absent. This and the next raise GoJsonError for a value of another type, naming `struct`."""
     value = lookup(fields, name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if value is not None and not isinstance(value, str):
         raise mismatch(value, name, struct, "string")
-    return value
+    return value or ""
 
 
 def bool_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> bool | None:
-    """A Go `*bool` field, None if absent. Raises GoJsonError for another type."""
+    """A Go `*bool` field, None if absent."""
     value = lookup(fields, name)
     if value is not None and not isinstance(value, bool):
         raise mismatch(value, name, struct, "bool")
@@ -386,7 +269,7 @@ def bool_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> bool 
 
 
 def integer_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> int | None:
-    """A Go `*int` field, None if absent. Raises GoJsonError for another type, for `1.5` and for more than 64 bits."""
+    """A Go `*int` field, None if absent; `1.5` and more than 64 bits do not fit either."""
     value = lookup(fields, name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not -MAX_INT - 1 <= value <= MAX_INT):
         raise mismatch(value, name, struct, "int")
@@ -394,23 +277,19 @@ def integer_field(fields: Mapping[str, JsonValue], name: str, struct: str) -> in
 
 
 def array_field(fields: Mapping[str, JsonValue], name: str, struct: str, go_type: str) -> list[JsonValue]:
-    """A Go slice field of type `go_type` (as Go writes it, `[]api.Message`), empty if absent. Raises GoJsonError for another type."""
+    """A Go slice field of type `go_type` (as Go writes it, `[]api.Message`), empty if absent."""
     value = lookup(fields, name)
-    if value is None:
-        return []
-    if not isinstance(value, list):
+    if value is not None and not isinstance(value, list):
         raise mismatch(value, name, struct, go_type)
-    return value
+    return value or []
 
 
 def object_field(fields: Mapping[str, JsonValue], name: str, struct: str, go_type: str) -> JsonObject:
-    """A Go map or struct field of type `go_type`, empty if absent. Raises GoJsonError for another type."""
+    """A Go map or struct field of type `go_type`, empty if absent."""
     value = lookup(fields, name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if value is not None and not isinstance(value, dict):
         raise mismatch(value, name, struct, go_type)
-    return value
+    return value or {}
 
 
 def mismatch(value: JsonValue, name: str, struct: str, go_type: str) -> GoJsonError:
@@ -422,10 +301,4 @@ def mismatch(value: JsonValue, name: str, struct: str, go_type: str) -> GoJsonEr
 
 
 def _kind(value: JsonValue) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, list):
-        return "array"
-    return "object" if isinstance(value, dict) else "number"
+    return {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value), "number")

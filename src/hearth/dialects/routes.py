@@ -1,8 +1,4 @@
-"""Which addresses there are, and what each of them speaks.
-
-The one table that routes, envelope, framing and error shapes agree on. Must never hold a handler or a policy. Read by whoever has a
-route in hand, from `api` to the executor. Source: Ollama's route table (server/routes.go) and its OpenAI and Anthropic layers.
-"""
+"""Which addresses there are, and what each of them speaks. Source: Ollama's server/routes.go, its OpenAI and Anthropic layers."""
 
 from __future__ import annotations
 
@@ -28,21 +24,22 @@ class Endpoint(StrEnum):
     ANTHROPIC_MESSAGES = "/v1/messages"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """One inference address; always POST.
 
     Attributes:
-        kind: GENERATE or EMBED; a body can turn GENERATE into LOAD or UNLOAD (see `envelope`).
-        go_struct: the Go struct Ollama fills from the body, as its error texts name it.
-        package: the Go package of that struct, for texts about the whole value.
+        kind: GENERATE or EMBED; a body can turn GENERATE into LOAD or UNLOAD.
+        go_struct, package: the Go struct Ollama fills from the body, and its package, as its error texts name them.
+        limit_field: where a body limits the output; empty for native routes, which have `options.num_predict`, and for embeddings.
     """
 
     path: Endpoint
     dialect: Dialect
     kind: WorkKind
-    go_struct: str
     package: str
+    go_struct: str
+    limit_field: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,36 +50,18 @@ class PlainRoute:
     methods: tuple[str, ...]
 
 
-def _native(path: Endpoint, kind: WorkKind, go_struct: str) -> Route:
-    return Route(path=path, dialect=Dialect.OLLAMA, kind=kind, go_struct=go_struct, package="api")
-
-
-def _openai(path: Endpoint, kind: WorkKind, go_struct: str) -> Route:
-    return Route(path=path, dialect=Dialect.OPENAI, kind=kind, go_struct=go_struct, package="openai")
-
-
-INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType(
-    {
-        route.path.value: route
-        for route in (
-            _native(Endpoint.CHAT, WorkKind.GENERATE, "ChatRequest"),
-            _native(Endpoint.GENERATE, WorkKind.GENERATE, "GenerateRequest"),
-            _native(Endpoint.EMBED, WorkKind.EMBED, "EmbedRequest"),
-            _native(Endpoint.EMBEDDINGS, WorkKind.EMBED, "EmbeddingRequest"),
-            _openai(Endpoint.OPENAI_CHAT, WorkKind.GENERATE, "ChatCompletionRequest"),
-            _openai(Endpoint.OPENAI_COMPLETIONS, WorkKind.GENERATE, "CompletionRequest"),
-            _openai(Endpoint.OPENAI_EMBEDDINGS, WorkKind.EMBED, "EmbedRequest"),
-            _openai(Endpoint.OPENAI_RESPONSES, WorkKind.GENERATE, "ResponsesRequest"),
-            Route(
-                path=Endpoint.ANTHROPIC_MESSAGES,
-                dialect=Dialect.ANTHROPIC,
-                kind=WorkKind.GENERATE,
-                go_struct="MessagesRequest",
-                package="anthropic",
-            ),
-        )
-    }
+_ROUTES = (
+    Route(Endpoint.CHAT, Dialect.OLLAMA, WorkKind.GENERATE, "api", "ChatRequest"),
+    Route(Endpoint.GENERATE, Dialect.OLLAMA, WorkKind.GENERATE, "api", "GenerateRequest"),
+    Route(Endpoint.EMBED, Dialect.OLLAMA, WorkKind.EMBED, "api", "EmbedRequest"),
+    Route(Endpoint.EMBEDDINGS, Dialect.OLLAMA, WorkKind.EMBED, "api", "EmbeddingRequest"),
+    Route(Endpoint.OPENAI_CHAT, Dialect.OPENAI, WorkKind.GENERATE, "openai", "ChatCompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_COMPLETIONS, Dialect.OPENAI, WorkKind.GENERATE, "openai", "CompletionRequest", "max_tokens"),
+    Route(Endpoint.OPENAI_EMBEDDINGS, Dialect.OPENAI, WorkKind.EMBED, "openai", "EmbedRequest"),
+    Route(Endpoint.OPENAI_RESPONSES, Dialect.OPENAI, WorkKind.GENERATE, "openai", "ResponsesRequest", "max_output_tokens"),
+    Route(Endpoint.ANTHROPIC_MESSAGES, Dialect.ANTHROPIC, WorkKind.GENERATE, "anthropic", "MessagesRequest", "max_tokens"),
 )
+INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType({route.path.value: route for route in _ROUTES})
 """Inference routes by path."""
 
 INFO_ROUTES: tuple[PlainRoute, ...] = (
