@@ -2,8 +2,48 @@
 
 from __future__ import annotations
 
+from hearth import errors
 from hearth.errors import ConfigError, GpuFault, GpuUnavailable, HearthError, RateLimited, StorageFault, StorageUnavailable
 from tests.support.cases import for_each
+
+STATUSES = {
+    400: {"bad_request", "too_expensive", "untranslatable"},
+    401: {"unauthenticated"},
+    403: {"forbidden"},
+    404: {"not_found", "model_not_found"},
+    405: {"method_not_allowed"},
+    409: {"idempotency_key_in_use", "order_refused"},
+    413: {"body_too_large"},
+    415: {"unsupported_media"},
+    421: {"host_not_allowed"},
+    422: {"idempotency_key_reused"},
+    426: {"upgrade_refused"},
+    429: {"budget_exceeded", "rate_limited", "too_many_wrong_keys"},
+    499: {"cancelled"},
+    500: {"address_unavailable", "config", "internal_error", "storage_busy", "storage_refused"},
+    501: {"not_served"},
+    502: {"backend_error", "backend_gone", "backend_protocol", "stream_diverged"},
+    503: {
+        *("backend_busy", "backend_unreachable", "capacity", "cloud_unavailable", "draining", "interrupted", "never_fits"),
+        *("no_room_for_bodies", "queue_full", "shutting_down", "storage_unavailable", "swap_failed", "swap_timeout"),
+        *("too_many_connections", "wait_expired"),
+    },
+    504: {"backend_timeout", "first_byte_timeout"},
+}
+WORTH_ANOTHER_TRY = {
+    *STATUSES[429],
+    *STATUSES[502],
+    *(STATUSES[503] - {"cloud_unavailable", "never_fits"}),
+    *STATUSES[504],
+    "idempotency_key_in_use",
+}
+
+
+def test_each_reason_has_one_status_and_says_whether_another_try_is_worth_it():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HearthError)]
+    assert {(kind.status, kind.reason) for kind in kinds} == {(status, reason) for status, them in STATUSES.items() for reason in them}
+    assert {kind.reason for kind in kinds if kind.retryable} == WORTH_ANOTHER_TRY
+    assert all((kind.__doc__ or "").strip() for kind in kinds)
 
 
 @for_each(

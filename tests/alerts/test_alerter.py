@@ -29,12 +29,11 @@ from hearth.events import (
     ItemResent,
     RequestRejected,
     SwapCompleted,
-    SwapFailed,
 )
 from hearth.observability.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
 from hearth.observability.sinks import EventFanout
 from hearth.types import Lane, RequestId
-from tests.observability.samples import all_kinds, sample
+from tests.observability.samples import sample
 from tests.support.fake_ollama import FakeModel
 from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
 from tests.support.virtual_time import LoopClock, in_virtual_time
@@ -216,17 +215,6 @@ async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return
 
 
 @in_virtual_time
-async def test_everything_at_once_is_one_message():
-    async with desk() as it:
-        for kind in all_kinds():
-            if kind not in (AlertSent, BackendCameUp, SwapCompleted):
-                it.emit(sample(kind))
-        (text,) = await it.said()
-        assert text.startswith("Hearth: ")
-        assert len(it.events.of(AlertSent)) == 1
-
-
-@in_virtual_time
 async def test_every_target_gets_the_message_and_one_that_stalls_holds_up_no_other():
     async with desk(ALL) as it:
         it.emit(rejected("queue_full", "n8n"))
@@ -262,20 +250,6 @@ async def test_what_is_muted_is_known_and_its_end_is_not_told_whether_muted_befo
             it.alerter.update(then)
             it.emit(BackendCameUp(at=0.0, version="0.33.0", down_s=3.0))
             assert await it.said() == []
-
-
-@in_virtual_time
-async def test_a_model_that_did_not_load_is_over_when_it_loads_whatever_it_did_between():
-    async with desk() as it:
-        failed = SwapFailed(at=0.0, from_models=(), to_model="b", swap_s=1.0, reason="swap_timed_out", detail="x")
-        it.emit(failed)
-        assert len(await it.said()) == 1
-        it.emit(replace(failed, from_models=("b",), to_model=""))
-        assert await it.said() == []
-        it.emit(swap(()))
-        (text,) = await it.said()
-        assert "b is loaded" in text
-        assert it.alerter.status()["active"] == []
 
 
 @in_virtual_time
@@ -343,16 +317,3 @@ async def test_a_failure_to_alert_raises_no_alert():
         await asyncio.sleep(3600)
         assert len(it.events.of(AlertFailed)) == 1
         assert cast("Any", it.alerter.status()["targets"])[0]["waiting"] == 0
-
-
-@in_virtual_time
-async def test_ten_thousand_events_are_a_handful_of_posts():
-    async with desk() as it:
-        for number in range(10_000):
-            it.emit(rejected("queue_full", f"c{number}"))
-        await asyncio.sleep(60)
-        assert len(it.webhooks.seen) <= 20
-        sent = sum(each.alerts for each in it.events.of(AlertSent))
-        status = it.alerter.status()
-        assert sent + cast("int", status["dropped"]) == 10_000
-        assert sum("could not be sent in time" in text for text in it.webhooks.texts()) == 1

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hearth.alerts.channels import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHARS, Post, discord_text
 from hearth.alerts.delivery import CAPACITY
-from hearth.alerts.rules import TITLES, Severity, shown
-from hearth.config.settings import AlertType
+from hearth.alerts.rules import Severity, shown
 from tests.alerts.samples import alert, down, message, up
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
@@ -115,11 +114,6 @@ def test_a_digest_that_names_all_counts_no_rest():
     text = COMPOSERS["ntfy"]("https://ntfy.sh/x", message(*(alert(f"c{number}") for number in range(NAMED_ALERTS)))).body.decode()
     assert text.count("Queue full") == NAMED_ALERTS
     assert " more." not in text
-
-
-def test_every_type_has_a_title_that_a_header_can_carry():
-    assert set(TITLES) == set(AlertType)
-    assert all(title.isascii() and title.isprintable() for title in TITLES.values())
 
 
 @for_each("count", [1, 2, 25, 26, CAPACITY])

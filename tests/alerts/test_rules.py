@@ -153,6 +153,10 @@ def test_texts_say_what_an_owner_needs(event, text):
     assert only(event).text.startswith(text)
 
 
+def test_a_model_that_did_not_leave_is_no_condition_that_goes_on():
+    assert [only(sample(SwapFailed, to_model=to_model)).lasting for to_model in ("", "b")] == [False, True]
+
+
 def test_there_is_no_alert_about_alerts():
     assert alerts_of(InternalFault(at=1.0, where=OWN_TASK, detail="ExceptionGroup")) == ()
     assert not {events.AlertSent, events.AlertFailed} & set(RULES)

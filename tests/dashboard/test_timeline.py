@@ -172,6 +172,13 @@ def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log():
     assert [each.request_id for _, each in timeline.ended] == ["req_7"]
 
 
+def test_work_that_overlapped_is_recalled_as_one_span_to_its_last_end():
+    timeline = Timeline()
+    short = replace(INVOCATION, ended_wall_s=1009.0, backend_s=1.0)
+    timeline.recall((), (INVOCATION, short, replace(INVOCATION, backend_s=8.0)), now=120.0, wall_s=1020.0)
+    assert shown(timeline, 120.0) == [("a", "busy", 102.0, 110.0)]
+
+
 def test_what_is_recalled_from_before_the_calendar_was_set_back_happened_now():
     timeline = Timeline()
     timeline.recall((SWAP,), (INVOCATION,), now=120.0, wall_s=INVOCATION.ended_wall_s - 7200.0)

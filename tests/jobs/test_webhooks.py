@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from hearth.backends.webhook_poster import FORBIDDEN_ADDRESS, HttpWebhookPoster
+from hearth.alerts.poster import FORBIDDEN_ADDRESS
+from hearth.backends.webhook_poster import HttpWebhookPoster
 from hearth.config.fields import signing_secret
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden

@@ -218,6 +218,18 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
     assert len(found) < 12_000
 
 
+@in_virtual_time
+async def test_what_shares_the_label_other_is_added_up_in_what_is_read_too():
+    async with House("a", "b", resident=("a",)) as house:
+        for each in range(MODELS):
+            house.gateway.records.metrics.emit(replace(ended(), model=f"model-{each}"))
+        for model in ("a", "b", "b"):
+            house.submit(model, service_s=50.0)
+        await asyncio.sleep(1)
+        house.submit("a")
+        assert number(house.gateway, "hearth_queue_model_depth", model="other") == 3
+
+
 def test_a_name_cannot_break_out_of_its_label():
     caller = 'a"} 1\nforged{x="\\'
     assert number(counted(sample(ItemQueued, caller=caller)), "hearth_requests_accepted_total", lane="external", caller=caller) == 1

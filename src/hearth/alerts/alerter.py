@@ -64,17 +64,16 @@ class Debouncer:
     @property
     def standing(self) -> list[AlertKey]:
         """The conditions that go on, told or not."""
-        return [key for key in self._records if self.is_standing(key)]
-
-    def is_standing(self, key: AlertKey) -> bool:
-        """Whether a condition goes on."""
-        record = self._records.get(key)
-        return record is not None and record.standing is not None
+        return [key for key, record in self._records.items() if record.standing is not None]
 
     def take(self, alert: Alert) -> Alert | None:
         """The alert as it should be sent, with what was left out before it; None where it should not be."""
         if alert.resolved:
-            return self._ended(alert)
+            ended = self._records.get(alert.key)
+            if ended is None:
+                return None
+            was_told, ended.standing, ended.told = ended.told, None, False
+            return alert if was_told else None
         record = self._record(alert.key)
         record.standing = alert if alert.lasting else record.standing
         if not self._heard(alert.type):
@@ -100,13 +99,6 @@ class Debouncer:
         """Conditions that go on, and of which the owner could know but does not."""
         known = ((record, record.standing) for record in self._records.values() if not record.told)
         return [(record, standing) for record, standing in known if standing is not None and self._heard(standing.type)]
-
-    def _ended(self, alert: Alert) -> Alert | None:
-        record = self._records.get(alert.key)
-        if record is None or record.standing is None:
-            return None
-        told, record.standing, record.told = record.told, None, False
-        return alert if told else None
 
     def _send(self, record: _Record, alert: Alert, at: float) -> Alert:
         sent = replace(alert, suppressed=alert.suppressed + record.suppressed)
@@ -315,7 +307,7 @@ class GatewayAlerter:
         if event.sequence in self._waiting:
             self._waiting.discard(event.sequence)
             depth = len(self._waiting)
-            if depth <= self._settings.queue_depth_warning // 2 and self._debouncer.is_standing((AlertType.QUEUE_DEPTH, "")):
+            if depth <= self._settings.queue_depth_warning // 2 and (AlertType.QUEUE_DEPTH, "") in self._debouncer.standing:
                 self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=f"{depth} external requests wait."))
 
     def _on_swap(self, event: ev.SwapCompleted) -> None:
@@ -323,13 +315,12 @@ class GatewayAlerter:
             self.send_alert(breached(breach, event.at))
 
     def _standing_breaches(self) -> list[AlertType]:
-        return [kind for kind in LASTING_BREACHES if self._debouncer.is_standing((kind, ""))]
+        return [kind for kind, _ in self._debouncer.standing if kind in LASTING_BREACHES]
 
     def _end_breaches(self, now: float) -> None:
-        standing = self._standing_breaches()
-        passed = {breach.kind for breach in self._breaches(now)} if standing else set()
-        for kind in standing:
-            if kind not in passed:
+        if standing := self._standing_breaches():
+            passed = {breach.kind for breach in self._breaches(now)}
+            for kind in set(standing) - passed:
                 self.send_alert(Alert(type=kind, at=now, resolved=True, text="It is back within its limit."))
 
     def _at(self, at: float | None) -> float:

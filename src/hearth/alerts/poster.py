@@ -21,9 +21,14 @@ from hearth.types import __version__
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
+FORBIDDEN_ADDRESS = "forbidden_address"
 Found = list[tuple[Any, ...]]
 """What `socket.getaddrinfo` returns."""
 Lookup = Callable[[str, int], Found]
+
+
+class ForbiddenAddress(OSError):
+    """A name leads where nothing may be sent."""
 
 
 def system_lookup(host: str, port: int) -> Found:
@@ -51,64 +56,63 @@ class DaemonResolver(AbstractResolver):
         """A thread that still waits ends by itself."""
 
     def _ask(self, host: str, port: int, answer: asyncio.Future[Found]) -> None:
-        settle: Callable[[], None]
         try:
-            settle = partial(answer.set_result, self._lookup(host, port))
+            settle: Callable[[], None] = partial(answer.set_result, self._lookup(host, port))
         except OSError as error:
             settle = partial(answer.set_exception, error)
         except UnicodeError:  # a label is empty or too long
             settle = partial(answer.set_exception, socket.gaierror(socket.EAI_NONAME, "not a name"))
-
-        def report() -> None:
-            if not answer.done():
-                settle()
-
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            answer.get_loop().call_soon_threadsafe(report)
+            answer.get_loop().call_soon_threadsafe(lambda: None if answer.done() else settle())
+
+
+async def send(session: aiohttp.ClientSession, post: Post) -> Answer:
+    """Send a post. What goes wrong becomes the `failure` of the answer, in a word that names no address."""
+    try:
+        async with session.post(post.url, data=post.body, headers=post.headers, allow_redirects=False) as response:
+            body = await response.content.read(MAX_ANSWER_BYTES)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(status=response.status, headers=headers, body=body)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        words: dict[type[Exception], str] = {
+            TimeoutError: "timeout",
+            aiohttp.ClientSSLError: "tls",
+            aiohttp.ClientConnectorDNSError: "dns",
+            aiohttp.ClientConnectorError: "connect",
+        }
+        if isinstance(cause, ForbiddenAddress):
+            return Answer(failure=FORBIDDEN_ADDRESS)
+        return Answer(failure=next((word for kind, word in words.items() if isinstance(error, kind)), "broken"))
+
+
+def opened(resolver: AbstractResolver, timeout_s: float) -> aiohttp.ClientSession:
+    """A session with a connection per post: there are few, and one that was kept may be dead when it is needed.
+
+    Args:
+        timeout_s: for all of a post, from the name's lookup to the end of the answer.
+    """
+    connector = aiohttp.TCPConnector(resolver=resolver, force_close=True)
+    timeout, headers = aiohttp.ClientTimeout(total=timeout_s), {"User-Agent": f"hearth-gateway/{__version__}"}
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False, headers=headers)
 
 
 class HttpPoster:
-    """Posts over aiohttp, a connection per post: there are few, and one that was kept may be dead when it is needed.
-
-    Args:
-        timeout_s: for all of it, from the name's lookup to the end of the answer.
-    """
+    """The `Poster` of alerts."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, lookup: Lookup = system_lookup) -> None:
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
         self._lookup = lookup
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, post: Post) -> Answer:
-        """Send it. What goes wrong becomes the `failure` of the answer."""
-        try:
-            async with self._opened().post(post.url, data=post.body, headers=post.headers, allow_redirects=False) as response:
-                body = await response.content.read(MAX_ANSWER_BYTES)
-                headers = {name.lower(): value for name, value in response.headers.items()}
-                return Answer(status=response.status, headers=headers, body=body)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(failure=failure_of(error))
+        """Send it."""
+        if self._session is None:
+            self._session = opened(DaemonResolver(self._lookup), self._timeout_s)
+        return await send(self._session, post)
 
     async def aclose(self) -> None:
         """Close what is open; a later post opens it again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(resolver=DaemonResolver(self._lookup), force_close=True)
-            headers = {"User-Agent": f"hearth-gateway/{__version__}"}
-            self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, trust_env=False, headers=headers)
-        return self._session
-
-
-def failure_of(error: Exception) -> str:
-    """What went wrong, in a word that names no address."""
-    words: dict[type[Exception], str] = {
-        TimeoutError: "timeout",
-        aiohttp.ClientSSLError: "tls",
-        aiohttp.ClientConnectorDNSError: "dns",
-        aiohttp.ClientConnectorError: "connect",
-    }
-    return next((word for kind, word in words.items() if isinstance(error, kind)), "broken")

@@ -1,7 +1,4 @@
-"""Posts a message about a job over HTTP. Connects only to addresses that `forbidden` lets pass, follows no redirect, uses no proxy.
-
-The library's own texts name the URL, which is a secret: none of them leaves this module.
-"""
+"""Posts a message about a job over HTTP. Connects only to addresses that `forbidden` lets pass, follows no redirect, uses no proxy."""
 
 from __future__ import annotations
 
@@ -11,18 +8,10 @@ import socket
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from hearth.alerts.poster import DaemonResolver, Lookup, failure_of, system_lookup
-from hearth.types import __version__
-
-FORBIDDEN_ADDRESS = "forbidden_address"
-MAX_ANSWER_BYTES = 64 * 1024
-
-
-class ForbiddenAddress(OSError):
-    """A name leads where nothing may be sent."""
+from hearth.alerts.channels import Post
+from hearth.alerts.poster import FORBIDDEN_ADDRESS, DaemonResolver, ForbiddenAddress, Lookup, opened, send, system_lookup
 
 
 class _GuardedResolver(AbstractResolver):
@@ -43,7 +32,7 @@ class _GuardedResolver(AbstractResolver):
 
 
 class HttpWebhookPoster:
-    """A connection per message: there are few, and a kept one would pass by the check of its address.
+    """A session per message: a kept connection would pass by the check of its address.
 
     Args:
         forbidden: whether nothing may be sent to an address.
@@ -60,20 +49,16 @@ class HttpWebhookPoster:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._post(url, body, headers)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            return FORBIDDEN_ADDRESS if isinstance(cause, ForbiddenAddress) else failure_of(error)
+        except TimeoutError:
+            return "timeout"
+        except ForbiddenAddress:
+            return FORBIDDEN_ADDRESS
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> str:
         resolver = _GuardedResolver(DaemonResolver(self._lookup), self._forbidden)
-        connector = aiohttp.TCPConnector(resolver=resolver, force_close=True, use_dns_cache=False)
-        named = {"User-Agent": f"hearth-gateway/{__version__}", **headers}
-        async with (
-            aiohttp.ClientSession(connector=connector, trust_env=False, headers=named) as session,
-            session.post(url, data=body, allow_redirects=False) as response,
-        ):
-            await response.content.read(MAX_ANSWER_BYTES)
-            return "" if 200 <= response.status < 300 else f"http_{response.status}"
+        async with opened(resolver, timeout_s=0) as session:
+            answer = await send(session, Post(url=url, headers=headers, body=body))
+            return "" if 200 <= (answer.status or 0) < 300 else answer.name
 
     def _is_forbidden_literal(self, url: str) -> bool:
         """aiohttp asks no resolver for an address, and the system's own reads `169.254.43518` and `0xa9fea9fe` as one."""
