@@ -1,4 +1,4 @@
-"""Making keys: printed once, and the printed lines really let the key in. Trying the alerts."""
+"""`hearth admin` and `hearth cancel`: keys that are printed once, alerts that are tried, requests that are cancelled."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import hashlib
 import json
 import re
 
-import pytest
 import yaml
+
+from tests.support.cases import for_each
+
+ALERT_TEST = "/llm/admin/alert/test"
 
 
 def made(result) -> tuple[str, dict[str, object]]:
@@ -19,89 +22,140 @@ def made(result) -> tuple[str, dict[str, object]]:
     return key, entry
 
 
-def test_a_new_key_is_printed_once_with_yaml_that_holds_only_its_digest(hearth):
+def test_a_new_key_is_printed_once_with_yaml_that_holds_only_its_digest(hearth, tmp_path):
     result = hearth("admin", "key", "new", "open-webui")
     key, entry = made(result)
     assert entry == {"name": "open-webui", "sha256": hashlib.sha256(key.encode()).hexdigest(), "lane": "external"}
-    assert result.output.count(key) == 1
+    assert made(hearth("admin", "key", "new", "open-webui"))[0] != key
+    admins = hearth("admin", "key", "new", "router", "--lane", "internal", "--admin")
+    assert (made(admins)[1]["lane"], made(admins)[1]["admin"]) == ("internal", True)
+    (tmp_path / "made.yaml").write_text(admins.stdout[admins.stdout.index("auth:") :])
+    assert "keys: 1" in hearth("config", "check", str(tmp_path / "made.yaml")).stdout
 
 
-def test_every_key_is_another(hearth):
-    assert made(hearth("admin", "key", "new", "a"))[0] != made(hearth("admin", "key", "new", "a"))[0]
-
-
-def test_lane_and_admin_are_written_into_the_yaml(hearth):
-    _, entry = made(hearth("admin", "key", "new", "router", "--lane", "internal", "--admin"))
-    assert (entry["lane"], entry["admin"]) == ("internal", True)
-
-
-@pytest.mark.parametrize("name", ["yes", "0x10", "1.5", "null"])
+@for_each("name", ["yes", "0x10", "1.5", "null"])
 def test_a_name_that_yaml_would_read_as_something_else_stays_text(hearth, name):
     assert made(hearth("admin", "key", "new", name))[1]["name"] == name
 
 
-@pytest.mark.parametrize("name", ["", "two words", "-x", "a:b", "a\nb", 'a"b', "ü", "x" * 65])
-def test_a_name_that_would_be_trouble_elsewhere_is_a_usage_error(hearth, name):
-    result = hearth("admin", "key", "new", "--", name)
-    assert result.exit_code == 2
-    assert "hearth_" not in result.output
-
-
-def test_an_unknown_lane_is_a_usage_error(hearth):
-    assert hearth("admin", "key", "new", "a", "--lane", "fast").exit_code == 2
-
-
-ALERT_TEST = "/llm/admin/alert/test"
+@for_each("args", [("", "two words", "-x", "a:b", "a\nb", 'a"b', "ü", "x" * 65), ("--lane=fast",)])
+def test_a_name_that_would_be_trouble_elsewhere_is_a_usage_error(hearth, args):
+    for arg in args:
+        result = hearth("admin", "key", "new", "a", arg) if arg.startswith("--") else hearth("admin", "key", "new", "--", arg)
+        assert result.exit_code == 2
+        assert "hearth_" not in result.output
 
 
 def tried(target: str, answer: str) -> dict[str, object]:
     return {"target": target, "host": f"{target}.example", "delivered": answer.startswith("http_2"), "answer": answer}
 
 
-def test_trying_the_alerts_says_what_each_target_answered_and_ends_with_0_where_all_took_it(hearth, busy):
-    busy.put(ALERT_TEST, {"targets": [tried("discord", "http_200"), tried("ntfy", "http_204")]})
-    result = hearth("admin", "alert", "test", "--url", busy.url, HEARTH_KEY="hearth_k")
-    assert (result.exit_code, result.stdout) == (0, "discord (discord.example): delivered\nntfy (ntfy.example): delivered\n")
-    assert (busy.seen[-1]["method"], busy.seen[-1]["authorization"]) == ("POST", "Bearer hearth_k")
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
+@for_each(
+    ("answer", "code", "says"),
     [
-        ("http_404", "there is nothing at the address"),
-        ("http_401", "copy it again"),
-        ("dns", "is the machine online?"),
-        ("http_500", "not delivered: http_500\n"),
-        ("timeout", "no answer in time"),
+        ("http_204", 0, "ntfy (ntfy.example): delivered\n"),
+        ("http_404", 1, "there is nothing at the address"),
+        ("http_401", 1, "copy it again"),
+        ("dns", 1, "is the machine online?"),
+        ("http_500", 1, "not delivered: http_500\n"),
+        ("timeout", 1, "no answer in time"),
+        ("y\x07", 1, "not delivered: y\ufffd\n"),
     ],
 )
-def test_one_that_did_not_take_it_ends_with_1_and_says_what_to_look_at(hearth, busy, answer, says):
-    busy.put(ALERT_TEST, {"targets": [tried("discord", "http_200"), tried("ntfy", answer)]})
-    result = hearth("admin", "alert", "test", "--url", busy.url)
-    assert result.exit_code == 1
-    assert "discord (discord.example): delivered" in result.stdout
+def test_trying_the_alerts_says_what_each_target_answered(hearth, busy, answer, code, says):
+    targets = {"targets": [tried("discord", "http_200"), tried("ntfy", answer)]}
+    busy.put(ALERT_TEST, targets)
+    result = hearth("admin", "alert", "test", "--url", busy.url, HEARTH_KEY="hearth_k")
+    assert result.exit_code == code
+    assert result.stdout.startswith("discord (discord.example): delivered\n")
     assert says in result.stdout
+    assert (busy.seen[-1]["method"], busy.seen[-1]["authorization"]) == ("POST", "Bearer hearth_k")
+    as_json = hearth("admin", "alert", "test", "--json", "--url", busy.url)
+    assert (as_json.exit_code, json.loads(as_json.stdout)) == (code, targets)
 
 
-def test_trying_the_alerts_as_json_is_the_gateways_own_answer(hearth, busy):
-    busy.put(ALERT_TEST, {"targets": [tried("discord", "http_404")]})
-    result = hearth("admin", "alert", "test", "--json", "--url", busy.url)
-    assert (result.exit_code, json.loads(result.stdout)) == (1, {"targets": [tried("discord", "http_404")]})
-
-
-def test_without_a_target_the_gateway_says_what_to_configure_and_it_ends_with_1(hearth, busy):
-    busy.put(ALERT_TEST, {"error": "no place for messages is configured: set alerts.discord_webhook_url"}, 404)
-    result = hearth("admin", "alert", "test", "--url", busy.url)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "alerts.discord_webhook_url" in result.stderr
-
-
-@pytest.mark.parametrize("answer", [{}, {"targets": None}, {"targets": ["x"]}, {"targets": []}])
+@for_each("answer", [{}, {"targets": None}, {"targets": ["x"]}, {"targets": []}, {"error": "set alerts.discord_webhook_url"}])
 def test_an_answer_without_targets_is_no_success(hearth, busy, answer):
-    busy.put(ALERT_TEST, answer)
-    assert hearth("admin", "alert", "test", "--url", busy.url).exit_code == 1
+    busy.put(ALERT_TEST, answer, 404 if "error" in answer else 200)
+    result = hearth("admin", "alert", "test", "--url", busy.url)
+    assert (result.exit_code, result.stdout.strip()) == (1, "")
+    assert answer.get("error", "") in result.stderr
 
 
-def test_no_answer_can_drive_the_terminal(hearth, busy):
-    busy.put(ALERT_TEST, {"targets": [tried("x\x07", "y\x07")]})
-    assert hearth("admin", "alert", "test", "--url", busy.url).stdout == "x\ufffd (x\ufffd.example): not delivered: y\ufffd\n"
+@for_each(
+    ("order", "answer", "says"),
+    [
+        (("pin", "m"), {"pinned": "m\x07", "draining": True}, "draining: new requests are refused\npinned: m\ufffd\n"),
+        (("resume",), {"pinned": None, "draining": False, "paused": []}, "no orders in force\n"),
+    ],
+)
+def test_an_order_is_posted_and_answered_with_the_orders_in_force(hearth, busy, order, answer, says):
+    busy.put(f"/llm/admin/{order[0]}", answer)
+    assert hearth("admin", *order, "--url", busy.url).stdout == says
+    assert busy.bodies[-1] == ({"model": order[1]} if order[1:] else {})
+    assert json.loads(hearth("admin", *order, "--json", "--url", busy.url).stdout) == answer
+
+
+def cancelling(stub, request_id: str, *, cancelled: bool = True) -> None:
+    stub.put(f"/llm/requests/{request_id}/cancel", {"request_id": request_id, "cancelled": cancelled})
+
+
+@for_each(
+    ("request_", "path"),
+    [
+        ("req_1", "/llm/requests/req_1/cancel"),
+        ("17", "/llm/queue/item/17/cancel"),
+        ("#17", "/llm/queue/item/17/cancel"),
+        ("\u0663", "/llm/requests/%D9%A3/cancel"),
+        ("../../admin/preempt", "/llm/requests/..%2F..%2Fadmin%2Fpreempt/cancel"),
+    ],
+)
+def test_a_request_is_cancelled_by_its_id_or_by_the_number_that_the_status_shows(hearth, busy, request_, path):
+    busy.put(path, {"request_id": "req_1", "cancelled": True})
+    result = hearth("cancel", request_, "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (0, f"{request_}: cancelled\n")
+    assert (busy.seen[-1]["method"], busy.seen[-1]["path"]) == ("POST", path)
+
+
+def test_what_had_ended_or_is_unknown_ends_with_1_and_the_others_are_cancelled_all_the_same(hearth, busy):
+    cancelling(busy, "req_1", cancelled=False)
+    busy.put("/llm/requests/req_2/cancel", {"error": "there is no such request"}, 404)
+    cancelling(busy, "req_3")
+    result = hearth("cancel", "req_1", "req_2", "req_3", "--url", busy.url)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == ["req_1: had ended before", "req_2: there is no such request", "req_3: cancelled"]
+    result = hearth("cancel", "req_1", "req_3", "--json", "--url", busy.url)
+    assert result.exit_code == 1
+    assert [json.loads(line)["cancelled"] for line in result.stdout.splitlines()] == [False, True]
+
+
+@for_each(("args", "code"), [((), 2), (("req_1", "--caller", "n8n"), 2), (("req_1", "--url", "http://127.0.0.1:1"), 3)])
+def test_what_cannot_be_cancelled_is_no_success(hearth, args, code):
+    assert hearth("cancel", *args).exit_code == code
+
+
+@for_each(
+    ("requests", "jobs", "batches", "says"),
+    [
+        (["req_1", "req_2"], 1, 0, "n8n: 2 requests and 1 job cancelled\n"),
+        (["req_1"], 0, 0, "n8n: 1 request cancelled\n"),
+        ([], 3, 0, "n8n: 3 jobs cancelled\n"),
+        ([], 0, 1, "n8n: 1 batch cancelled\n"),
+        (["req_1"], 64, 2, "n8n: 1 request, 64 jobs and 2 batches cancelled\n"),
+        ([], 0, 0, "n8n: nothing to cancel\n"),
+    ],
+)
+def test_all_that_a_caller_has_is_cancelled_at_once_and_nothing_left_is_no_failure(hearth, busy, requests, jobs, batches, says):
+    answer = {"caller": "n8n", "cancelled": len(requests) + jobs + batches, "requests": requests, "jobs": jobs, "batches": batches}
+    busy.put("/llm/requests/cancel?caller=n8n", answer)
+    result = hearth("cancel", "--caller", "n8n", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (0, says)
+    assert busy.seen[-1]["method"] == "POST"
+    assert json.loads(hearth("cancel", "--caller", "n8n", "--json", "--url", busy.url).stdout) == answer
+
+
+def test_a_caller_is_one_value_of_an_address_and_a_refusal_ends_with_1(hearth, busy):
+    busy.put("/llm/requests/cancel?caller=a%26caller%3Db", {"error": "those of others need an admin key"}, 403)
+    result = hearth("cancel", "--caller", "a&caller=b", "--url", busy.url)
+    assert result.exit_code == 1
+    assert "those of others need an admin key" in result.stderr

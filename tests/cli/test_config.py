@@ -1,19 +1,29 @@
-"""`hearth config`: the file as the gateway would read it."""
+"""`hearth config`: which file counts, the file as the gateway would read it, and what it would change."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from hearth.cli.config import find_config
+from hearth.clock import SystemClock
+from hearth.config.loading import load_gateway_config
+from hearth.config.reload import ConfigInForce
+from hearth.observability.sinks import EventFanout
+from tests.cli.stub_gateway import StubGateway
+
+DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32
+HOOK = "https://discord.example/api/webhooks/1/"
 GOOD = """\
 queue: {max_external_depth: 7}
 priority_map: {parse_task: critical, generate_nudge: background}
 models: {"llama3.1:8b": {parallel: 2}}
 """
-BAD = "queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n"
+PAGE = "/llm/admin/config"
 
 
 @pytest.fixture
@@ -23,60 +33,147 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_usable_file_is_ok_with_counts(hearth, file):
-    result = hearth("config", "check", str(file))
+@pytest.fixture
+def stub() -> Iterator[StubGateway]:
+    with StubGateway().listening() as listening:
+        yield listening
+
+
+@pytest.fixture
+def running(stub: StubGateway, file: Path) -> ConfigInForce:
+    """What a gateway has in force that was started with the file; the stub shows it."""
+    in_force = ConfigInForce(load_gateway_config(file, {}), clock=SystemClock(), events=EventFanout(()))
+    stub.put(PAGE, in_force.shown())
+    return in_force
+
+
+def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp_path):
+    places = [tmp_path / name for name in ("mine.yaml", "named.yaml", "here/config/llm_gateway.yaml", "xdg/hearth/llm_gateway.yaml")]
+    explicit, named, project, user = places
+    under_home = tmp_path / ".config" / "hearth" / "llm_gateway.yaml"
+    for path in (*places, under_home):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+    (tmp_path / "dir" / "config" / "llm_gateway.yaml").mkdir(parents=True)
+    environ = {"HEARTH_CONFIG": str(named), "XDG_CONFIG_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path)}
+    here, elsewhere, missing = tmp_path / "here", tmp_path / "dir", tmp_path / "missing.yaml"
+    for chosen, changed, directory, expected in (
+        (explicit, {}, here, explicit),
+        (missing, {}, here, missing),
+        (None, {}, here, named),
+        (None, {"HEARTH_CONFIG": str(missing)}, here, missing),
+        (None, {"HEARTH_CONFIG": ""}, here, project),
+        (None, {"HEARTH_CONFIG": ""}, elsewhere, user),
+        (None, {"HEARTH_CONFIG": "", "XDG_CONFIG_HOME": ""}, elsewhere, under_home),
+        (None, {"HEARTH_CONFIG": "", "XDG_CONFIG_HOME": "relative/path"}, elsewhere, under_home),
+        (None, {"HEARTH_CONFIG": "", "XDG_CONFIG_HOME": "/nowhere", "HOME": "/nowhere"}, elsewhere, None),
+    ):
+        assert find_config(chosen, environ=environ | changed, directory=directory)[0] == expected
+
+
+def test_a_usable_file_is_ok_with_counts_and_how_it_was_found(hearth, file):
+    result = hearth("config", "check", HEARTH_CONFIG=str(file))
     assert result.exit_code == 0, result.output
-    assert f"{file}: ok" in result.stdout
-    assert "models: 1" in result.stdout
-    assert "task types: 2" in result.stdout
+    assert result.stdout.startswith(f"{file} (from HEARTH_CONFIG): ok (keys: 0, models: 1, task types: 2, ")
+    assert "built-in defaults (no configuration file found): ok" in hearth("config", "check").stdout
 
 
-def test_every_problem_is_listed_on_stderr_with_file_and_line_and_ends_with_2(hearth, file):
-    file.write_text(BAD)
-    result = hearth("config", "check", str(file))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "mine.yaml:1: queue.max_external_depth" in result.stderr
-    assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
+def test_every_problem_is_listed_on_stderr_with_file_and_line_and_ends_with_2(hearth, file, tmp_path, stub):
+    file.write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
+    for command in (("check",), ("show",), ("diff", "--url", stub.url)):
+        result = hearth("config", *command, str(file))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "mine.yaml:1: queue.max_external_depth" in result.stderr
+        assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
+    assert "missing.yaml: cannot be read" in hearth("config", "check", str(tmp_path / "missing.yaml")).stderr
 
 
-def test_a_missing_file_ends_with_2(hearth, tmp_path):
-    result = hearth("config", "check", str(tmp_path / "missing.yaml"))
-    assert result.exit_code == 2
-    assert "missing.yaml: cannot be read" in result.stderr
-
-
-def test_without_any_file_the_defaults_are_ok_and_said(hearth):
-    result = hearth("config", "check")
-    assert result.exit_code == 0
-    assert "defaults" in result.stdout
-
-
-def test_the_file_that_serve_would_use_is_found_by_the_variable(hearth, file):
-    assert f"{file} (from HEARTH_CONFIG)" in hearth("config", "check", HEARTH_CONFIG=str(file)).stdout
-
-
-def test_show_prints_the_effective_settings_as_yaml(hearth, file):
-    shown = yaml.safe_load(hearth("config", "show", str(file)).stdout)
-    assert shown["queue"]["max_external_depth"] == 7
-    assert shown["queue"]["max_interrupt_count"] == 3
-
-
-def test_show_never_prints_a_key_or_its_whole_digest(hearth, file):
-    digest = "ab" * 32
-    file.write_text(f'auth: {{keys: [{{name: a, sha256: "{digest}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n')
+def test_show_prints_the_effective_settings_as_yaml_and_no_key_or_whole_digest(hearth, file):
+    file.write_text(f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n')
     result = hearth("config", "show", str(file), SECRET="hearth_clear_as_day")
-    assert result.exit_code == 0, result.stderr
-    assert digest not in result.output
+    shown = yaml.safe_load(result.stdout)
+    assert (shown["queue"]["max_external_depth"], shown["queue"]["max_interrupt_count"]) == (7, 3)
+    assert DIGEST not in result.output
     assert "hearth_clear" not in result.output
 
 
-def test_the_schema_is_json(hearth):
+def test_the_schema_is_json_and_the_example_waits_for_ollama_where_a_service_wants_it(hearth, file):
     assert "$defs" in json.loads(hearth("config", "schema").stdout)
+    file.write_text(hearth("config", "example", "--service").stdout)
+    assert load_gateway_config(file, {}).settings.backend.mode == "ollama"
 
 
-def test_the_snippet_of_a_new_key_is_a_usable_configuration(hearth, file):
-    made = hearth("admin", "key", "new", "open-webui", "--admin").stdout
-    file.write_text(made[made.index("auth:") :])
-    result = hearth("config", "check", str(file))
-    assert result.exit_code == 0, result.stderr
-    assert "keys: 1" in result.stdout
+def test_every_difference_says_what_was_what_comes_and_when(hearth, file, stub, running):
+    same = hearth("config", "diff", str(file), "--url", stub.url)
+    assert (same.exit_code, same.stdout) == (0, f"no difference between the gateway at {stub.url} and {file}\n")
+    file.write_text(GOOD.replace("7", "9") + "server: {port: 9000}\n")
+    result = hearth("config", "diff", str(file), "--url", stub.url)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "queue.max_external_depth: 7 -> 9  [hot]",
+        "server.port: 8411 -> 9000  [needs a restart]",
+        f"2 would change from the gateway at {stub.url} to {file}: 1 at once, 1 with a restart",
+    ]
+    assert json.loads(hearth("config", "diff", str(file), "--url", stub.url, "--json").stdout) == {
+        "changes": [
+            {"path": "queue.max_external_depth", "old": 7, "new": 9, "hot": True},
+            {"path": "server.port", "old": 8411, "new": 9000, "hot": False},
+        ],
+        "restart_pending": [],
+    }
+
+
+def test_what_a_reload_has_left_for_a_restart_is_named(hearth, file, stub, running):
+    file.write_text(f"{GOOD}server: {{port: 9000}}\n")
+    running.take(load_gateway_config(file, {}))
+    stub.put(PAGE, running.shown())
+    result = hearth("config", "diff", str(file), "--url", stub.url)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "already waiting for a restart: server.port")
+
+
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [("auth: {keys: [{name: a, sha256: '%s'}]}", "auth.keys.a.sha256"), (f"alerts: {{ntfy_url: '{HOOK}%s'}}", "alerts.ntfy_url")],
+)
+def test_a_changed_secret_is_a_difference_and_shown_nowhere(hearth, file, stub, setting, path):
+    file.write_text(setting % DIGEST)
+    stub.put(PAGE, ConfigInForce(load_gateway_config(file, {}), clock=SystemClock(), events=EventFanout(())).shown())
+    same = hearth("config", "diff", str(file), "--url", stub.url)
+    file.write_text(setting % OTHER_DIGEST)
+    changed = hearth("config", "diff", str(file), "--url", stub.url)
+    assert (same.exit_code, changed.exit_code) == (0, 1)
+    assert changed.stdout.startswith(f"{path}: ")
+    assert "[hot]" in changed.stdout
+    for secret in (DIGEST, OTHER_DIGEST, "webhooks/1"):
+        assert secret not in stub.answers[PAGE][2].decode() + same.output + changed.output
+
+
+def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_are_compared_by_name(hearth, file, tmp_path):
+    a, b, c = (f"{{name: {name}, sha256: '{name * 64}'}}" for name in "abc")
+    file.write_text(f"auth: {{keys: [{a}, {b}]}}")
+    other = tmp_path / "other.yaml"
+    other.write_text(f"auth: {{keys: [{b}, {a}]}}")
+    assert hearth("config", "diff", str(other), "--against", str(file)).exit_code == 0
+    other.write_text(f"auth: {{keys: [{b}, {c}]}}")
+    lines = hearth("config", "diff", str(other), "--against", "file", HEARTH_CONFIG=str(file)).stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines[:2]] == ["auth.keys.a", "auth.keys.c"]
+    assert "a" * 9 not in "".join(lines)
+
+
+def test_trouble_with_the_gateway_is_not_mistaken_for_a_difference(hearth, file, stub):
+    stub.put(PAGE, {"error": "this needs an admin key"}, status=403)
+    assert hearth("config", "diff", str(file), "--url", stub.url).exit_code == 2
+    assert hearth("config", "diff", str(file), "--url", "http://127.0.0.1:9").exit_code == 3
+
+
+def test_a_gateway_of_another_version_is_compared_where_both_know_a_key(hearth, file, stub, running):
+    page = json.loads(stub.answers[PAGE][2])
+    page["settings"]["queue"]["of_tomorrow\x07"] = "x\x07"
+    page["restart_pending"] = ["y\x07"]
+    del page["settings"]["queue"]["max_wait_s"], page["secrets"]
+    stub.put(PAGE, page)
+    result = hearth("config", "diff", str(file), "--url", stub.url)
+    assert result.exit_code == 1
+    assert result.output.replace("\n", "").isprintable()
+    assert "already waiting for a restart: y\ufffd" in result.stdout
+    assert "queue.max_wait_s: (unset) -> 0.0" in result.stdout

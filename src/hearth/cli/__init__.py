@@ -1,31 +1,31 @@
-"""The `hearth` command.
-
-Importing this package must stay cheap: click and the list below, nothing else (a command's module is imported when it runs).
-"""
+"""The `hearth` command. Importing this package must stay cheap: a command's module is imported when it runs, and never to print help."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from hearth.cli.lazy import LazyCommand, RootGroup
+from hearth.cli.errors import CommandFailed, Unusable
+from hearth.errors import ConfigError, HearthError, StorageBusy, StorageRefused
 from hearth.types import __version__
 
-_COMMANDS = (
-    LazyCommand("serve", target="hearth.cli.serve:serve", short_help="Run the gateway in front of Ollama."),
-    LazyCommand("demo", target="hearth.cli.demo:demo", short_help="Show a busy home in a minute, without GPU or Ollama."),
-    LazyCommand("emulate", target="hearth.cli.serve:emulate", short_help="Run an Ollama that needs no GPU."),
-    LazyCommand("status", target="hearth.cli.looking:status", short_help="Show what runs, who waits, and the GPU."),
-    LazyCommand("top", target="hearth.cli.looking:top", short_help="Watch the queue, the GPU and the callers, live."),
-    LazyCommand("models", target="hearth.cli.looking:models", short_help="List the models: in memory, waited for, on the disk."),
-    LazyCommand("submit", target="hearth.cli.submit:submit", short_help="Send a prompt through the queue and print the answer."),
-    LazyCommand("cancel", target="hearth.cli.admin:cancel", short_help="Cancel requests that wait or run."),
-    LazyCommand("log", target="hearth.cli.looking:log", short_help="List finished requests, the latest first."),
-    LazyCommand("config", target="hearth.cli.config:config", short_help="Check, show and compare the configuration."),
-    LazyCommand("admin", target="hearth.cli.admin:admin", short_help="Make API keys, try the alerts, give orders to a running gateway."),
-    LazyCommand("install-service", target="hearth.cli.install_service:install_service", short_help="Have systemd run the gateway."),
-    LazyCommand("simulate", target="hearth.cli.simulate:simulate", short_help="Try scheduling policies on a recorded or made-up day."),
-    LazyCommand("version", target="hearth.cli.version:version", short_help="Print the version."),
-)
+_COMMANDS = {
+    "serve": ("hearth.cli.serve:serve", "Run the gateway in front of Ollama."),
+    "demo": ("hearth.cli.demo:demo", "Show a busy home in a minute, without GPU or Ollama."),
+    "emulate": ("hearth.cli.emulate:emulate", "Run an Ollama that needs no GPU."),
+    "status": ("hearth.cli.looking:status", "Show what runs, who waits, and the GPU."),
+    "top": ("hearth.cli.looking:top", "Watch the queue, the GPU and the callers, live."),
+    "models": ("hearth.cli.looking:models", "List the models: in memory, waited for, on the disk."),
+    "submit": ("hearth.cli.submit:submit", "Send a prompt through the queue and print the answer."),
+    "cancel": ("hearth.cli.admin:cancel", "Cancel requests that wait or run."),
+    "log": ("hearth.cli.looking:log", "List finished requests, the latest first."),
+    "config": ("hearth.cli.config:config", "Check, show and compare the configuration."),
+    "admin": ("hearth.cli.admin:admin", "Make API keys, try the alerts, give orders to a running gateway."),
+    "install-service": ("hearth.cli.install_service:install_service", "Have systemd run the gateway."),
+    "simulate": ("hearth.cli.simulate:simulate", "Try scheduling policies on a recorded or made-up day."),
+    "version": ("hearth.cli.version:version", "Print the version."),
+}
 
 _EPILOG = """\b
 Exit codes:
@@ -39,9 +39,57 @@ NO_COLOR turns colours off. The configuration is the first of --config, $HEARTH_
 """
 
 
+class LazyCommand(click.Command):
+    """Stands in for a command until it runs.
+
+    Args:
+        target: `package.module:attribute` of the click command.
+        short_help: its line in the list of commands; the first line of the command's own help.
+    """
+
+    def __init__(self, name: str, *, target: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self.target = target
+
+    def load(self) -> click.Command:
+        """The command itself. Raises TypeError when `target` names something else."""
+        module, _, attribute = self.target.partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{self.target} is not a click command")
+        return command
+
+
+class RootGroup(click.Group):
+    """Lists its commands in the order given, loads the one that runs, and turns `hearth.errors` into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(self.commands)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does. The stand-in is found first, so that a misspelt name is corrected without importing anything."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. Raises Unusable (exit 2) or CommandFailed (exit 1) for an error of ours."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            count = len(error.problems)
+            listed = "".join(f"\n  {problem}" for problem in error.problems)
+            raise Unusable(f"{count} problem{'' if count == 1 else 's'} in the configuration:{listed}") from error
+        except StorageBusy as error:
+            raise CommandFailed(error.message) from error
+        except StorageRefused as error:
+            raise Unusable(error.message) from error
+        except HearthError as error:
+            raise CommandFailed(error.message) from error
+
+
 @click.group(
     cls=RootGroup,
-    commands=_COMMANDS,
+    commands=[LazyCommand(name, target=target, short_help=text) for name, (target, text) in _COMMANDS.items()],
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

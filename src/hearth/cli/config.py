@@ -5,49 +5,41 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from http.client import HTTPException
 from pathlib import Path
-from typing import cast
-from urllib.parse import SplitResult
+from typing import NamedTuple, cast
 
 import click
 
-from hearth.cli.gateway_client import GatewayClient, gateway_options, part, printable, texts, without_controls
-from hearth.cli.lazy import CommandFailed, ExitCode, Unusable
+from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
+from hearth.cli.errors import CommandFailed, ExitCode, Unusable
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.rendering import Change, Plain, as_values, as_yaml, compare, fingerprints
-from hearth.config.schema import config_for_a_service, schema_text, shipped_config
-from hearth.config.settings import Settings, StorageSettings
+from hearth.config.schema import CONFIG_NAME, config_for_a_service, schema_text, shipped_config
+from hearth.config.settings import Settings
 from hearth.storage.opening import database_path, open_directory
 from hearth.types import canonical_model
 
-_IN_PROJECT = Path("config") / "llm_gateway.yaml"
-_IN_HOME = Path("hearth") / "llm_gateway.yaml"
+OLLAMA_TIMEOUT_S = 2.0
+_FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundConfig:
-    """The file to load, None for the built-in defaults; `why` says in words how it was chosen."""
+def find_config(explicit: Path | None, *, environ: Mapping[str, str], directory: Path) -> tuple[Path | None, str]:
+    """The file to load, None for the built-in defaults, and how it was chosen, in words.
 
-    path: Path | None
-    why: str
-
-
-def find_config(explicit: Path | None, *, environ: Mapping[str, str], directory: Path) -> FoundConfig:
-    """The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the user's configuration directory.
-
-    A file that was named is taken even if it does not exist, so that loading it says so; the other two count only if they exist.
+    The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the user's configuration directory. A file that
+    was named is taken even if it does not exist, so that loading it says so; the other two count only if they exist.
     """
     if explicit is not None:
-        return FoundConfig(path=explicit, why=str(explicit))
+        return explicit, str(explicit)
     if named := environ.get("HEARTH_CONFIG"):
-        return FoundConfig(path=Path(named), why=f"{named} (from HEARTH_CONFIG)")
-    for candidate in (directory / _IN_PROJECT, user_directory(environ) / _IN_HOME):
+        return Path(named), f"{named} (from HEARTH_CONFIG)"
+    for candidate in (directory / "config" / CONFIG_NAME, user_directory(environ) / "hearth" / CONFIG_NAME):
         if candidate.is_file():
-            return FoundConfig(path=candidate, why=str(candidate))
-    return FoundConfig(path=None, why="built-in defaults (no configuration file found)")
+            return candidate, str(candidate)
+    return None, "built-in defaults (no configuration file found)"
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
@@ -59,8 +51,8 @@ def user_directory(environ: Mapping[str, str]) -> Path:
     return named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
 
 
-OLLAMA_TIMEOUT_S = 2.0
-_FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
+def _found(file: Path | None) -> tuple[Path | None, str]:
+    return find_config(file, environ=os.environ, directory=Path.cwd())
 
 
 @click.group
@@ -72,40 +64,45 @@ def config() -> None:
 @_FILE
 def check(file: Path | None) -> None:
     """Say whether FILE (or the file that `serve` would use) is usable; list every problem if not."""
-    found = _found(file)
-    config = load_gateway_config(found.path)
-    settings = config.settings
-    click.echo(f"{found.why}: ok ({_counts(settings)})")
-    for warning in (*config.notes, *effectless(settings), *_home_model(settings), *_directory(settings.storage)):
+    path, why = _found(file)
+    loaded = load_gateway_config(path)
+    settings = loaded.settings
+    counted = {
+        "keys": settings.auth.keys,
+        "models": settings.models,
+        "task types": settings.priority_map,
+        "callers with own limits": settings.rate_limits.callers,
+        "announcements": settings.scheduling.announcements,
+    }
+    click.echo(f"{why}: ok ({', '.join(f'{name}: {len(entries)}' for name, entries in counted.items())})")
+    storage = settings.storage
+    directory = open_directory(storage.path, database_path(storage.path, os.environ)) if storage.enabled else ()
+    for warning in (*loaded.notes, *effectless(settings), *_home_model(settings), *directory):
         click.echo(f"warning: {warning}", err=True)
 
 
-def _directory(storage: StorageSettings) -> tuple[str, ...]:
-    return open_directory(storage.path, database_path(storage.path, os.environ)) if storage.enabled else ()
-
-
-def _home_model(settings: Settings) -> tuple[str, ...]:
+def _home_model(settings: Settings) -> Iterable[str]:
     """What Ollama says of the home model, where it answers."""
     home, url = settings.gpu.home_model, settings.ollama.url
     if not home:
-        return ()
+        return
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}/api/tags", timeout=OLLAMA_TIMEOUT_S) as answer:
             installed = {canonical_model(model["name"]).lower() for model in json.load(answer)["models"]}
     except (OSError, ValueError, LookupError, TypeError, HTTPException):
-        return (f"gpu.home_model: Ollama does not answer at {url}, so nobody knows whether {home} is installed",)
-    missing = f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
-    return () if canonical_model(home).lower() in installed else (missing,)
+        yield f"gpu.home_model: Ollama does not answer at {url}, so nobody knows whether {home} is installed"
+        return
+    if canonical_model(home).lower() not in installed:
+        yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
 
 
 @config.command
 @_FILE
 def show(file: Path | None) -> None:
     """Print the settings in force with FILE (or the file that `serve` would use), defaults included, secrets shortened."""
-    found = _found(file)
-    settings = load_gateway_config(found.path).settings
-    click.echo(f"# {found.why}\n{as_yaml(settings).rstrip()}")
+    path, why = _found(file)
+    click.echo(f"# {why}\n{as_yaml(load_gateway_config(path).settings).rstrip()}")
 
 
 @config.command
@@ -130,13 +127,13 @@ def example(*, service: bool) -> None:
     metavar="running|file|PATH",
     help="What to compare with: the running gateway, the file that `serve` would use, or any other file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the differences as one JSON object.")
+@json_option("Print the differences as one JSON object.")
 @gateway_options
 @click.pass_context
-def diff(context: click.Context, file: Path | None, *, against: str, as_json: bool, address: SplitResult, key: str | None) -> None:
+def diff(context: click.Context, file: Path | None, *, against: str, as_json: bool, client: GatewayClient) -> None:
     """Say what would change if FILE (or the file that `serve` would use) came into force: 0 nothing, 1 something, 2 trouble."""
-    new = _of_file(_found(file))
-    old = _running(GatewayClient(address=address, key=key)) if against == "running" else _of_file(_other(against))
+    new = _of_file(file)
+    old = _running(client) if against == "running" else _of_file(None if against == "file" else Path(against))
     changes = compare(old.values, new.values, old_secrets=old.secrets, new_secrets=new.secrets)
     if as_json:
         click.echo(json.dumps({"changes": [asdict(each) for each in changes], "restart_pending": list(old.pending)}, indent=2))
@@ -145,8 +142,7 @@ def diff(context: click.Context, file: Path | None, *, against: str, as_json: bo
     context.exit(ExitCode.FAILED if changes else ExitCode.OK)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
+class _Side(NamedTuple):
     """One of two configurations: what may be shown of it, and what waits for a restart."""
 
     name: str
@@ -155,13 +151,10 @@ class _Side:
     pending: tuple[str, ...] = ()
 
 
-def _of_file(found: FoundConfig) -> _Side:
-    settings = load_gateway_config(found.path).settings
-    return _Side(name=found.why, values=as_values(settings), secrets=fingerprints(settings))
-
-
-def _other(against: str) -> FoundConfig:
-    return _found(None if against == "file" else Path(against))
+def _of_file(file: Path | None) -> _Side:
+    path, why = _found(file)
+    settings = load_gateway_config(path).settings
+    return _Side(why, as_values(settings), fingerprints(settings))
 
 
 def _running(client: GatewayClient) -> _Side:
@@ -169,42 +162,22 @@ def _running(client: GatewayClient) -> _Side:
         page = client.fetch("/llm/admin/config")
     except CommandFailed as refused:
         raise Unusable(refused.message) from refused  # 1 would say that there are differences
-    return _Side(
-        name=f"the gateway at {client.address.geturl()}",
-        values=cast("Plain", part(page, "settings")),
-        secrets=part(page, "secrets"),
-        pending=texts(page, "restart_pending"),
-    )
+    values = cast("Plain", part(page, "settings"))
+    return _Side(f"the gateway at {client.url}", values, part(page, "secrets"), texts(page, "restart_pending"))
 
 
 def _print_changes(changes: tuple[Change, ...], old: _Side, new: _Side) -> None:
     for each in changes:
-        when = "hot" if each.hot else "needs a restart"
         what = "changed (a secret)" if each.old == each.new else f"{_value(each.old)} -> {_value(each.new)}"
-        click.echo(f"{each.path}: {what}  [{when}]")
+        click.echo(f"{each.path}: {what}  [{'hot' if each.hot else 'needs a restart'}]")
     cold = sum(not each.hot for each in changes)
     if changes:
         click.echo(f"{len(changes)} would change from {old.name} to {new.name}: {len(changes) - cold} at once, {cold} with a restart")
     else:
         click.echo(f"no difference between {old.name} and {new.name}")
     if old.pending:
-        click.echo(f"already waiting for a restart: {without_controls(', '.join(old.pending))}")
+        click.echo(f"already waiting for a restart: {', '.join(old.pending)}")
 
 
 def _value(value: Plain) -> str:
     return "(unset)" if value is None else printable(json.dumps(value, ensure_ascii=False))
-
-
-def _found(file: Path | None) -> FoundConfig:
-    return find_config(file, environ=os.environ, directory=Path.cwd())
-
-
-def _counts(settings: Settings) -> str:
-    counted = {
-        "keys": settings.auth.keys,
-        "models": settings.models,
-        "task types": settings.priority_map,
-        "callers with own limits": settings.rate_limits.callers,
-        "announcements": settings.scheduling.announcements,
-    }
-    return ", ".join(f"{name}: {len(entries)}" for name, entries in counted.items())

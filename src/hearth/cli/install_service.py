@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from hearth.cli.config import user_directory
-from hearth.cli.lazy import CommandFailed
+from hearth.cli.errors import CommandFailed
 from hearth.config.loading import load_gateway_config
 from hearth.config.schema import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
 from hearth.config.settings import BackendMode, Settings
@@ -24,7 +23,8 @@ UNIT_NAME = "hearth.service"
 MIN_STOP_S = 30
 STOP_MARGIN_S = 20.0
 """For what comes after the grace of running work: the last bytes, traces and rows."""
-
+SYSTEMD_RUNS = Path("/run/systemd/system")
+"""Exists exactly where systemd is the init of this boot (sd_booted(3))."""
 _INSTALLED = Path(__file__).with_name("units")
 _UNITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[3] / "systemd"
 """In an installed package, or beside the sources."""
@@ -45,66 +45,12 @@ class ServicePlan:
     executable: Path
     unit: Path
     config: Path
-    environment_file: Path
     grace_s: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServicePlaces:
-    """The directories of a unit, its configuration and its environment file."""
-
-    units: Path
-    config: Path
-
-
-def places_of(environ: Mapping[str, str], *, system: bool) -> ServicePlaces:
-    """Where systemd looks for units of the administrator or of a user (systemd.unit(5)), and the configuration's directory."""
-    if system:
-        return ServicePlaces(units=Path("/etc/systemd/system"), config=Path("/etc/hearth"))
-    base = user_directory(environ)
-    return ServicePlaces(units=base / "systemd" / "user", config=base / "hearth")
-
-
-def unit_text(plan: ServicePlan) -> str:
-    """The whole unit."""
-    text = _UNITS.joinpath("system.service" if plan.system else "user.service").read_text(encoding="utf-8")
-    values = {
-        "@EXECUTABLE@": _argument(plan.executable),
-        "@CONFIG@": _argument(plan.config),
-        "@ENVIRONMENT_FILE@": str(plan.environment_file).replace("%", "%%"),
-        "@STOP_S@": str(max(MIN_STOP_S, math.ceil(plan.grace_s + STOP_MARGIN_S))),
-    }
-    for name, value in values.items():
-        text = text.replace(name, value)
-    return text
-
-
-def variables_in(environment_file: Path) -> dict[str, str]:
-    """What the file says, in the simple form `NAME=value` (systemd.exec(5), "EnvironmentFile="); empty where it cannot be read."""
-    try:
-        lines = environment_file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return {}
-    pairs = (line.strip().partition("=") for line in lines if not line.lstrip().startswith(("#", ";")))
-    return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
-
-
-def hidden_from_the_system(paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Those that a system service cannot see, since they are in somebody's home."""
-    return tuple(path for path in paths if any(path.is_relative_to(home) for home in _HIDDEN))
-
-
-def _argument(path: Path) -> str:
-    """One argument of a command line in a unit (systemd.service(5), "Command lines")."""
-    text = str(path).replace("%", "%%").replace("$", "$$")
-    if text.isascii() and all(each.isalnum() or each in "/._-+@:%$" for each in text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-SYSTEMD_RUNS = Path("/run/systemd/system")
-"""Exists exactly where systemd is the init of this boot (sd_booted(3))."""
+    @property
+    def environment_file(self) -> Path:
+        """Where the values of `${NAME}` stand."""
+        return self.config.with_name("environment")
 
 
 @click.command("install-service")
@@ -121,15 +67,27 @@ SYSTEMD_RUNS = Path("/run/systemd/system")
 )
 def install_service(*, system: bool, file: Path | None, only_print: bool, force: bool, unit_dir: Path | None) -> None:
     """Have systemd run the gateway."""
-    places = places_of(os.environ, system=system)
-    config = (file or places.config / CONFIG_NAME).absolute()
-    plan = _plan(places, config, _settings(config), unit_dir, system=system)
+    # Where systemd looks for units of the administrator or of a user (systemd.unit(5)), and the configuration's directory.
+    base = user_directory(os.environ)
+    units = Path("/etc/systemd/system") if system else base / "systemd" / "user"
+    config = (file or (Path("/etc/hearth") if system else base / "hearth") / CONFIG_NAME).absolute()
+    plan = ServicePlan(
+        system=system,
+        executable=_executable(),
+        unit=(unit_dir or units).absolute() / UNIT_NAME,
+        config=config,
+        grace_s=_settings(config).server.shutdown_grace_s,
+    )
     if only_print:
         click.echo(unit_text(plan), nl=False)
         return
-    if unit_dir is None:
-        _check_systemd(SYSTEMD_RUNS)
-    _check_visible(plan)
+    if unit_dir is None and not SYSTEMD_RUNS.is_dir():
+        raise CommandFailed(
+            "systemd does not run here. Have whatever starts services here run `hearth serve` (docs/deploy.md has a container), "
+            "or see the unit with --print, or write it with --unit-dir"
+        )
+    if system:
+        _check_visible(plan)
     _install(plan, force=force)
     if _settings(config).backend.mode is BackendMode.AUTO:
         click.echo("note: with `backend: auto`, a boot that is faster than Ollama ends with the emulator; write `backend: ollama`")
@@ -140,22 +98,17 @@ def _settings(config: Path) -> Settings:
     """What the service will run with; its environment file gives the values of `${NAME}`. Raises ConfigError."""
     if not config.exists():
         return Settings()
-    return load_gateway_config(config, {**os.environ, **variables_in(_environment_file(config))}).settings
+    return load_gateway_config(config, {**os.environ, **variables_in(config.with_name("environment"))}).settings
 
 
-def _environment_file(config: Path) -> Path:
-    return config.with_name("environment")
-
-
-def _plan(places: ServicePlaces, config: Path, settings: Settings, unit_dir: Path | None, *, system: bool) -> ServicePlan:
-    return ServicePlan(
-        system=system,
-        executable=_executable(),
-        unit=(unit_dir or places.units).absolute() / UNIT_NAME,
-        config=config,
-        environment_file=_environment_file(config),
-        grace_s=settings.server.shutdown_grace_s,
-    )
+def variables_in(environment_file: Path) -> dict[str, str]:
+    """What the file says, in the simple form `NAME=value` (systemd.exec(5), "EnvironmentFile="); empty where it cannot be read."""
+    try:
+        lines = environment_file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    pairs = (line.strip().partition("=") for line in lines if not line.lstrip().startswith(("#", ";")))
+    return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
 
 
 def _executable() -> Path:
@@ -166,23 +119,37 @@ def _executable() -> Path:
     return found
 
 
-def _check_systemd(runs: Path) -> None:
-    if not runs.is_dir():
-        raise CommandFailed(
-            "systemd does not run here. Have whatever starts services here run `hearth serve` (docs/deploy.md has a container), "
-            "or see the unit with --print, or write it with --unit-dir"
-        )
+def unit_text(plan: ServicePlan) -> str:
+    """The whole unit."""
+    text = _UNITS.joinpath("system.service" if plan.system else "user.service").read_text(encoding="utf-8")
+    values = {
+        "@EXECUTABLE@": _argument(plan.executable),
+        "@CONFIG@": _argument(plan.config),
+        "@ENVIRONMENT_FILE@": str(plan.environment_file).replace("%", "%%"),
+        "@STOP_S@": str(max(MIN_STOP_S, math.ceil(plan.grace_s + STOP_MARGIN_S))),
+    }
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text
+
+
+def _argument(path: Path) -> str:
+    """One argument of a command line in a unit (systemd.service(5), "Command lines")."""
+    text = str(path).replace("%", "%%").replace("$", "$$")
+    if text.isascii() and all(each.isalnum() or each in "/._-+@:%$" for each in text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _check_visible(plan: ServicePlan) -> None:
     """Raises CommandFailed for what a system service could not read: its sandbox hides everybody's home."""
-    paths = (plan.executable, Path(sys.executable).resolve(), Path(__file__).resolve(), plan.config)
-    hidden = hidden_from_the_system(paths) if plan.system else ()
-    if hidden:
-        raise CommandFailed(
-            f"a system service cannot see {hidden[0]}, which is in somebody's home. Install Hearth elsewhere "
-            "(docs/deploy.md: /opt/hearth), or leave --system away"
-        )
+    for path in (plan.executable, Path(sys.executable).resolve(), Path(__file__).resolve(), plan.config):
+        if any(path.is_relative_to(home) for home in _HIDDEN):
+            raise CommandFailed(
+                f"a system service cannot see {path}, which is in somebody's home. Install Hearth elsewhere "
+                "(docs/deploy.md: /opt/hearth), or leave --system away"
+            )
 
 
 def _install(plan: ServicePlan, *, force: bool) -> None:
@@ -195,8 +162,9 @@ def _install(plan: ServicePlan, *, force: bool) -> None:
                 f"{plan.unit} is another one: changed by hand, or by another version. The same command with --print shows "
                 "what it would be, --force replaces it. Nothing was written"
             )
-        for path, content in _missing_configuration(plan.config).items():
-            _write(path, content)
+        if not plan.config.exists():
+            _write(plan.config, config_for_a_service())
+            _write(plan.config.with_name(SCHEMA_NAME), schema_text())
         if present == text:
             click.echo(f"{plan.unit} is as it should be")
         else:
@@ -204,12 +172,6 @@ def _install(plan: ServicePlan, *, force: bool) -> None:
     except OSError as error:
         advice = " (run it with sudo)" if isinstance(error, PermissionError) and plan.system else ""
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}{advice}") from error
-
-
-def _missing_configuration(config: Path) -> Mapping[Path, str]:
-    if config.exists():
-        return {}
-    return {config: config_for_a_service(), config.with_name(SCHEMA_NAME): schema_text()}
 
 
 def _write(path: Path, text: str) -> None:
@@ -224,13 +186,8 @@ def _write(path: Path, text: str) -> None:
 
 def _next_steps(plan: ServicePlan) -> str:
     systemctl, journal = ("sudo systemctl", "journalctl -u") if plan.system else ("systemctl --user", "journalctl --user -u")
-    lines = [
-        "next:",
-        f"  {systemctl} daemon-reload",
-        f"  {systemctl} enable --now hearth",
-        f"  {journal} hearth -f",
-    ]
-    if not plan.system:
-        lines.insert(3, "  loginctl enable-linger          # else it runs only while you are logged in")
-    lines.append(f"keys that the configuration names as ${{NAME}} go into {plan.environment_file} as NAME=value (mode 0600)")
-    return "\n".join(lines)
+    linger = "" if plan.system else "  loginctl enable-linger          # else it runs only while you are logged in\n"
+    return (
+        f"next:\n  {systemctl} daemon-reload\n  {systemctl} enable --now hearth\n{linger}  {journal} hearth -f\n"
+        f"keys that the configuration names as ${{NAME}} go into {plan.environment_file} as NAME=value (mode 0600)"
+    )

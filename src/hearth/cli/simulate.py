@@ -8,20 +8,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import SplitResult, urlencode
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
-from hearth.cli.gateway_client import GatewayClient, gateway_options
-from hearth.cli.lazy import CommandFailed
+from hearth.cli.client import GatewayClient, gateway_options
+from hearth.cli.errors import CommandFailed
 from hearth.cli.views import Fitting, console_for
 from hearth.clock import Clock, SystemClock
 from hearth.config.gateway_config import GatewayConfig
@@ -37,43 +36,105 @@ from hearth.simulation.workloads import LONG, WORKLOADS, Workload
 ALL = "all"
 PAGE_ROWS = 1000
 """The most that the gateway lists at once."""
+SILENT_S = 1.0
+"""What is over by then shows no bar."""
+ESTIMATES = 50
+"""Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_OUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+_POLICIES = [policy.value for policy in PolicyName]
+_EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A workload; `name` is None where there is only one and it has none."""
+class PolicyRun(NamedTuple):
+    """One policy on one workload; `workload` is None where it has no name."""
 
-    name: str | None
-    workload: Workload
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What the command line says of them."""
-
-    trace_file: Path | None
-    names: tuple[str, ...]
-    from_log: bool
-    since: str
-    address: SplitResult
-    key: str | None
+    workload: str | None
+    policy: str
+    run: Run
+    estimates: EstimateError
 
 
-def sources(wanted: SourceOptions, config: GatewayConfig) -> list[Source]:
-    """The workloads to simulate, at least one.
+@click.command
+@click.option("--trace", "trace_file", type=_FILE, help="Requests, one JSON line each (docs/scheduling.md).")
+@click.option(
+    "--workload",
+    "names",
+    type=click.Choice([*WORKLOADS, *LONG, ALL]),
+    metavar="NAME",
+    multiple=True,
+    help=f"A workload that ships ({', '.join([*WORKLOADS, *LONG])}), or {ALL} of the short ones; may be given more than once.",
+)
+@click.option(
+    "--scoreboard", "scores", is_flag=True, help="What `adaptive` is held to: long runs, adversaries, estimates (about a minute)."
+)
+@click.option("--from-log", "from_log", is_flag=True, help="What a running gateway has in its log.")
+@click.option("--since", default="7d", show_default=True, help="With --from-log: what ended since then, as for `hearth log`.")
+@gateway_options
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice(_POLICIES),
+    multiple=True,
+    help="Policy to try; may be given more than once. Default: all of them.",
+)
+@click.option("--config", "config_file", type=_FILE, help="Configuration whose rules and GPU apply. Default: the built-in ones.")
+@click.option("--json", "json_file", type=_OUT, help="Write the runs here; - is stdout.")
+@click.option(
+    "--plot",
+    "plot_file",
+    type=_FILE,
+    help="Draw the GPU's day and the waits into this PNG; of several workloads, the mean waits. Needs matplotlib.",
+)
+@click.option("--save", "save_file", type=_OUT, help="Write what is simulated as a trace; - is stdout.")
+def simulate(
+    policies: Sequence[str],
+    config_file: Path | None,
+    json_file: Path | None,
+    plot_file: Path | None,
+    save_file: Path | None,
+    *,
+    trace_file: Path | None,
+    names: tuple[str, ...],
+    from_log: bool,
+    since: str,
+    client: GatewayClient,
+    scores: bool,
+) -> None:
+    """Try scheduling policies on a recorded or made-up day.
 
-    Raises:
-        click.UsageError: not exactly one kind of source, or the trace is wrong.
-        GatewayUnreachable, CommandFailed: the log cannot be had, or is empty.
+    Give one of --trace, --workload, --from-log and --scoreboard.
     """
-    if (wanted.trace_file is not None) + bool(wanted.names) + wanted.from_log != 1:
+    # Not the file that `serve` would use: a result must not depend on the directory it was made in.
+    config = GatewayConfig() if config_file is None else load_gateway_config(config_file)
+    settings = config.scheduler_settings
+    if scores:
+        for what, found in scoreboard(settings):
+            click.echo(f"{what}: {found}")
+        return
+    if (trace_file is not None) + bool(names) + from_log != 1:
         raise click.UsageError("give one of --trace FILE, --workload NAME and --from-log")
-    if wanted.trace_file is not None:
-        return [Source(name=None, workload=_traced(wanted.trace_file))]
-    if wanted.names:
-        names = tuple(WORKLOADS) if ALL in wanted.names else tuple(dict.fromkeys(wanted.names))
-        return [Source(name=name, workload={**WORKLOADS, **LONG}[name]()) for name in names]
-    return [Source(name=None, workload=_logged(GatewayClient(address=wanted.address, key=wanted.key), wanted.since, config))]
+    workloads = _workloads(names, trace_file, lambda: _logged(client, since, config))
+    if len(workloads) > 1 and save_file is not None:
+        raise click.UsageError("--save takes one workload; name it with --workload")
+    if plot_file is not None and find_spec("matplotlib") is None:
+        raise CommandFailed("--plot needs matplotlib: run `.venv/bin/pip install matplotlib` in the folder of Hearth")
+    if save_file is not None:
+        _write(save_file, trace_text(next(iter(workloads.values()))))
+    runs = run_policies(workloads, settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)])
+    if json_file is not None:
+        _write(json_file, json.dumps([_entry(each) for each in runs]) + "\n")
+    if plot_file is not None:
+        _plot(plot_file, runs)
+    if "-" not in {str(json_file), str(save_file)}:
+        _print(runs)
+
+
+def _workloads(names: tuple[str, ...], trace_file: Path | None, logged: Callable[[], Workload]) -> dict[str | None, Workload]:
+    """By name, which is None where there is only one and it has none."""
+    if not names:
+        return {None: _traced(trace_file) if trace_file else logged()}
+    return {name: {**WORKLOADS, **LONG}[name]() for name in (WORKLOADS if ALL in names else dict.fromkeys(names))}
 
 
 def _traced(path: Path) -> Workload:
@@ -123,43 +184,18 @@ def _instant(row: object) -> str | None:
         return None
 
 
-SILENT_S = 1.0
-"""What is over by then shows no bar."""
-ESTIMATES = 50
-"""Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRun:
-    """One policy on one workload; `workload` is None where it has no name."""
-
-    workload: str | None
-    policy: str
-    run: Run
-    estimates: EstimateError
-
-
 class RunProgress:
-    """A bar on a terminal, from the first second on."""
+    """A bar on a terminal that counts up to `total` requests, from the first second on."""
 
-    def __init__(self, console: Console, clock: Clock) -> None:
+    def __init__(self, console: Console, clock: Clock, total: int) -> None:
         self._console = console
         self._clock = clock
+        self._total = total
         self._began_at = clock.monotonic()
         self._bar: Progress | None = None
-        self._total = self._before = 0
+        self._before = 0
 
-    @contextmanager
-    def over(self, total: int) -> Iterator[None]:
-        """Count up to `total` requests within the block; the bar is gone after it."""
-        self._total = total
-        try:
-            yield
-        finally:
-            if self._bar is not None:
-                self._bar.stop()
-
-    def arrived(self, requests: int) -> None:
+    def show(self, requests: int) -> None:
         """So many requests of the present run have arrived."""
         if self._bar is None and self._console.is_terminal and self._clock.monotonic() - self._began_at > SILENT_S:
             self._bar = Progress(console=self._console, transient=True)
@@ -168,138 +204,48 @@ class RunProgress:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._before + requests)
 
-    def ended(self, requests: int) -> None:
+    def end_run(self, requests: int) -> None:
         """A run of so many requests is over."""
-        self.arrived(requests)
+        self.show(requests)
         self._before += requests
 
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
 
-def run_policies(
-    sources: Sequence[Source], base: SchedulerSettings, policies: Sequence[PolicyName], progress: RunProgress
-) -> list[PolicyRun]:
-    """Every policy on every workload, in this order. Raises as `simulate`."""
+
+def run_policies(workloads: Mapping[str | None, Workload], base: SchedulerSettings, policies: Sequence[PolicyName]) -> list[PolicyRun]:
+    """Every policy on every workload, in this order."""
     runs = []
-    for source in sources:
-        for policy in policies:
-            runs.append(_run(source, base, policy, progress))
-            progress.ended(len(source.workload.jobs))
+    total = sum(len(workload.jobs) for workload in workloads.values()) * len(policies)
+    progress = RunProgress(console_for(sys.stderr, environ=os.environ), SystemClock(), total)
+    try:
+        for name, workload in workloads.items():
+            for policy in policies:
+                settings = workload.settings(base, policy)
+                brain = Estimating(brain_for(workload, settings), every=max(1, len(workload.jobs) // ESTIMATES))
+                run = run_workload(workload, settings, brain, keep_decisions=False, on_progress=progress.show)
+                runs.append(PolicyRun(name, policy.value, run, brain.error()))
+                progress.end_run(len(workload.jobs))
+    finally:
+        progress.close()
     return runs
-
-
-def _run(source: Source, base: SchedulerSettings, policy: PolicyName, progress: RunProgress) -> PolicyRun:
-    settings = source.workload.settings(base, policy)
-    brain = Estimating(brain_for(source.workload, settings), every=max(1, len(source.workload.jobs) // ESTIMATES))
-    run = run_workload(source.workload, settings, brain, keep_decisions=False, on_progress=progress.arrived)
-    return PolicyRun(workload=source.name, policy=policy.value, run=run, estimates=brain.error())
-
-
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_OUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
-_POLICIES = [policy.value for policy in PolicyName]
-_EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
-
-
-@click.command
-@click.option("--trace", "trace_file", type=_FILE, help="Requests, one JSON line each (docs/scheduling.md).")
-@click.option(
-    "--workload",
-    "names",
-    type=click.Choice([*WORKLOADS, *LONG, ALL]),
-    metavar="NAME",
-    multiple=True,
-    help=f"A workload that ships ({', '.join([*WORKLOADS, *LONG])}), or {ALL} of the short ones; may be given more than once.",
-)
-@click.option(
-    "--scoreboard", "scores", is_flag=True, help="What `adaptive` is held to: long runs, adversaries, estimates (about a minute)."
-)
-@click.option("--from-log", "from_log", is_flag=True, help="What a running gateway has in its log.")
-@click.option("--since", default="7d", show_default=True, help="With --from-log: what ended since then, as for `hearth log`.")
-@gateway_options
-@click.option(
-    "--policy",
-    "policies",
-    type=click.Choice(_POLICIES),
-    multiple=True,
-    help="Policy to try; may be given more than once. Default: all of them.",
-)
-@click.option("--config", "config_file", type=_FILE, help="Configuration whose rules and GPU apply. Default: the built-in ones.")
-@click.option("--json", "json_file", type=_OUT, help="Write the runs here; - is stdout.")
-@click.option(
-    "--plot",
-    "plot_file",
-    type=_FILE,
-    help="Draw the GPU's day and the waits into this PNG; of several workloads, the mean waits. Needs matplotlib.",
-)
-@click.option("--save", "save_file", type=_OUT, help="Write what is simulated as a trace; - is stdout.")
-def simulate(
-    policies: Sequence[str],
-    config_file: Path | None,
-    json_file: Path | None,
-    plot_file: Path | None,
-    save_file: Path | None,
-    *,
-    trace_file: Path | None,
-    names: tuple[str, ...],
-    from_log: bool,
-    since: str,
-    address: SplitResult,
-    key: str | None,
-    scores: bool,
-) -> None:
-    """Try scheduling policies on a recorded or made-up day.
-
-    Give one of --trace, --workload, --from-log and --scoreboard.
-    """
-    config = _config(config_file)
-    if scores:
-        for what, found in scoreboard(config.scheduler_settings):
-            click.echo(f"{what}: {found}")
-        return
-    wanted = SourceOptions(trace_file=trace_file, names=names, from_log=from_log, since=since, address=address, key=key)
-    chosen = sources(wanted, config)
-    if len(chosen) > 1 and save_file is not None:
-        raise click.UsageError("--save takes one workload; name it with --workload")
-    if plot_file is not None:
-        _check_plots()
-    if save_file is not None:
-        _write(save_file, trace_text(chosen[0].workload))
-    tried = [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)]
-    progress = RunProgress(console_for(sys.stderr, environ=os.environ), SystemClock())
-    with progress.over(sum(len(source.workload.jobs) for source in chosen) * len(tried)):
-        runs = run_policies(chosen, config.scheduler_settings, tried, progress)
-    if json_file is not None:
-        _write(json_file, json.dumps([_entry(run) for run in runs]) + "\n")
-    if plot_file is not None:
-        _plot(plot_file, runs)
-    if "-" not in {str(json_file), str(save_file)}:
-        _print(runs)
-
-
-def _config(config_file: Path | None) -> GatewayConfig:
-    """The built-in rules where no file is named: a result must not depend on the directory it was made in."""
-    return GatewayConfig() if config_file is None else load_gateway_config(config_file)
 
 
 def _entry(run: PolicyRun) -> dict[str, object]:
     """A run; of a workload that ships, with its name."""
-    named = {} if run.workload is None else {"workload": run.workload}
-    return {**named, **as_json(run.policy, run.run, run.estimates)}
+    return ({} if run.workload is None else {"workload": run.workload}) | as_json(run.policy, run.run, run.estimates)
 
 
 def _print(runs: Sequence[PolicyRun]) -> None:
     console = console_for(sys.stdout, environ=os.environ)
     titles = dict.fromkeys(run.workload for run in runs)
     for title in titles:
-        rows = [findings(run.policy, run.run, run.estimates) for run in runs if run.workload == title]
-        console.print(Fitting(comparison(rows, title=title), expendable=_EXPENDABLE))
+        found = [findings(run.policy, run.run, run.estimates) for run in runs if run.workload == title]
+        console.print(Fitting(comparison(found, title=title), expendable=_EXPENDABLE))
         if len(titles) > 1:
             console.print()
-
-
-def _check_plots() -> None:
-    """Before anything is simulated. Raises CommandFailed where there is nothing to draw with."""
-    if find_spec("matplotlib") is None:
-        raise CommandFailed("--plot needs matplotlib: run `.venv/bin/pip install matplotlib` in the folder of Hearth")
 
 
 def _plot(path: Path, runs: Sequence[PolicyRun]) -> None:
@@ -308,10 +254,10 @@ def _plot(path: Path, runs: Sequence[PolicyRun]) -> None:
     means_s: dict[str, dict[str, float]] = {}
     for run in runs:
         means_s.setdefault(run.workload or "", {})[run.policy] = summary(run.run).mean_wait_s
+    several = len(means_s) > 1
+    picture = draw_means_png(means_s) if several else draw_png({run.policy: run.run for run in runs}, title=runs[0].workload)
     try:
-        path.write_bytes(
-            draw_means_png(means_s) if len(means_s) > 1 else draw_png({run.policy: run.run for run in runs}, title=runs[0].workload)
-        )
+        path.write_bytes(picture)
     except OSError as error:
         raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from error
 

@@ -1,0 +1,236 @@
+"""A running gateway as the commands see it: its address and key, the questions, and reading what it answers.
+
+On the standard library's client: another one costs more time to import than most commands take.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import click
+
+from hearth.cli.errors import CommandFailed, GatewayUnreachable, Unusable
+
+Json = Mapping[str, object]
+
+_ANSWER_CAP_BYTES = 4 * 1024 * 1024
+_FETCH_TIMEOUT_S = 5.0
+_HUGE = 1e15
+"""Nothing that is shown is larger; NaN, infinities and numbers that overflow are not shown either."""
+
+
+def part(of: Json, name: str) -> Json:
+    """The object under a name, else an empty one."""
+    value = of.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def parts(of: Json, name: str) -> list[Json]:
+    """The objects of the list under a name."""
+    value = of.get(name)
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def text(of: Json, name: str) -> str:
+    """The value under a name as printable text; empty for None, objects and lists."""
+    value = of.get(name)
+    return "" if value is None or isinstance(value, dict | list) else printable(value)
+
+
+def texts(of: Json, name: str) -> tuple[str, ...]:
+    """The texts of the list under a name, printable."""
+    value = of.get(name)
+    return tuple(printable(each) for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+
+
+def number(of: Json, name: str) -> float | None:
+    """The number under a name; truth values are none."""
+    value = of.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < _HUGE else None
+
+
+def count(of: Json, name: str) -> int:
+    """The number under a name as a whole one; 0 where there is none."""
+    return int(number(of, name) or 0)
+
+
+def without_controls(text: str) -> str:
+    """`text` with line breaks and tabs, and a mark in place of every other control character."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+
+
+def printable(value: object) -> str:
+    """`value` as one line of text without control or other unprintable characters: a name cannot move the cursor."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayClient:
+    """One gateway.
+
+    Attributes:
+        url: `http://host:port`, also https, the scheme optional, with or without a path before `/llm`.
+        key: sent as `Authorization: Bearer`, None for a gateway without keys.
+
+    Raises:
+        GatewayUnreachable: nothing answers there, or something that is not Hearth.
+        CommandFailed, Unusable: the gateway refuses.
+    """
+
+    url: str
+    key: str | None = None
+
+    @property
+    def address(self) -> SplitResult:
+        """The parts of the URL. Raises ValueError for what is no HTTP address."""
+        address = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
+        if address.scheme not in {"http", "https"} or not address.hostname or address.port == 0:
+            raise ValueError(f"{self.url} is no HTTP address")
+        return address
+
+    def fetch(self, path: str) -> dict[str, object]:
+        """The JSON object at `path`."""
+        with self._opened("GET", path, timeout_s=_FETCH_TIMEOUT_S) as response, self._reaching():
+            return self._object(response.read(_ANSWER_CAP_BYTES))
+
+    def status(self) -> dict[str, object]:
+        """What runs, who waits, and the GPU."""
+        return self.fetch("/llm/queue/status")
+
+    def order(self, path: str, body: Json | None = None, *, timeout_s: float = 10.0) -> dict[str, object]:
+        """What the gateway answers to a POST of JSON, or of nothing; `timeout_s` as for a socket."""
+        with self._opened("POST", path, body, timeout_s=timeout_s) as response, self._reaching():
+            return self._object(response.read(_ANSWER_CAP_BYTES))
+
+    def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:
+        """The JSON objects of a server-sent event stream, until it ends. Silence longer than `silence_s` is GatewayUnreachable."""
+        with self._opened("GET", path, timeout_s=silence_s) as response, self._reaching():
+            while line := response.readline(_ANSWER_CAP_BYTES):
+                if line.startswith(b"data:"):
+                    yield self._object(line.removeprefix(b"data:"))
+
+    @contextmanager
+    def send(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
+        """POST JSON; gives the headers of the answer and an object for each of its lines, however long it takes. Leaving hangs up."""
+        with self._opened("POST", path, body, timeout_s=None, headers=headers) as response:
+            yield response.headers, self._lines(response)
+
+    def _lines(self, response: HTTPResponse) -> Iterator[dict[str, object]]:
+        with self._reaching():
+            yield from (self._object(line) for line in iter(response.readline, b"") if line.strip())
+
+    @contextmanager
+    def _opened(
+        self, method: str, path: str, body: Json | None = None, *, timeout_s: float | None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[HTTPResponse]:
+        sent = {"Accept": "application/json, text/event-stream", **(headers or {})}
+        if self.key is not None:
+            sent["Authorization"] = f"Bearer {self.key}"
+        if body is not None:
+            sent["Content-Type"] = "application/json"
+        address = self.address
+        maker = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        connection = maker(address.hostname or "", address.port, timeout=timeout_s)
+        try:
+            with self._reaching():
+                try:
+                    connection.request(method, address.path.rstrip("/") + path, None if body is None else json.dumps(body).encode(), sent)
+                except ValueError as error:  # not repeated: it may be the key
+                    what = "the key (--key, HEARTH_KEY), or another option, has a character that cannot be sent: copy it again."
+                    raise CommandFailed(what) from error
+                response = connection.getresponse()
+            with response:
+                with self._reaching():
+                    self._check(response)
+                yield response
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Only around what the connection does: what fails where an answer is written to is not the gateway's."""
+        try:
+            yield
+        except (OSError, HTTPException) as error:
+            raise self._unreachable(str(error) or type(error).__name__) from error
+
+    def _check(self, response: HTTPResponse) -> None:
+        if response.status == 200:
+            return
+        url, refusal = self.address.geturl(), _refusal(response)
+        if response.status in {401, 403}:
+            why = f" ({refusal})" if refusal else ""
+            raise CommandFailed(f"{url} wants a key that may do that: give it with --key or in HEARTH_KEY{why}.")
+        if response.status == 421:
+            raise CommandFailed(f"{url} does not answer to that host name: add it to server.allowed_hosts.")
+        if refusal is None:
+            raise self._unreachable(f"it answered {response.status}, which is not what Hearth says there")
+        raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
+
+    def _object(self, body: bytes) -> dict[str, object]:
+        try:
+            value = json.loads(body)
+        except ValueError as error:
+            raise self._unreachable("its answer is not JSON") from error
+        if not isinstance(value, dict):
+            raise self._unreachable("its answer is not a JSON object")
+        return value
+
+    def _unreachable(self, what: str) -> GatewayUnreachable:
+        advice = "Is it running? Start it with `hearth serve`, or name another address with --url or in HEARTH_URL."
+        return GatewayUnreachable(f"no gateway at {self.address.geturl()}: {what}.\n{advice}")
+
+
+def _refusal(response: HTTPResponse) -> str | None:
+    """The text of an error as Hearth writes it, `{"error": "..."}`; None where something else answers."""
+    try:
+        value = json.loads(response.read(_ANSWER_CAP_BYTES))
+    except ValueError:
+        return None
+    text = value.get("error") if isinstance(value, dict) else None
+    return without_controls(text) if isinstance(text, str) else None
+
+
+def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        return GatewayClient(value).address.geturl()
+    except ValueError as error:
+        raise click.BadParameter(f"{value} is not an address; write http://HOST:PORT") from error
+
+
+def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--url` and `--key`; the command gets a `client` of the gateway that they name."""
+
+    @click.option(
+        "--url",
+        callback=_checked_url,
+        default="http://127.0.0.1:8411",
+        envvar="HEARTH_URL",
+        show_default=True,
+        show_envvar=True,
+        help="Where the gateway listens.",
+    )
+    @click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key; better in the environment, where `ps` does not show it.")
+    @functools.wraps(command)
+    def with_client(*args: object, url: str, key: str | None, **options: object) -> object:
+        return command(*args, client=GatewayClient(url, key), **options)
+
+    return with_client
+
+
+def json_option(says: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--json`, which is `as_json` to the command."""
+    return click.option("--json", "as_json", is_flag=True, help=says)
+
+
+AS_ANSWERED = json_option("Print what the gateway answers.")

@@ -1,0 +1,151 @@
+"""`hearth emulate`: an Ollama without a GPU, until somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from hearth.cli.client import printable
+from hearth.cli.views import Fitting, console_for, duration
+from hearth.clock import SystemClock
+from hearth.emulator.models import EmulatedModel, load_profiles
+from hearth.emulator.quirks import KINDS, Quirk, parse_quirk
+from hearth.emulator.server import Emulator
+from hearth.emulator.service_model import ModelProfile, ServiceModel, default_profiles
+from hearth.errors import AddressUnavailable, ConfigError
+
+_QUIRKS_HELP = "\n".join(
+    (
+        "\b",
+        "Quirks, the known bugs of a real Ollama (values: docs/emulator.md):",
+        *(f"  {name:<19} {kind.says}" for name, kind in KINDS.items()),
+    )
+)
+
+
+async def until_stopped(seconds: float | None = None) -> None:
+    """Return at the first SIGINT or SIGTERM, or after `seconds`; None waits for a signal only."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _quirks(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> frozenset[Quirk]:
+    try:
+        return frozenset(map(parse_quirk, values))
+    except ConfigError as error:
+        raise click.BadParameter(error.message) from error
+
+
+@click.command(epilog=_QUIRKS_HELP)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 takes a free one.")
+@click.option(
+    "--models", "models_file", type=click.Path(path_type=Path, dir_okay=False), help="YAML or JSON list of models (docs/emulator.md)."
+)
+@click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times faster than real.")
+@click.option("--seed", type=int, help="Make ids and texts repeatable.")
+@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Requests a model serves at once.")
+@click.option(
+    "--max-queue", type=click.IntRange(0), default=512, show_default=True, help="Requests that may wait for a load; one more gets 503."
+)
+@click.option("--vram-gb", "vram_gib", type=click.FloatRange(0), default=24.0, show_default=True, help="GPU memory in GiB; 0 is no GPU.")
+@click.option("--quirk", "quirks", callback=_quirks, multiple=True, metavar="NAME[=VALUE]", help="A bug to show; may be repeated.")
+def emulate(
+    host: str,
+    port: int,
+    models_file: Path | None,
+    speed: float,
+    seed: int | None,
+    parallel: int,
+    max_queue: int,
+    vram_gib: float,
+    quirks: frozenset[Quirk],
+) -> None:
+    """Run an Ollama that needs no GPU."""
+    models = read_models(models_file)
+    clock = SystemClock()
+    emulator = Emulator(
+        models, clock=clock, speed=speed, seed=seed, num_parallel=parallel, max_queue=max_queue, vram_gib=vram_gib, quirks=quirks
+    )
+    about: list[RenderableType] = [f"Quirks: {', '.join(sorted(map(str, quirks)))}.\n"] if quirks else []
+    about.append(models_table([model.profile for model in models], speed=speed))
+    console = console_for(sys.stdout, environ=os.environ)
+    asyncio.run(run_emulator(emulator, console, host=host, port=port, speed=speed, about=about))
+
+
+async def run_emulator(
+    emulator: Emulator,
+    console: Console,
+    *,
+    host: str,
+    port: int,
+    speed: float,
+    about: Sequence[RenderableType],
+    stopped: Callable[[], Awaitable[None]] = until_stopped,
+) -> None:
+    """Emulate until `stopped` returns. Raises AddressUnavailable."""
+    try:
+        url = await _start(emulator, host, port)
+        console.print(f"An Ollama without GPU listens on {url}, {speed:g} times as fast as real. Ctrl-C ends it.\n")
+        console.print(*about, sep="\n")
+        await stopped()
+    finally:
+        await emulator.stop()
+
+
+def read_models(path: Path | None) -> Sequence[EmulatedModel]:
+    """The models in a file, None for the default ones. Raises ConfigError when the file is not usable."""
+    if path is None:
+        return tuple(EmulatedModel(profile=profile) for profile in default_profiles())
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: is not text in UTF-8"]) from error
+    return load_profiles(text, source=str(path))
+
+
+async def _start(emulator: Emulator, host: str, port: int) -> str:
+    try:
+        return await emulator.start(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressUnavailable(f"{host}:{port} is taken (by a real Ollama?); choose another with --port") from error
+        raise AddressUnavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+def models_table(profiles: Sequence[ModelProfile], *, speed: float) -> RenderableType:
+    """The models with the numbers a client will measure at that speed."""
+    service = ServiceModel(profiles, speed=speed)
+    table = Table("model", box=None)
+    for name in ("GPU memory", "load", "prompt", "answer", "context"):
+        table.add_column(name, justify="right")
+    for profile in profiles:
+        table.add_row(
+            printable(profile.name),
+            f"{profile.vram_gib:g} GiB",
+            duration(service.load_s(profile.name)),
+            f"{profile.prompt_tokens_per_s * speed:,.0f} tokens/s",
+            f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s" if "completion" in profile.capabilities else "-",
+            f"{profile.context_tokens:,} tokens",
+        )
+    return Fitting(table, expendable=("context", "GPU memory", "load"))
