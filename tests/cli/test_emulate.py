@@ -5,46 +5,62 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import signal
 import socket
 import urllib.error
 import urllib.request
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from hearth.cli.serve import EmulatorPlan, models_table, read_models, run_emulator
+from hearth.cli.emulate import models_table, read_models, run_emulator, until_stopped
 from hearth.cli.views import console_for
+from hearth.clock import SystemClock
 from hearth.emulator.quirks import Quirk, QuirkName
+from hearth.emulator.server import Emulator
 from hearth.emulator.service_model import default_profiles
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 
-def plan(*, port: int = 0, speed: float = 20.0, models_file: Path | None = None) -> EmulatorPlan:
-    return EmulatorPlan(
-        host="127.0.0.1", port=port, models=read_models(models_file), speed=speed, seed=1, parallel=1, max_queue=8, vram_gib=24.0
-    )
-
-
-def asked(said: io.StringIO, path: str, body: bytes | None = None) -> Any:
-    """The open answer of the emulator that says where it listens."""
-    url = said.getvalue().split("listens on ")[1].split(",")[0]
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    return opener.open(urllib.request.Request(f"{url}{path}", data=body), timeout=WITHIN_S)
-
-
-async def test_it_says_where_it_listens_and_what_the_models_can_do():
-    said = io.StringIO()
+async def said_while(ask: Callable[[str], None], *quirks: Quirk) -> str:
+    """What is printed while `ask` uses the emulator at its URL."""
+    said, speed = io.StringIO(), 20.0
+    emulator = Emulator(read_models(None), clock=SystemClock(), speed=speed, seed=1, quirks=frozenset(quirks))
 
     async def stopped() -> None:
-        assert "http://127.0.0.1:" in said.getvalue()
+        await asyncio.to_thread(ask, said.getvalue().split("listens on ")[1].split(",")[0])
 
-    await run_emulator(plan(), console_for(said, environ={}), stopped=stopped)
-    rows = [line.split() for line in said.getvalue().splitlines()]
-    assert "20 times as fast as real" in said.getvalue()
+    about = [models_table(default_profiles(), speed=speed)]
+    await run_emulator(emulator, console_for(said, environ={}), host="127.0.0.1", port=0, speed=speed, about=about, stopped=stopped)
+    return said.getvalue()
+
+
+def opened(url: str, body: bytes | None = None) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(urllib.request.Request(url, data=body), timeout=WITHIN_S) as answer:
+        read: bytes = answer.read()
+    return read
+
+
+async def test_it_answers_like_an_ollama_and_says_what_the_models_can_do():
+    names: list[str] = []
+    said = await said_while(lambda url: names.extend(model["name"] for model in json.loads(opened(f"{url}/api/tags"))["models"]))
+    rows = [line.split() for line in said.splitlines()]
+    assert "20 times as fast as real" in said
     assert ["llama3.1:8b", "6.2", "GiB", "0.1", "s", "77,300", "tokens/s", "2,240", "tokens/s", "131,072", "tokens"] in rows
     assert next(row for row in rows if row[:1] == ["nomic-embed-text"])[-3] == "-"
+    assert "llama3.1:8b" in names
+
+
+async def test_quirks_are_given_to_the_emulator():
+    def load(url: str) -> None:
+        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+            opened(f"{url}/api/generate", b'{"model":"llama3.1:8b"}')
+        caught.value.close()
+
+    await said_while(load, Quirk(name=QuirkName.BUSY_503, value="1"))
 
 
 def test_a_narrow_terminal_shows_the_names_of_the_models_whole():
@@ -55,92 +71,56 @@ def test_a_narrow_terminal_shows_the_names_of_the_models_whole():
     assert {row.split()[0] for row in rows} == {profile.name for profile in default_profiles()}
 
 
-async def test_it_answers_like_an_ollama_until_it_is_stopped():
-    said = io.StringIO()
-    names: list[str] = []
-
-    def tags() -> None:
-        with asked(said, "/api/tags") as answer:
-            names.extend(model["name"] for model in json.load(answer)["models"])
-
-    async def stopped() -> None:
-        await asyncio.to_thread(tags)
-
-    await run_emulator(plan(), console_for(said, environ={}), stopped=stopped)
-    assert "llama3.1:8b" in names
-
-
-def test_a_taken_port_ends_with_1_and_names_it(hearth):
+def test_what_cannot_be_listened_on_ends_with_1_and_is_named(hearth):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = hearth("emulate", "--port", str(port))
     assert result.exit_code == 1
-    assert f"127.0.0.1:{port} is taken" in result.stderr
-    assert "--port" in result.stderr
-
-
-def test_an_address_of_another_machine_ends_with_1(hearth):
+    assert f"127.0.0.1:{port} is taken (by a real Ollama?); choose another with --port" in result.stderr
     result = hearth("emulate", "--host", "192.0.2.1", "--port", "0")
     assert result.exit_code == 1
     assert "cannot listen on 192.0.2.1:0" in result.stderr
 
 
-def test_models_come_from_a_file(tmp_path):
+def test_models_come_from_a_file_and_one_that_is_not_usable_ends_with_2(hearth, tmp_path):
     path = tmp_path / "models.yaml"
+    for content in (None, b"\xff\xfe", b"- {name: [}", b"- {nam: tiny}"):
+        if content is not None:
+            path.write_bytes(content)
+        result = hearth("emulate", "--models", str(path))
+        assert result.exit_code == 2
+        assert f"  {path}: " in result.stderr
+        assert "Errno" not in result.stderr
     path.write_text("- {name: tiny, load_s: 0.5}\n")
     assert [model.profile.name for model in read_models(path)] == ["tiny"]
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"- {name: [}", b"- {nam: tiny}", None])
-def test_a_models_file_that_is_not_usable_ends_with_2(hearth, tmp_path, content):
-    path = tmp_path / "models.yaml"
-    if content is not None:
-        path.write_bytes(content)
-    result = hearth("emulate", "--models", str(path))
-    assert result.exit_code == 2
-    assert f"  {path}: " in result.stderr
-    assert "Errno" not in result.stderr
-
-
-@pytest.mark.parametrize("args", [("--speed", "0"), ("--speed", "-1"), ("--port", "65536"), ("--parallel", "0"), ("--vram-gb", "-1")])
-def test_impossible_numbers_are_usage_errors(hearth, args):
-    assert hearth("emulate", *args).exit_code == 2
-
-
-def test_help_lists_every_quirk(hearth):
-    said = hearth("emulate", "--help").stdout
-    assert all(f"{name} " in said for name in QuirkName)
-
-
-async def test_quirks_are_shown_and_given_to_the_emulator():
-    said = io.StringIO()
-    quirks = frozenset({Quirk(name=QuirkName.BUSY_503, value="1"), Quirk(name=QuirkName.NO_DONE)})
-    statuses: list[int] = []
-
-    def load() -> None:
-        try:
-            asked(said, "/api/generate", b'{"model":"llama3.1:8b"}').close()
-        except urllib.error.HTTPError as error:
-            statuses.append(error.code)
-            error.close()
-
-    async def stopped() -> None:
-        await asyncio.to_thread(load)
-
-    await run_emulator(replace(plan(), quirks=quirks), console_for(said, environ={}), stopped=stopped)
-    assert "Quirks: busy-503=1, no-done." in said.getvalue()
-    assert statuses == [503]
-
-
-@pytest.mark.parametrize(
+@for_each(
     ("args", "says"),
     [
+        (("--speed", "0"), "--speed"),
+        (("--speed", "-1"), "--speed"),
+        (("--port", "65536"), "--port"),
+        (("--parallel", "0"), "--parallel"),
+        (("--vram-gb", "-1"), "--vram-gb"),
         (("--quirk", "leak"), "unknown quirk 'leak'; known are eviction-wedge, slot-leak"),
         (("--quirk", "slot-leak=7"), "quirk slot-leak: cannot be '7'; it takes a probability"),
         (("--port", "0", "--quirk", "no-done", "--quirk", "no-done=2"), "a quirk is given twice: no-done, no-done=2"),
     ],
 )
-def test_a_quirk_that_is_unknown_wrong_or_given_twice_ends_with_2(hearth, args, says):
+def test_impossible_options_end_with_2(hearth, args, says):
     result = hearth("emulate", *args)
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None])
+async def test_a_signal_or_time_ends_the_wait_and_signals_are_given_back(number):
+    waiting = asyncio.create_task(until_stopped(0.0 if number is None else None))
+    await asyncio.sleep(0)
+    if number is not None:
+        os.kill(os.getpid(), number)
+    await asyncio.wait_for(waiting, WITHIN_S)
+    loop = asyncio.get_running_loop()
+    assert not loop.remove_signal_handler(signal.SIGINT)
+    assert not loop.remove_signal_handler(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`hearth status`, `log`, `models` and `top` against a real HTTP server with recorded answers: how the gateway is asked, and what ends how."""
+"""`hearth status`, `log`, `models` and `top` against a real HTTP server: how the gateway is asked, and what ends how."""
 
 from __future__ import annotations
 

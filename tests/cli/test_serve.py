@@ -1,8 +1,10 @@
-"""`hearth serve`: options, refusals, and one real life from start to signal."""
+"""`hearth serve`: options, refusals, what it says at start, and real lives from start to signal."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
 import json
 import os
 import signal
@@ -10,58 +12,49 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hearth.bootstrap import running_gateway
 from hearth.bootstrap.assembly import CONTROL_TIMEOUT_S, OllamaClaim
+from hearth.cli.serve import StartBanner
+from hearth.cli.views import console_for
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import BackendMode
+from hearth.config.settings import BackendMode, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.service_model import default_profiles
 from hearth.errors import ConfigError
-from hearth.events import GatewayStarted, GatewayStopped
+from hearth.events import EmulatorStarted, Event, GatewayStarted, GatewayStopped, ModeChanged
+from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.worker.house import Recorder
 
 
-def test_emulator_and_an_ollama_exclude_each_other(hearth):
-    result = hearth("serve", "--emulator", "--ollama-url", "http://127.0.0.1:11434")
+@for_each(
+    ("args", "environ", "says"),
+    [
+        (("--emulator", "--ollama-url", "http://127.0.0.1:11434"), {}, ["exclude each other"]),
+        (("--ollama-url", "gpu-box:11434"), {}, ["must be a URL"]),
+        (("--ollama-url", "ftp://gpu-box"), {}, ["must be a URL"]),
+        (("--ollama-url", "http://me:secret@gpu-box"), {}, ["must be a URL"]),
+        (("--config", "bad.yaml"), {}, ["2 problems", "bad.yaml:1: queue.max_external_depth", "bad.yaml:2: gpu.swap_timout_s"]),
+        ((), {"HEARTH_CONFIG": "nowhere.yaml"}, ["nowhere.yaml: cannot be read"]),
+        (("--emulator", "--host", "0.0.0.0"), {}, ["without auth.keys"]),
+    ],
+)
+def test_what_cannot_be_served_ends_with_2_and_says_why(hearth, tmp_path, args, environ, says):
+    (tmp_path / "bad.yaml").write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
+    result = hearth("serve", "--port", "0", *args, **environ)
     assert result.exit_code == 2
-    assert "exclude each other" in result.stderr
-
-
-@pytest.mark.parametrize("url", ["gpu-box:11434", "ftp://gpu-box", "http://me:secret@gpu-box"])
-def test_an_address_of_ollama_that_is_none_ends_with_2_and_is_never_answered_for_by_the_emulator(hearth, url):
-    result = hearth("serve", "--port", "0", "--ollama-url", url)
-    assert result.exit_code == 2
-    assert "must be a URL" in result.stderr
-
-
-def test_a_bad_configuration_ends_with_2_and_every_problem(hearth, tmp_path):
-    file = tmp_path / "bad.yaml"
-    file.write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
-    result = hearth("serve", "--config", str(file))
-    assert result.exit_code == 2
-    assert "2 problems" in result.stderr
-    assert "bad.yaml:1: queue.max_external_depth" in result.stderr
-    assert "bad.yaml:2: gpu.swap_timout_s" in result.stderr
-
-
-def test_a_named_file_that_does_not_exist_ends_with_2(hearth):
-    result = hearth("serve", HEARTH_CONFIG="nowhere.yaml")
-    assert result.exit_code == 2
-    assert "nowhere.yaml: cannot be read" in result.stderr
-
-
-def test_the_open_network_without_keys_ends_with_2(hearth):
-    result = hearth("serve", "--emulator", "--host", "0.0.0.0", "--port", "0")
-    assert result.exit_code == 2
-    assert "without auth.keys" in result.stderr
+    assert all(each in result.stderr for each in says)
 
 
 def test_a_taken_port_ends_with_1_since_it_may_be_free_later_and_names_it(hearth):
@@ -72,22 +65,80 @@ def test_a_taken_port_ends_with_1_since_it_may_be_free_later_and_names_it(hearth
     assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
 
 
-def test_ctrl_c_ends_a_running_gateway_with_0(tmp_path: Path):
-    command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0"]
-    environ = {"HOME": str(tmp_path), "PATH": ""}
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
+@contextmanager
+def serving(directory: Path, *args: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[dict[str, Any]]]]:
+    """A gateway in a process of its own, and the events of its log."""
+    command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", *args]
+    environ = {"HOME": str(directory), "PATH": ""}
+    with subprocess.Popen(command, cwd=directory, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
         assert gateway.stdout is not None
-        events = []
-        for line in gateway.stdout:
-            events.append(json.loads(line)["event"])
-            if events[-1] == "gateway_started":
-                break
+        yield gateway, (json.loads(line) for line in gateway.stdout)
+        assert gateway.wait(timeout=WITHIN_S) == 0
+
+
+def test_ctrl_c_ends_a_running_gateway_with_0(tmp_path: Path):
+    with serving(tmp_path) as (gateway, events):
+        before = list(itertools.takewhile(lambda event: event != "gateway_started", (each["event"] for each in events)))
         gateway.send_signal(signal.SIGINT)
-        rest, errors = gateway.communicate(timeout=WITHIN_S)
-    assert gateway.returncode == 0, errors
-    assert "emulator_started" in events
-    assert "gateway_stopped" in rest
-    assert errors == "configuration: built-in defaults (no configuration file found)\n"
+        after = [each["event"] for each in events]
+        assert gateway.stderr is not None
+        assert gateway.stderr.read() == "configuration: built-in defaults (no configuration file found)\n"
+    assert "emulator_started" in before
+    assert "gateway_stopped" in after
+
+
+def test_a_saved_file_a_bad_one_and_a_signal_are_each_one_line_in_the_log(tmp_path: Path):
+    file = tmp_path / "hearth.yaml"
+    file.write_text("queue: {max_external_depth: 5}\n")
+    with serving(tmp_path, "--config", str(file)) as (gateway, events):
+        said = (each for each in events if each["event"] in {"gateway_started", "config_reloaded", "config_rejected"})
+        assert next(said)["event"] == "gateway_started"
+
+        file.write_text("queue: {max_external_depth: 6}\nserver: {port: 9000}\n")
+        reloaded = next(said)
+        assert (reloaded["event"], reloaded["generation"], reloaded["needs_restart"]) == ("config_reloaded", 2, ["server.port"])
+
+        file.write_text("queue: {max_external_depth: six}\n")
+        rejected = next(said)
+        assert (rejected["event"], rejected["level"]) == ("config_rejected", "warning")
+        assert rejected["problems"][0].startswith(f"{file}:1: queue.max_external_depth")
+
+        gateway.send_signal(signal.SIGHUP)
+        assert next(said)["event"] == "config_rejected"
+
+        file.write_text("queue: {max_external_depth: 6}\n")
+        mended = next(said)
+        assert (mended["generation"], mended["changed"], mended["needs_restart"]) == (3, ["server.port"], [])
+
+        gateway.send_signal(signal.SIGTERM)
+        assert list(said) == []
+
+
+def banner(*events: Event) -> str:
+    out = io.StringIO()
+    printing = StartBanner(console_for(out, environ={}), settings=Settings(), config_source="config/llm_gateway.yaml")
+    for event in events:
+        printing.emit(event)
+    return out.getvalue()
+
+
+def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
+    started = GatewayStarted(at=0.0, url="http://127.0.0.1:8411", version="0.1.0", backend="Ollama 0.33.0", authentication=False)
+    text = banner(ModeChanged(at=0.0, active=True), EmulatorStarted(at=0.0, url="http://127.0.0.1:1", reason="nothing answers"), started)
+    for words in (
+        "ANSWERS ARE MADE UP",
+        "nothing answers",
+        "dashboard: http://127.0.0.1:8411/",
+        "Ollama 0.33.0",
+        "adaptive; home model none",
+        "config/llm_gateway.yaml",
+        "callers on this machine only",
+        "OLLAMA_HOST=http://127.0.0.1:8411",
+        "OPENAI_BASE_URL=http://127.0.0.1:8411/v1",
+        "ANTHROPIC_BASE_URL=http://127.0.0.1:8411",
+    ):
+        assert words in text
+    assert "wanted from every caller" in banner(replace(started, authentication=True))
 
 
 async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_server_that_hangs():

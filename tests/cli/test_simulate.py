@@ -12,10 +12,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from rich.console import Console
 
-from hearth.cli.gateway_client import GatewayClient
-from hearth.cli.simulate import PAGE_ROWS, SILENT_S, RunProgress, SourceOptions, _instant, rows, sources
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import PolicyName, Settings
+from hearth.cli.client import GatewayClient
+from hearth.cli.simulate import PAGE_ROWS, SILENT_S, RunProgress, _instant, rows
+from hearth.config.settings import PolicyName
 from hearth.simulation.workloads import WORKLOADS
 from tests.cli.stub_gateway import StubGateway
 from tests.simulation.test_log_trace import BEGAN, swap
@@ -63,16 +62,12 @@ def test_workloads_that_ship_are_simulated_by_name_and_named_in_the_answer(heart
     assert [(run["workload"], run["policy"]) for run in runs] == [(SECOND, "fifo"), (FIRST, "fifo")]
 
 
-def test_all_means_every_workload_under_every_policy():
-    options = SourceOptions(trace_file=None, names=(FIRST, "all"), from_log=False, since="7d", address=urlsplit("http://x"), key=None)
-    assert [source.name for source in sources(options, GatewayConfig(settings=Settings()))] == list(WORKLOADS)
-
-
 def test_several_workloads_are_a_table_each(hearth):
-    result = hearth("simulate", "--workload", FIRST, "--workload", SECOND, COLUMNS="160")
-    lines = result.stdout.splitlines()
-    assert [line.strip() for line in lines if line.strip() in WORKLOADS] == [FIRST, SECOND]
-    assert sum(line.startswith("affinity ") for line in lines) == 2
+    for names, expected in (((FIRST, SECOND), [FIRST, SECOND]), ((FIRST, "all"), list(WORKLOADS))):
+        asked = [argument for name in names for argument in ("--workload", name)]
+        lines = hearth("simulate", *asked, "--policy", "affinity", COLUMNS="160").stdout.splitlines()
+        assert [line.strip() for line in lines if line.strip() in WORKLOADS] == expected
+        assert sum(line.startswith("affinity ") for line in lines) == len(expected)
 
 
 @pytest.mark.parametrize("columns", ["80", "50"])
@@ -152,7 +147,7 @@ def test_a_long_log_is_read_page_by_page_and_no_row_twice(hearth, gateway):
 
 def test_a_thousand_rows_of_one_instant_do_not_make_it_ask_for_ever(gateway):
     gateway.keep(*(item(number, ended_wall_s=BEGAN) for number in range(PAGE_ROWS)))
-    client = GatewayClient(address=urlsplit(gateway.url))
+    client = GatewayClient(gateway.url)
     assert len(list(rows(client, "/llm/log", "items", "7d"))) == PAGE_ROWS
     assert ["until" in parse_qs(urlsplit(each["path"]).query) for each in gateway.seen] == [False, True]
 
@@ -204,8 +199,8 @@ class Ticking:
 @for_each(("step_s", "terminal", "drawn"), [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)])
 def test_a_bar_is_drawn_on_a_terminal_from_the_first_second_on(step_s, terminal, drawn):
     out = StringIO()
-    progress = RunProgress(Console(file=out, force_terminal=terminal, width=80), Ticking(step_s))
-    with progress.over(100):
-        progress.arrived(50)
-        progress.ended(60)
+    progress = RunProgress(Console(file=out, force_terminal=terminal, width=80), Ticking(step_s), 100)
+    progress.show(50)
+    progress.end_run(60)
+    progress.close()
     assert ("simulating" in out.getvalue()) is drawn

@@ -16,8 +16,7 @@ import click
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.cli import main
-from hearth.cli.lazy import LazyCommand
+from hearth.cli import LazyCommand, main
 from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config, parse_config
 from hearth.emulator import Emulator

@@ -34,7 +34,7 @@ from hearth.observability.logs import (
     wants_colour,
 )
 from hearth.types import RequestId
-from tests.cli.test_console import Terminal
+from tests.cli.test_views import Terminal
 from tests.observability.samples import all_kinds, ended, fact, sample
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
