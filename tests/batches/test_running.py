@@ -11,7 +11,7 @@ import pytest
 
 from hearth.api.status import Cancellation, cancel_caller
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, Window
+from hearth.config.settings import BatchSettings, JobSettings, Window
 from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
 from hearth.job_types import BatchStatus, Page
@@ -349,7 +349,7 @@ async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_o
 @in_virtual_time
 async def test_off_peak_batches_wait_for_the_end_of_active_hours():
     day = Window(start_minute=0, end_minute=60)
-    settings = settings_with(scheduling={"active_hours": day}).replace(batches=BatchSettings(window=BatchWindow.OFF_PEAK))
+    settings = settings_with(scheduling={"active_hours": day}).replace(batches=BatchSettings(window="offpeak"))
     async with BatchHouse("a", resident=("a",), settings=settings) as house:
         await house.started(jsonl(*lines(3)))
         await sleep_until(3590.0)
@@ -361,7 +361,7 @@ async def test_off_peak_batches_wait_for_the_end_of_active_hours():
 @in_virtual_time
 async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs_already():
     day = settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
-    off_peak = day.replace(batches=BatchSettings(window=BatchWindow.OFF_PEAK))
+    off_peak = day.replace(batches=BatchSettings(window="offpeak"))
     async with BatchHouse("a", resident=("a",), settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))) as house:
         await house.started(jsonl(*lines(6)))
         await sleep_until(60.0)
@@ -379,7 +379,7 @@ async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs
 @in_virtual_time
 async def test_requests_that_an_earlier_process_made_jobs_follow_the_window_of_this_one():
     disk, day = Disk(), settings_with(scheduling={"active_hours": Window(start_minute=0, end_minute=60)})
-    off_peak = day.replace(batches=BatchSettings(window=BatchWindow.OFF_PEAK))
+    off_peak = day.replace(batches=BatchSettings(window="offpeak"))
     async with BatchHouse("a", resident=("a",), settings=off_peak, disk=disk) as house:
         await house.started(jsonl(*lines(3)))
         await sleep_until(60.0)
@@ -390,7 +390,7 @@ async def test_requests_that_an_earlier_process_made_jobs_follow_the_window_of_t
 
 @in_virtual_time
 async def test_without_off_peak_hours_a_batch_that_would_wait_for_them_is_refused():
-    async with BatchHouse("a", settings=settings_with().replace(batches=BatchSettings(window=BatchWindow.OFF_PEAK))) as house:
+    async with BatchHouse("a", settings=settings_with().replace(batches=BatchSettings(window="offpeak"))) as house:
         with pytest.raises(BadRequest, match="never comes"):
             await house.started(jsonl(*lines(1)))
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from hearth.admission.auth import digest_of
-from hearth.config.settings import BackgroundTasks, ClientSettings, KeySettings, ModelSettings
+from hearth.config.settings import ClientSettings, KeySettings, ModelSettings
 from hearth.events import ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
@@ -152,7 +152,7 @@ async def test_no_key_gets_an_answer_from_a_model_that_it_may_not_use(start_home
 
 
 async def test_the_owner_may_have_background_tasks_answered_as_asked(start_home: StartHome):
-    settings = house_settings(gpu=NARROW).replace(clients=ClientSettings(background_tasks=BackgroundTasks.AS_ASKED))
+    settings = house_settings(gpu=NARROW).replace(clients=ClientSettings(background_tasks="as_asked"))
     home = await start_home(settings)
     await talk(home, LLAMA)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from hypothesis import strategies as st
 
@@ -85,6 +85,8 @@ def _items(name: str, kind: Any) -> st.SearchStrategy[Any]:
         return _instances(inner)
     if kind is str:
         return _TEXTS.get(name, _NAMES)
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return st.sampled_from(kind)
     return st.booleans()

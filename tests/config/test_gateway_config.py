@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from types import MappingProxyType
 
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import effectless, parse_config
-from hearth.config.settings import CallerLimits, RateLimitSettings, SchedulerSettings, Settings
+from hearth.config.settings import SchedulerSettings
 from hearth.types import Priority
 from tests.support.cases import for_each
 
@@ -20,33 +19,27 @@ def instant(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def test_a_task_type_has_the_priority_that_the_map_gives_it() -> None:
-    config = config_of("priority_map: {parse_task: critical, nudge: background}")
-    assert config.priority_for_task_type("parse_task") is Priority.CRITICAL
-    assert config.priority_for_task_type("nudge") is Priority.BACKGROUND
+@for_each(
+    ("task_type", "priority"),
+    [("parse_task", Priority.CRITICAL), ("nudge", Priority.BACKGROUND), ("PARSE_TASK", Priority.NORMAL), (None, Priority.NORMAL)],
+)
+def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal(task_type: str | None, priority: Priority) -> None:
+    assert config_of("priority_map: {parse_task: critical, nudge: background}").priority_for_task_type(task_type) is priority
 
 
-def test_a_task_type_that_is_not_listed_is_normal() -> None:
-    config = config_of("priority_map: {parse_task: critical}")
-    assert config.priority_for_task_type("PARSE_TASK") is Priority.NORMAL
-    assert config.priority_for_task_type(None) is Priority.NORMAL
-
-
-def test_a_caller_without_an_entry_has_the_default_limits() -> None:
-    config = config_of("rate_limits: {default: {requests_per_minute: 4, requests_per_hour: 50}}")
-    assert (config.rpm_for_caller("anyone"), config.rph_for_caller("anyone")) == (4, 50)
-
-
-def test_what_a_callers_entry_leaves_out_is_the_defaults() -> None:
-    config = config_of("rate_limits: {callers: {a: {requests_per_minute: 7}, b: {requests_per_hour: 0}}}")
-    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (7, 2000)
-    assert (config.rpm_for_caller("b"), config.rph_for_caller("b")) == (120, 0)
-
-
-def test_a_default_made_by_hand_without_numbers_falls_back_to_the_built_in_ones() -> None:
-    limits = RateLimitSettings(default=CallerLimits(), callers=MappingProxyType({}))
-    config = GatewayConfig(settings=Settings(rate_limits=limits))
-    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (120, 2000)
+@for_each(
+    ("limits", "per_minute", "per_hour"),
+    [
+        ("{}", 120, 2000),
+        ("{default: {requests_per_minute: 4, requests_per_hour: 50}}", 4, 50),
+        ("{callers: {a: {requests_per_minute: 7}}}", 7, 2000),
+        ("{callers: {a: {requests_per_hour: 0}}}", 120, 0),
+        ("{default: {requests_per_hour: 9}, callers: {a: {requests_per_minute: 7}, b: {requests_per_hour: 3}}}", 7, 9),
+    ],
+)
+def test_a_caller_has_its_own_limits_else_the_owners_else_ours(limits: str, per_minute: int, per_hour: int) -> None:
+    config = config_of(f"rate_limits: {limits}")
+    assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (per_minute, per_hour)
 
 
 def test_active_hours_are_read_in_the_configured_zone() -> None:

@@ -19,7 +19,6 @@ from hearth.config.settings import (
     KeySettings,
     ModelSettings,
     OllamaSettings,
-    OnRestart,
     PolicyName,
     QueueSettings,
     RateLimitSettings,
@@ -130,7 +129,7 @@ def _settings(rng: Random, *, shared: bool) -> Settings:
         jobs=JobSettings(
             max_attempts=rng.choice((1, 3)),
             max_in_queue=rng.choice((1, 4)),
-            on_restart=rng.choice((OnRestart.REQUEUE, OnRestart.REQUEUE, OnRestart.FAIL)),
+            on_restart=rng.choice(("requeue", "requeue", "fail")),
         ),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import OnRestart, Window
+from hearth.config.settings import Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
 from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState
@@ -402,7 +402,7 @@ async def test_where_the_owner_says_so_a_restart_fails_the_job_on_the_gpu_and_no
         await sleep_until(1.0)
         await house.accept(job("job_3", service_s=50.0))
         left_behind = house.disk.copy()
-    async with JobHouse("a", resident=("a",), disk=left_behind, settings=with_jobs(on_restart=OnRestart.FAIL)) as house:
+    async with JobHouse("a", resident=("a",), disk=left_behind, settings=with_jobs(on_restart="fail")) as house:
         await house.ended(*(f"job_{n}" for n in range(4)))
         assert [(end.job_id, end.state) for end in house.events.of(JobEnded)] == [
             ("job_0", "failed"),

@@ -25,7 +25,7 @@ from hearth.api.errors import rendered
 from hearth.api.request import Body, Request
 from hearth.api.streaming import Relay, ticket_headers, wire_time
 from hearth.clock import new_seed
-from hearth.config.settings import BackgroundTasks, OnDivergence, Settings, StartedStreams, load_options
+from hearth.config.settings import Settings, StartedStreams, load_options
 from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.ollama import empty_reply
 from hearth.dialects.request import Envelope, read_request, seeded
@@ -100,7 +100,7 @@ class Inference:
 
         A task that streams is left alone: its answer is watched, and has to repeat itself when it is interrupted.
         """
-        wanted = self._gateway.config.settings.clients.background_tasks is BackgroundTasks.RESIDENT
+        wanted = self._gateway.config.settings.clients.background_tasks == "resident"
         if not wanted or envelope.background is None or envelope.streaming:
             return None
         if not may_use(identity.models, envelope.model):  # refused later, in the order of all refusals
@@ -138,7 +138,7 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str]
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
     only_replay = scheduling.started_streams is StartedStreams.REPLAY
-    ways = known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence is OnDivergence.CONTINUE)
+    ways = known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence == "continue")
     return envelope, ways, digest
 
 

@@ -26,13 +26,6 @@ class StartedStreams(StrEnum):
     FINISH = "finish"
 
 
-class OnDivergence(StrEnum):
-    """What becomes of a stream whose replay says something else than its caller has."""
-
-    CONTINUE = "continue"
-    ERROR = "error"
-
-
 class UnreplayableStreams(StrEnum):
     """The same for a stream that cannot be replayed."""
 
@@ -72,34 +65,6 @@ class LogFormat(StrEnum):
     AUTO = "auto"
     TEXT = "text"
     JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """How much is logged."""
-
-    INFO = "info"
-    DEBUG = "debug"
-
-
-class BackgroundTasks(StrEnum):
-    """Which model answers what a chat client asks for on its own account."""
-
-    RESIDENT = "resident"
-    AS_ASKED = "as_asked"
-
-
-class OnRestart(StrEnum):
-    """What becomes of a job that had been sent to the model server when the gateway died."""
-
-    REQUEUE = "requeue"
-    FAIL = "fail"
-
-
-class BatchWindow(StrEnum):
-    """When the requests of batches may start."""
-
-    ANY = "any"
-    OFF_PEAK = "offpeak"
 
 
 class AlertType(StrEnum):

@@ -31,6 +31,7 @@ _WANTED = {
     "string_type": "must be text in quotes",
     "bool_type": "must be true or false",
     "enum": "must be {expected}",
+    "literal_error": "must be {expected}",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",

@@ -87,7 +87,7 @@ def within(annotation: object, step: str) -> object:
         known = annotation.model_fields.get(step)
         inner: object = None if known is None else known.annotation
     else:
-        inner = next((each for each in reversed(get_args(annotation)) if each is not Ellipsis), None)
+        inner = next((each for each in reversed(get_args(annotation)) if each is not Ellipsis and not isinstance(each, str)), None)
     while get_origin(inner) in {types.UnionType, Union, Annotated}:
         inner = next(each for each in get_args(inner) if each is not type(None))
     return inner

@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from hearth.config.choices import (
     AlertType,
     BackendMode,
-    BackgroundTasks,
-    BatchWindow,
     LogFormat,
-    LogLevel,
-    OnDivergence,
-    OnRestart,
     PackingMode,
     PolicyName,
     StartedStreams,
@@ -143,7 +138,7 @@ class SchedulingSettings(Section):
     """A running external item that is estimated to end within this many seconds is not interrupted."""
     started_streams: StartedStreams = StartedStreams.RESUME
     """`resume`: interrupt a started external stream and go on with it later; `replay`: only by verified replay; `finish` first."""
-    on_divergence: OnDivergence = OnDivergence.CONTINUE
+    on_divergence: Literal["continue", "error"] = "continue"
     """Where a replay says something else than was sent: `continue` from what was sent, or end with a retryable `error`."""
     unreplayable_streams: UnreplayableStreams = UnreplayableStreams.FINISH
     """A started stream that cannot be resumed: `finish` first, or end it with a retryable `error`."""
@@ -284,14 +279,14 @@ class ServerSettings(Section):
     """Seconds that running work gets at shutdown."""
     log_format: Annotated[LogFormat, RESTART] = LogFormat.AUTO
     """`text`, `json`, or `auto`: text in a terminal, JSON elsewhere."""
-    log_level: Annotated[LogLevel, RESTART] = LogLevel.INFO
+    log_level: Annotated[Literal["info", "debug"], RESTART] = "info"
     """`info`: one line for each finished item; `debug`: also its steps on the way."""
 
 
 class ClientSettings(Section):
     """Habits of well-known clients, and what is done about them."""
 
-    background_tasks: BackgroundTasks = BackgroundTasks.RESIDENT
+    background_tasks: Literal["resident", "as_asked"] = "resident"
     """Open WebUI's titles, tags and follow-ups: answered by whatever model is `resident`, so that they never cause a swap, or by the model
     `as_asked`."""
     strip_attribution: Flag = True
@@ -426,7 +421,7 @@ class JobSettings(Section):
     """MiB that one answer may have; a job with a larger one fails."""
     max_attempts: Annotated[Integer, Field(ge=1, le=100)] = 3
     """Starts of one job after which it ends failed: a job that brings the gateway down, or an answer that always fails."""
-    on_restart: Annotated[OnRestart, RESTART] = OnRestart.REQUEUE
+    on_restart: Annotated[Literal["requeue", "fail"], RESTART] = "requeue"
     """What becomes of a job that had been sent to the model server when the gateway died: requeue (it runs again) or fail."""
     keep_results_days: Annotated[Number, Field(ge=1, le=36_600)] = 7.0
     """Days after which an ended job is deleted with its result."""
@@ -438,7 +433,7 @@ class JobSettings(Section):
 class BatchSettings(Section):
     """OpenAI's files and batches (docs/batches.md): they need `storage.enabled`, and share `jobs.max_stored_mib` with the jobs."""
 
-    window: BatchWindow = BatchWindow.ANY
+    window: Literal["any", "offpeak"] = "any"
     """When requests of batches may start: any, or offpeak (outside `scheduling.active_hours` only)."""
     max_file_mib: Mebibytes = 100.0
     """MiB that one uploaded file may have."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from hearth.config.settings import BatchWindow
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, GatewayStopping, InternalFault, JobEnded
 from hearth.job_types import BatchRecord, BatchStatus, NewBatch
@@ -79,7 +78,7 @@ class Batches(HandlingSink):
         settings = self._house.config().settings
         if self._stopping:
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
-        if settings.batches.window is BatchWindow.OFF_PEAK and not self._jobs.off_peak_comes():
+        if settings.batches.window == "offpeak" and not self._jobs.off_peak_comes():
             raise BadRequest("batches.window is offpeak, and it is active hours all day here, so that never comes")
         with self._keys.use(new.caller, new.idempotency_key):
             accepted = await self.records.add(new, settings.batches.max_open, self._own_max_open(new.lane))

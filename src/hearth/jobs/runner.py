@@ -15,7 +15,7 @@ from typing import Any, TypedDict, TypeVar
 
 from hearth.clock import Clock
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import BatchSettings, BatchWindow, JobSettings, OnRestart, Settings
+from hearth.config.settings import BatchSettings, JobSettings, Settings
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import InternalFault, ItemDispatched, JobEnded, JobRequeued, JobsRecovered, JobStarted
@@ -315,7 +315,7 @@ class Feeder:
             raise
 
     async def _recover(self) -> None:
-        requeue = self._jobs.on_restart is OnRestart.REQUEUE
+        requeue = self._jobs.on_restart == "requeue"
         while True:
             try:
                 left = await self._queue.recover(requeue=requeue, max_attempts=self._jobs.max_attempts)
@@ -464,4 +464,4 @@ def named(job: WaitingJob | JobRecord) -> Named:
 
 def is_off_peak(job: WaitingJob | JobRecord, batches: BatchSettings) -> bool:
     """Whether it starts outside active hours only: for requests of batches, `batches.window` says so at any time anew."""
-    return batches.window is BatchWindow.OFF_PEAK if job.job_id.startswith(BATCH_JOB_PREFIX) else job.off_peak
+    return batches.window == "offpeak" if job.job_id.startswith(BATCH_JOB_PREFIX) else job.off_peak
