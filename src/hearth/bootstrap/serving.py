@@ -266,7 +266,7 @@ async def serve(
     """
     raise_descriptor_limit()
     clock = SystemClock()
-    output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level.value)
+    output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level)
     log = EventFanout((LogSink(clock, output),))
     signals = Signals()
     try:
