@@ -12,7 +12,7 @@ from hearth.types import Lane, Outcome, RequestId, Sequence, Way
 
 
 def all_kinds() -> list[type[Event]]:
-    """Every concrete event class, by name. (`__subclasses__` would also list what `slots=True` replaced, until it is collected.)"""
+    """Every concrete event class, by name."""
     found = [known for known in vars(events).values() if isinstance(known, type) and issubclass(known, Event)]
     return sorted((kind for kind in found if kind not in (Event, ItemEvent, JobEvent)), key=lambda kind: kind.__name__)
 

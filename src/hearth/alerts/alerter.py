@@ -320,7 +320,7 @@ class GatewayAlerter:
     def _end_breaches(self, now: float) -> None:
         if standing := self._standing_breaches():
             passed = {breach.kind for breach in self._breaches(now)}
-            for kind in set(standing) - passed:
+            for kind in (each for each in standing if each not in passed):
                 self.send_alert(Alert(type=kind, at=now, resolved=True, text="It is back within its limit."))
 
     def _at(self, at: float | None) -> float:
