@@ -37,8 +37,6 @@ QUEUED_LINES = 10_000
 CLOSE_TIMEOUT_S = 2.0
 GATHER_S = 0.1
 """A pause before the thread looks for more lines: waking it for each one costs the event loop more than the lines themselves."""
-AT_ONCE = 16
-"""Lines that are written together at most."""
 _MAX_FRAMES = 20
 
 Kind = tuple[str, str, int, str]
@@ -175,7 +173,7 @@ class LogOutput:
         if self._queue.qsize() < self._capacity:
             self._queue.put(line)
         else:
-            self._drop(1)
+            self._drop()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Detach from logging, then write what is queued; False when the output did not take it within about `timeout_s`."""
@@ -188,48 +186,30 @@ class LogOutput:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        line = self._queue.get()
-        while line is not None:
-            lines = list[LogLine]()
-            while line is not None:
-                lines.append(line)
-                if len(lines) == AT_ONCE or self._queue.empty():
-                    break
-                line = self._queue.get()
-            self._write_all(lines)
-            if line is not None:
-                if self._queue.empty():
-                    self._closing.wait(GATHER_S)
-                line = self._queue.get()
+        while (line := self._queue.get()) is not None:
+            self._write_line(line)
+            if self._queue.empty():
+                self._closing.wait(GATHER_S)
         self._target.close()
 
-    def _write_all(self, lines: list[LogLine]) -> None:
-        texts = [text for line in lines if (text := self._text(line))]
-        self._drop(len(lines) - len(texts))
+    def _write_line(self, line: LogLine) -> None:
         missing = self.dropped - self._reported
-        report = LogLine(wall_at=lines[-1].wall_at, level=logging.WARNING, event="log_lines_dropped", fields={"count": missing})
-        if missing and (text := self._text(report)) and self._write(text):
+        report = LogLine(wall_at=line.wall_at, level=logging.WARNING, event="log_lines_dropped", fields={"count": missing})
+        if missing and self._write(report):
             self._reported += missing
-        if not self._write("".join(texts)):
-            self._drop(len(texts))
+        if not self._write(line):
+            self._drop()
 
-    def _write(self, text: str) -> bool:
+    def _write(self, line: LogLine) -> bool:
         try:
-            self._target.write(text)
-        except (OSError, ValueError):  # a closed output
+            self._target.write(self._render(line) + "\n")
+        except (OSError, ValueError, OverflowError):  # a closed output, or an instant that no calendar can show
             return False
         return True
 
-    def _text(self, line: LogLine) -> str:
-        """The line as it is written; empty where that is impossible."""
-        try:
-            return self._render(line) + "\n"
-        except (OSError, ValueError, OverflowError):  # an instant that no calendar can show
-            return ""
-
-    def _drop(self, lines: int) -> None:
+    def _drop(self) -> None:
         with self._counting:
-            self.dropped += lines
+            self.dropped += 1
 
 
 def configure_logging(
