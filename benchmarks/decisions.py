@@ -18,8 +18,9 @@ from hearth.scheduling.actions import Action, Dispatch, Load, Unload
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, Input, Loaded, Unloaded
 from hearth.simulation.engine import simulate
-from hearth.simulation.workloads import Mix, Workload, random_workload
+from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+from tests.support.workloads import Mix, random_workload
 
 DEPTHS = (100, 1_000, 10_000, 100_000)
 MODELS = ("a", "b", "c")

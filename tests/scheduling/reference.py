@@ -155,7 +155,7 @@ class Reference:
 
     def load(self, item: Item) -> None:
         self.loading = item.job.model or self.workload.home
-        self.loads_until = self.now + self.workload.swap_costs.seconds((), self.loading)
+        self.loads_until = self.now + self.workload.swap_s((), self.loading)
 
     def interrupt(self) -> None:
         victim = self.running
@@ -198,7 +198,7 @@ class Reference:
         return oldest if self.now - self.loaded_at >= self.residency_factor * cost_s else None
 
     def cost_s(self, model: str) -> float:
-        return self.workload.swap_costs.seconds((), model) if model in self.measured else SWAP_PRIOR_S
+        return self.workload.swap_s((), model) if model in self.measured else SWAP_PRIOR_S
 
     def start(self, item: Item) -> None:
         assert self.resident is not None

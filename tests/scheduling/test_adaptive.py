@@ -11,7 +11,7 @@ from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSett
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.policies.adaptive import HOLD_SHARE, LATE, LATE_S, MOST_TRIPS, UNKNOWN_HOLD_S, UNKNOWN_SHARE
 from hearth.simulation.engine import simulate
-from hearth.simulation.workloads.mixes import rare_in_overload, two_agents
+from hearth.simulation.workloads import rare_in_overload, two_agents
 from hearth.types import Band, Priority
 from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings

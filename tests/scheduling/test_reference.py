@@ -10,10 +10,11 @@ import pytest
 from hearth.config.settings import GpuSettings, PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.actions import Dispatch
 from hearth.simulation.engine import simulate
-from hearth.simulation.workloads import Mix, Workload, random_workload
+from hearth.simulation.workloads import Workload
 from tests.scheduling.reference import Reference
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
+from tests.support.workloads import Mix, random_workload
 
 MIX = Mix(jobs=40, shared_gpu=0.0, parallel=0.0, streaming=0.0, mean_gap_s=1.2)
 

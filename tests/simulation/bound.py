@@ -55,8 +55,8 @@ class _Search:
         _require_simple(workload)
         self._names = list(workload.models)
         self._lines = [_line_of(workload, name) for name in self._names]
-        self._swap_s = [[workload.swap_costs.seconds((origin,), target) for target in self._names] for origin in self._names]
-        self._empty_s = [workload.swap_costs.seconds((), target) for target in self._names]
+        self._swap_s = [[workload.swap_s((origin,), target) for target in self._names] for origin in self._names]
+        self._empty_s = [workload.swap_s((), target) for target in self._names]
         self._resident = self._names.index(workload.resident[0]) if workload.resident else -1
         self._jobs = len(workload.jobs)
         self._width = width

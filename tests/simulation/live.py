@@ -95,7 +95,7 @@ def _models(workload: Workload) -> list[FakeModel]:
     return [
         FakeModel(
             name=name,
-            load_s=workload.swap_costs.seconds((), name),
+            load_s=workload.swap_s((), name),
             unload_s=workload.unload_s[name] / 2,
             vram_mib=(model.vram_gb or 1.0) * MIB_PER_GB,
             parallel=model.parallel or 1,

@@ -9,9 +9,10 @@ from random import Random
 import pytest
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
+from hearth.simulation import workloads as mixes
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import summary
-from hearth.simulation.workloads import Job, SwapCosts, Workload, mixes
+from hearth.simulation.workloads import Job, Workload
 from tests.simulation.bound import foreseen_wait_s
 from tests.support.cases import for_each
 
@@ -24,7 +25,7 @@ def house(*jobs: tuple[str, float, float], resident: str = "a") -> Workload:
             for index, (model, at, service_s) in enumerate(jobs)
         ),
         models={name: ModelSettings(vram_gb=16.0) for name in ("a", "b")},
-        swap_costs=SwapCosts(by_pair={("", "a"): 10.0, ("", "b"): 10.0}),
+        swap_costs={("", "a"): 10.0, ("", "b"): 10.0},
         vram_gb=24.0,
         resident=(resident,) if resident else (),
     )

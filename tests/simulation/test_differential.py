@@ -16,12 +16,13 @@ from hearth.execution.swapper import POLL_S
 from hearth.scheduling.actions import Load, SwapReason
 from hearth.scheduling.home import MIN_ENDS
 from hearth.simulation.engine import simulate
-from hearth.simulation.workloads import Job, Mix, Workload, random_workload
+from hearth.simulation.workloads import Job, Workload
 from hearth.types import Usage
 from tests.simulation.live import LiveHouse
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.virtual_time import run_virtual
+from tests.support.workloads import Mix, random_workload
 
 WORKLOADS = 200
 BLOCK = 10

@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulerSettings
-from hearth.scheduling.actions import WakeAt
+from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
 from hearth.scheduling.invariants import DecisionChecker
-from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Engine, Run, brain_for, simulate
-from hearth.simulation.workloads import Job, Mix, SwapCosts, Workload, random_workload
+from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Brain, Engine, Run, brain_for, simulate
+from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane
-from tests.simulation.plain_engine import Listening
 from tests.support.cases import for_each
+from tests.support.workloads import Mix, random_workload
 
 
 def job(number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more) -> Job:
@@ -25,8 +25,20 @@ def job(number: int, model: str | None, at: float = 0.0, service_s: float = 1.0,
 
 def workload(*jobs: Job, **more) -> Workload:
     models = {name: ModelSettings(vram_gb=13.0) for name in "ab"}
-    costs = SwapCosts(by_pair={("a", "b"): 7.4, ("b", "a"): 2.0, ("", "a"): 2.5, ("", "b"): 7.0})
+    costs = {("a", "b"): 7.4, ("b", "a"): 2.0, ("", "a"): 2.5, ("", "b"): 7.0}
     return Workload(jobs=jobs, **{"models": models, "swap_costs": costs, "vram_gb": 24.0, "resident": ("a",), **more})
+
+
+class Listening:
+    """A scheduler that keeps what it was told."""
+
+    def __init__(self, scheduler: Brain) -> None:
+        self._scheduler = scheduler
+        self.told: list[tuple[float, Input]] = []
+
+    def handle(self, fact: Input, now: float) -> list[Action]:
+        self.told.append((now, fact))
+        return self._scheduler.handle(fact, now)
 
 
 def run(house: Workload, policy: PolicyName = PolicyName.AFFINITY) -> Run:
@@ -41,7 +53,7 @@ def test_a_request_for_a_resident_model_runs_for_its_service_time():
 
 def test_a_swap_takes_exactly_the_time_that_the_trace_tells():
     outcome = run(workload(job(0, "a"), job(1, "b", at=0.5)))
-    assert [(swap.origin, swap.target, swap.start, swap.end) for swap in outcome.swaps] == [("a", "b", 1.0, 8.4)]
+    assert [(swap.origin, swap.model, swap.start, swap.end) for swap in outcome.swaps] == [("a", "b", 1.0, 8.4)]
     assert outcome.records[1].started == 8.4
 
 
@@ -137,7 +149,7 @@ def test_models_that_fit_together_run_side_by_side():
 
 def test_the_home_model_comes_back_at_the_end_of_the_day():
     outcome = run(workload(job(0, "b"), home="a"))
-    assert [(swap.target, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
+    assert [(swap.model, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
 
 
 def test_a_home_model_that_the_trace_does_not_know_is_no_home():
@@ -225,16 +237,16 @@ def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy)
 
 def test_a_swap_whose_cost_nobody_knows_is_an_error_and_not_a_guess():
     with pytest.raises(KeyError):
-        SwapCosts(by_pair={("", "a"): 1.0}).seconds((), "b")
+        workload().swap_s((), "d")
 
 
 @for_each(("replaced", "expected"), [(("a",), 7.4), ((), 7.0), (("x",), 7.0), (("a", "x"), 7.4)])
 def test_a_swap_costs_what_its_dearest_pair_costs(replaced, expected):
-    assert workload().swap_costs.seconds(replaced, "b") == expected
+    assert workload().swap_s(replaced, "b") == expected
 
 
 def test_a_pair_that_is_not_known_costs_the_dearest_known_way():
-    assert SwapCosts(by_pair={("a", "b"): 3.0, ("c", "b"): 5.0}).seconds(("d",), "b") == 5.0
+    assert replace(workload(), swap_costs={("a", "b"): 3.0, ("c", "b"): 5.0}).swap_s(("d",), "b") == 5.0
 
 
 def test_every_decision_of_a_workload_that_is_not_huge_is_judged():

@@ -8,7 +8,7 @@ from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import EstimateError, Estimating
-from hearth.simulation.workloads import Job, SwapCosts, Workload
+from hearth.simulation.workloads import Job, Workload
 from hearth.types import Usage
 
 STEADY = Usage(output_tokens=200, decode_s=5.0)
@@ -20,7 +20,7 @@ def house(*service_s: float, usage: Usage = STEADY) -> Workload:
         Job(id=number, model="a", at=0.001 * number, service_s=each, first_byte_s=each, usage=usage)
         for number, each in enumerate(service_s)
     )
-    return Workload(jobs=jobs, models={"a": ModelSettings(vram_gb=10.0)}, swap_costs=SwapCosts(by_pair={("", "a"): 1.0}), resident=("a",))
+    return Workload(jobs=jobs, models={"a": ModelSettings(vram_gb=10.0)}, swap_costs={("", "a"): 1.0}, resident=("a",))
 
 
 def estimated(workload: Workload, *, every: int) -> EstimateError:

@@ -10,7 +10,7 @@ import pytest
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulingSettings, Settings, Window
 from hearth.simulation.engine import simulate
-from hearth.simulation.traces import UNKNOWN_SERVICE_S, LogTrace, workload_from_log
+from hearth.simulation.traces import UNKNOWN_SERVICE_S, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
 from tests.support.cases import for_each
@@ -56,12 +56,12 @@ def swap(origin: str, target: str, seconds: float, **changes: Any) -> dict[str, 
     } | changes
 
 
-def traced(*items: Any, swaps: tuple[Any, ...] = (), **settings: Any) -> LogTrace:
+def traced(*items: Any, swaps: tuple[Any, ...] = (), **settings: Any) -> tuple[Workload, int]:
     return workload_from_log(items, swaps, config(**settings))
 
 
 def house(*items: Any, swaps: tuple[Any, ...] = (), **settings: Any) -> Workload:
-    return traced(*items, swaps=swaps, **settings).workload
+    return traced(*items, swaps=swaps, **settings)[0]
 
 
 def test_a_request_comes_when_it_came_and_takes_as_long_as_it_took():
@@ -114,8 +114,8 @@ def test_what_no_model_worked_on_is_left_out_and_counted():
     found = traced(
         row(1), row(2, outcome="failed", backend_s=None, first_byte_s=None), row(3, outcome="failed"), "no row", row(4, lane="x")
     )
-    assert len(found.workload.jobs) == 2
-    assert found.left_out == 3
+    assert len(found[0].jobs) == 2
+    assert found[1] == 3
 
 
 def test_fields_that_are_not_known_yet_disturb_nobody():
@@ -131,13 +131,13 @@ def test_a_swap_costs_the_median_of_its_direction_and_failed_ones_do_not_count()
         swap("b", "a", 600, failed=True),
         swap("", "a", 3),
     )
-    costs = house(row(1, model="a"), row(2, model="b"), swaps=swaps).swap_costs
-    assert (costs.seconds(("a",), "b"), costs.seconds(("b",), "a"), costs.seconds((), "a")) == (7, 2, 3)
+    found = house(row(1, model="a"), row(2, model="b"), swaps=swaps)
+    assert (found.swap_s(("a",), "b"), found.swap_s(("b",), "a"), found.swap_s((), "a")) == (7, 2, 3)
 
 
 def test_a_model_that_was_never_seen_to_be_loaded_costs_what_is_assumed_of_it():
     gpu = GpuSettings(home_model="", swap_cost_prior_s=11.0)
-    assert house(row(1, model="b"), gpu=gpu).swap_costs.seconds((), "b") == 11.0
+    assert house(row(1, model="b"), gpu=gpu).swap_s((), "b") == 11.0
 
 
 def test_memory_is_what_the_owner_says_else_what_the_model_took_last():
@@ -163,7 +163,7 @@ def test_active_hours_begin_and_end_as_the_owner_set_them():
 
 
 def test_a_log_with_nothing_in_it_is_a_workload_with_nothing_in_it():
-    assert traced() == LogTrace(workload=house(), left_out=0)
+    assert traced() == (house(), 0)
     assert house().jobs == ()
 
 

@@ -93,7 +93,7 @@ def test_loading_after_the_last_answer_is_no_part_of_the_makespan():
         BOTH_LANES.replace('"models": {"a": {}}', '"models": {"a": {}, "h": {}}, "home": "h", "swap_s": {"": {"a": 2, "h": 5}}'), source="t"
     )
     run = simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
-    assert [swap.target for swap in run.swaps] == ["h"]
+    assert [swap.model for swap in run.swaps] == ["h"]
     assert findings("fifo", run).swap_pct == 0.0
 
 

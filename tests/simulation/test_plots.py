@@ -10,11 +10,11 @@ import matplotlib.image
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
-from hearth.simulation.engine import Run, StopRecord, simulate
+from hearth.simulation.engine import Run, Span, simulate
 from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_means_png, draw_png, merged
 from hearth.simulation.traces import parse_trace
-from hearth.simulation.workloads import Mix, random_workload
 from tests.support.cases import for_each
+from tests.support.workloads import Mix, random_workload
 
 
 def runs(seed: int, *policies: PolicyName, internal: float = 0.3) -> dict[str, Run]:
@@ -57,7 +57,7 @@ def test_the_same_runs_make_the_same_picture():
     "change",
     [
         lambda run: replace(run, records=[replace(each, model="b") for each in run.records]),
-        lambda run: replace(run, stops=[StopRecord(model="a", start=0.0, end=1.0)]),
+        lambda run: replace(run, stops=[Span(model="a", start=0.0, end=1.0)]),
         lambda run: replace(run, swaps=[replace(each, start=each.start - 0.5, end=each.end - 0.5) for each in run.swaps]),
     ],
 )

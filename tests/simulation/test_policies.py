@@ -13,12 +13,14 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
+from hearth.simulation import workloads as mixes
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import Summary, summary, waits_s
-from hearth.simulation.workloads import WORKLOADS, Workload, mixes
+from hearth.simulation.workloads import WORKLOADS, Workload
 from tests.simulation.bound import foreseen_wait_s
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
+from tests.support.workloads import household
 
 FIFO, AFFINITY, ADAPTIVE = PolicyName.FIFO, PolicyName.AFFINITY, PolicyName.ADAPTIVE
 SHARE = 1 / (1 + SchedulerSettings().scheduling.residency_factor)
@@ -116,7 +118,7 @@ def household_latencies_s(policy: PolicyName, *, directly: bool, pause_s: float,
     """Mean seconds from arrival to end of the assistant's calls as long as the others are at it, and of all calls of the others."""
     assistant, others = list[float](), list[float]()
     for seed in range(51, 55):
-        workload = mixes.household(directly=directly, pause_s=pause_s, load_s=load_s, seed=seed)
+        workload = household(directly=directly, pause_s=pause_s, load_s=load_s, seed=seed)
         settings = workload.settings(SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=bound_s)), policy)
         ended = [
             (record, record.ended or 0.0) for record in simulate(workload, settings, Scheduler(settings), keep_decisions=False).records

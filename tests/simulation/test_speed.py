@@ -13,7 +13,7 @@ import pytest
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import simulate
-from hearth.simulation.workloads import Job, SwapCosts, Workload
+from hearth.simulation.workloads import Job, Workload
 from tests.support.examples import EXAMPLES
 
 SMALL, LARGE, HUGE = 10_000, 100_000, 1_000_000
@@ -39,7 +39,7 @@ def day(requests: int) -> Workload:
         at += rng.expovariate(1.0)
         service_s = rng.expovariate(1 / 0.72)
         jobs.append(Job(id=number, model=rng.choice("ab"), at=at, service_s=service_s, first_byte_s=service_s))
-    costs = SwapCosts(by_pair={("a", "b"): 7.4, ("b", "a"): 2.0})
+    costs = {("a", "b"): 7.4, ("b", "a"): 2.0}
     models = {name: ModelSettings(vram_gb=13.0) for name in "ab"}
     return Workload(jobs=tuple(jobs), models=models, swap_costs=costs, vram_gb=24.0, resident=("a",))
 

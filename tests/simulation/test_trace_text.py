@@ -6,8 +6,9 @@ from dataclasses import replace
 from random import Random
 
 from hearth.simulation.traces import parse_trace, trace_text
-from hearth.simulation.workloads import WORKLOADS, Mix, random_workload
+from hearth.simulation.workloads import WORKLOADS
 from tests.support.cases import for_each
+from tests.support.workloads import Mix, random_workload
 
 
 @for_each("name", WORKLOADS)

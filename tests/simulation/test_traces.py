@@ -38,7 +38,7 @@ def test_a_request_is_read_field_by_field():
 def test_the_header_tells_of_models_swaps_memory_and_residents():
     house = parse_trace(text(GOOD), source="t")
     assert (house.models["a"].vram_gb, house.models["a"].parallel, house.models["b"].vram_gb) == (13, 2, None)
-    assert house.swap_costs.seconds(("a",), "b") == 7.4
+    assert house.swap_s(("a",), "b") == 7.4
     assert (house.vram_gb, house.resident) == (24, ("a",))
 
 

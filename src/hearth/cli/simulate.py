@@ -146,12 +146,12 @@ def _traced(path: Path) -> Workload:
 
 def _logged(client: GatewayClient, since: str, config: GatewayConfig) -> Workload:
     items = list(rows(client, "/llm/log", "items", since))
-    found = workload_from_log(items, rows(client, "/llm/swaps", "swaps", since), config)
-    if not found.workload.jobs:
+    workload, left_out = workload_from_log(items, rows(client, "/llm/swaps", "swaps", since), config)
+    if not workload.jobs:
         raise CommandFailed(f"the log has no request since {since} that ran on a model; try --since with a longer time")
-    if found.left_out:
-        click.echo(f"{found.left_out} of {len(items)} logged requests are left out: no model ever worked on them", err=True)
-    return found.workload
+    if left_out:
+        click.echo(f"{left_out} of {len(items)} logged requests are left out: no model ever worked on them", err=True)
+    return workload
 
 
 def rows(client: GatewayClient, page: str, field: str, since: str) -> Iterator[object]:

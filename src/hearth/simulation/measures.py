@@ -1,14 +1,8 @@
-"""What a run was worth, and the board of all policies over all workloads.
+"""What a run was worth, and the scoreboard: what `adaptive` is held to on long runs, by adversaries and after a restart.
 
-What a run says about its policy: the numbers that policies are compared by, their JSON form and their table, and how good the
-estimated waits are.
-
-Times are seconds since the start of the simulation, rounded only where they are drawn.
-
-What `adaptive` is held to on long runs, by adversaries and after a restart: one number for each promise.
-
-"Exhaustive" is the yardstick, written apart from the scheduler: each model is served until nothing waits for it, then the one that serves
-most items per second of swap and work. It is no policy of the product, since it can starve.
+Times are seconds since the start of the simulation, rounded only where they are shown. "Exhaustive" is the scoreboard's yardstick, written
+apart from the scheduler: each model is served until nothing waits for it, then the one that serves most items per second of swap and work.
+It is no policy of the product, since it can starve.
 """
 
 from __future__ import annotations
@@ -18,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import ceil
 from statistics import fmean, geometric_mean, median
-from typing import Protocol
 
 from rich.table import Table
 
@@ -28,9 +21,10 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
 from hearth.scheduling.forecast import forecast
 from hearth.scheduling.inputs import Arrived, Input
-from hearth.scheduling.state import State
-from hearth.simulation.engine import Brain, Record, Run, simulate
-from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, mixes
+from hearth.scheduling.invariants import DecisionChecker
+from hearth.simulation import workloads
+from hearth.simulation.engine import Record, Run, simulate
+from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, poisson
 from hearth.types import Lane, Sequence
 
 WORTH_S = 1.0
@@ -56,12 +50,7 @@ class EstimateError:
 class Summary:
     """A run in seven numbers.
 
-    Attributes:
-        makespan_s: first arrival to last end.
-        swaps, swap_s: loads and the time they took.
-        busy_pct: share of the makespan in which anything ran.
-        mean_wait_s, p95_wait_s, max_wait_s: arrival to the start of the attempt that answered, over the jobs that were answered; the
-            95th percentile by nearest rank. 0 where nothing was answered.
+    `makespan_s` is first arrival to last end, `swap_s` the time of all loads, `busy_pct` the share of the makespan in which anything ran.
     """
 
     makespan_s: float
@@ -75,7 +64,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneWaits:
-    """How one lane fared: jobs that arrived, answers, interruptions, and the waits of those that were answered as in `Summary`."""
+    """How one lane fared: jobs that arrived, answers, interruptions, and the waits of those that were answered."""
 
     requests: int
     answered: int
@@ -87,44 +76,57 @@ class LaneWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """All that is reported of one policy under one workload. `lanes` holds the lanes that had any work."""
+    """All that is reported of one policy under one workload. `lanes` holds the lanes that had any work.
+
+    `swap_pct` is the share of the makespan in which a model was being loaded.
+    """
 
     policy: str
     summary: Summary
     lanes: dict[Lane, LaneWaits]
     swap_pct: float
-    """Share of the makespan in which a model was being loaded."""
     estimates: EstimateError | None = None
 
 
 def waits_s(records: Iterable[Record]) -> list[float]:
-    """The waits of what was answered, the shortest first."""
+    """The waits of what was answered, from arrival to the start of the attempt that answered; the shortest first."""
     return sorted(wait_s for record in records if (wait_s := record.wait_s) is not None)
+
+
+def _spread(waited_s: list[float]) -> dict[str, float]:
+    """Mean, 95th percentile by nearest rank and maximum of sorted waits; zeros of none."""
+    if not waited_s:
+        return {"mean_wait_s": 0.0, "p95_wait_s": 0.0, "max_wait_s": 0.0}
+    p95_s = waited_s[ceil(0.95 * len(waited_s)) - 1]
+    return {"mean_wait_s": sum(waited_s) / len(waited_s), "p95_wait_s": p95_s, "max_wait_s": waited_s[-1]}
+
+
+def _ended_at(run: Run) -> float:
+    return max((record.ended for record in run.records if record.ended is not None), default=0.0)
 
 
 def summary(run: Run) -> Summary:
     """The numbers of a run."""
-    waited_s = waits_s(run.records)
-    makespan_s = max((r.ended for r in run.records if r.ended is not None), default=0.0) - min(
-        (r.arrived for r in run.records), default=0.0
-    )
-    mean_s, p95_s, max_s = _spread(waited_s)
+    makespan_s = _ended_at(run) - min((record.arrived for record in run.records), default=0.0)
     return Summary(
         makespan_s=makespan_s,
         swaps=len(run.swaps),
         swap_s=sum(swap.end - swap.start for swap in run.swaps),
         busy_pct=100 * run.busy_s / makespan_s if makespan_s > 0 else 0.0,
-        mean_wait_s=mean_s,
-        p95_wait_s=p95_s,
-        max_wait_s=max_s,
+        **_spread(waits_s(run.records)),
     )
+
+
+def _lane_waits(records: list[Record]) -> LaneWaits:
+    waited_s = waits_s(records)
+    interrupts = sum(record.interrupts for record in records)
+    return LaneWaits(requests=len(records), answered=len(waited_s), interrupts=interrupts, **_spread(waited_s))
 
 
 def findings(policy: str, run: Run, estimates: EstimateError | None = None) -> Findings:
     """What a run is reported by."""
-    whole = summary(run)
+    whole, ended_at = summary(run), _ended_at(run)
     lanes = {lane: [record for record in run.records if record.job.lane is lane] for lane in Lane}
-    ended_at = max((record.ended for record in run.records if record.ended is not None), default=0.0)
     loading_s = sum(max(0.0, min(swap.end, ended_at) - swap.start) for swap in run.swaps)
     return Findings(
         policy=policy,
@@ -140,41 +142,14 @@ def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> di
     found = findings(policy, run, estimates)
     return {
         "policy": policy,
-        "requests": [_request(record) for record in sorted(run.records, key=lambda record: record.job.id)],
-        "swaps": [{"from": swap.origin, "to": swap.target, "start": swap.start, "end": swap.end} for swap in run.swaps],
+        "requests": [
+            {"id": each.job.id, "arrived": each.arrived, "started": each.started, "ended": each.ended, "interrupts": each.interrupts}
+            for each in sorted(run.records, key=lambda record: record.job.id)
+        ],
+        "swaps": [{"from": swap.origin, "to": swap.model, "start": swap.start, "end": swap.end} for swap in run.swaps],
         "summary": asdict(found.summary),
         "lanes": {lane.value: asdict(numbers) for lane, numbers in found.lanes.items()},
         "estimates": None if estimates is None else asdict(estimates),
-    }
-
-
-def _lane_waits(records: list[Record]) -> LaneWaits:
-    waited_s = waits_s(records)
-    mean_s, p95_s, max_s = _spread(waited_s)
-    return LaneWaits(
-        requests=len(records),
-        answered=len(waited_s),
-        interrupts=sum(record.interrupts for record in records),
-        mean_wait_s=mean_s,
-        p95_wait_s=p95_s,
-        max_wait_s=max_s,
-    )
-
-
-def _spread(waited_s: list[float]) -> tuple[float, float, float]:
-    """Mean, 95th percentile and maximum of sorted waits; zeros of none."""
-    if not waited_s:
-        return 0.0, 0.0, 0.0
-    return sum(waited_s) / len(waited_s), waited_s[ceil(0.95 * len(waited_s)) - 1], waited_s[-1]
-
-
-def _request(record: Record) -> dict[str, object]:
-    return {
-        "id": record.job.id,
-        "arrived": record.arrived,
-        "started": record.started,
-        "ended": record.ended,
-        "interrupts": record.interrupts,
     }
 
 
@@ -184,57 +159,42 @@ def comparison(found: Iterable[Findings], *, title: str | None = None) -> Table:
     lanes = [lane for lane in Lane if any(lane in row.lanes for row in rows)]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, show_edge=False)
     table.add_column("policy", header_style="dim", no_wrap=True)
-    for heading in _headings(lanes):
+    waits = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
+    for heading in ("makespan\ns", "swaps", "swapping\n%", "busy\n%", *waits, "interrupted", "estimate off by\nmedian s (%)"):
         table.add_column(heading, justify="right", header_style="dim")
     for row in rows:
-        table.add_row(row.policy, *_cells(row, lanes))
+        table.add_row(
+            row.policy,
+            f"{row.summary.makespan_s:,.1f}",
+            f"{row.summary.swaps:,}",
+            f"{row.swap_pct:.1f}",
+            f"{row.summary.busy_pct:.1f}",
+            *(_waits(row.lanes.get(lane)) for lane in lanes),
+            f"{sum(lane.interrupts for lane in row.lanes.values()):,}",
+            _off_by(row.estimates),
+        )
     return table
 
 
-def _headings(lanes: list[Lane]) -> list[str]:
-    waits = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
-    return ["makespan\ns", "swaps", "swapping\n%", "busy\n%", *waits, "interrupted", "estimate off by\nmedian s (%)"]
-
-
-def _cells(row: Findings, lanes: list[Lane]) -> list[str]:
-    return [
-        f"{row.summary.makespan_s:,.1f}",
-        f"{row.summary.swaps:,}",
-        f"{row.swap_pct:.1f}",
-        f"{row.summary.busy_pct:.1f}",
-        *(_waits(row.lanes.get(lane)) for lane in lanes),
-        f"{sum(lane.interrupts for lane in row.lanes.values()):,}",
-        _estimate(row),
-    ]
-
-
 def _waits(waits: LaneWaits | None) -> str:
-    return "-" if waits is None else " / ".join(_seconds(value) for value in (waits.mean_wait_s, waits.p95_wait_s, waits.max_wait_s))
+    return "-" if waits is None else " / ".join(map(_seconds, (waits.mean_wait_s, waits.p95_wait_s, waits.max_wait_s)))
 
 
 def _seconds(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _estimate(row: Findings) -> str:
-    error = row.estimates
+def _off_by(error: EstimateError | None) -> str:
     if error is None or error.median_error_s is None:
         return "-"
     share = "" if error.median_error_pct is None else f" ({error.median_error_pct:.0f})"
     return _seconds(error.median_error_s) + share
 
 
-class WatchedBrain(Brain, Protocol):
-    """One whose state can be looked at."""
-
-    @property
-    def state(self) -> State: ...
-
-
 class Estimating:
-    """Passes facts on to a scheduler and estimates every `every`-th arrival just before it is told of it."""
+    """Passes facts on to a scheduler and estimates the wait of every `every`-th arrival just before it is reported."""
 
-    def __init__(self, brain: WatchedBrain, *, every: int) -> None:
+    def __init__(self, brain: Scheduler | DecisionChecker, *, every: int) -> None:
         self._brain = brain
         self._every = every
         self._open: dict[Sequence, tuple[float, float]] = {}
@@ -243,19 +203,15 @@ class Estimating:
     def handle(self, fact: Input, now: float) -> list[Action]:
         """As `Scheduler.handle`."""
         if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
-            self._estimate(fact, now)
+            estimated_s = forecast(self._brain.state, now, fact.item).get(fact.item.sequence)
+            if estimated_s is not None:
+                self._open[fact.item.sequence] = (now, estimated_s)
         actions = self._brain.handle(fact, now)
-        if self._open:
-            for action in actions:
-                if isinstance(action, Dispatch) and action.sequence in self._open:
-                    arrived, estimated_s = self._open.pop(action.sequence)
-                    self._pairs_s.append((estimated_s, now - arrived))
+        for action in actions if self._open else ():
+            if isinstance(action, Dispatch) and action.sequence in self._open:
+                arrived, estimated_s = self._open.pop(action.sequence)
+                self._pairs_s.append((estimated_s, now - arrived))
         return actions
-
-    def _estimate(self, arrived: Arrived, now: float) -> None:
-        estimated_s = forecast(self._brain.state, now, arrived.item).get(arrived.item.sequence)
-        if estimated_s is not None:
-            self._open[arrived.item.sequence] = (now, estimated_s)
 
     def errors_pct(self) -> list[float]:
         """The error of each estimate in percent of the actual wait, over waits of `WORTH_S` and more."""
@@ -263,8 +219,7 @@ class Estimating:
 
     def error(self) -> EstimateError:
         """What was found so far."""
-        errors_s = [abs(estimated - actual) for estimated, actual in self._pairs_s]
-        errors_pct = self.errors_pct()
+        errors_s, errors_pct = [abs(estimated - actual) for estimated, actual in self._pairs_s], self.errors_pct()
         return EstimateError(
             sampled=len(errors_s),
             median_error_s=median(errors_s) if errors_s else None,
@@ -276,6 +231,7 @@ PROFILE_LIMITS_S = {"balanced": 106.0, "bursty": 18.0, "dominant": 10.4, "interl
 """The swaps that no schedule avoids at 7.4 s and 2.0 s, and the serving; counted by hand. `single_model` never waits."""
 SHORT_SEEDS = range(201, 207)
 ESTIMATE_SEEDS = range(301, 304)
+KINDS = (workloads.TWO, workloads.EQUAL, workloads.THREE, workloads.FOUR)
 
 
 def exhaustive_waits_s(workload: Workload) -> list[float]:
@@ -303,7 +259,7 @@ def exhaustive_waits_s(workload: Workload) -> list[float]:
 
 def _best(workload: Workload, lines: Mapping[str, deque[Job]], runs_s: Mapping[str, list[float]], loaded: str) -> tuple[str, float]:
     """The model that serves most items per second of swap and work, as far as that was seen, and the swap to it."""
-    swaps_s = {name: workload.swap_costs.seconds((loaded,), name) for name, line in lines.items() if line}
+    swaps_s = {name: workload.swap_s((loaded,), name) for name, line in lines.items() if line}
 
     def rate(name: str) -> float:
         return len(lines[name]) / (swaps_s[name] + len(lines[name]) * fmean(runs_s[name] or [PRIOR_RUN_S]))
@@ -322,7 +278,7 @@ def _run(workload: Workload, base: SchedulerSettings, *, knows_swaps: bool = Fal
     settings = workload.settings(base, PolicyName.ADAPTIVE)
     scheduler = Scheduler(settings)
     for model in workload.models if knows_swaps else ():
-        scheduler.state.estimates.learn_swap("", model, workload.swap_costs.seconds((), model))
+        scheduler.state.estimates.learn_swap("", model, workload.swap_s((), model))
     return simulate(workload, settings, scheduler, keep_decisions=False)
 
 
@@ -333,13 +289,10 @@ def _against_exhaustive(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         ours_s, theirs_s = waits_s(_run(build(), base, knows_swaps=True).records), exhaustive_waits_s(build())
         means.append(fmean(ours_s) / fmean(theirs_s))
         longest.append(max(ours_s) / max(theirs_s))
-        yield f"{name}, mean / longest wait", f"{_both(ours_s)} s; exhaustive {_both(theirs_s)} s; {means[-1]:.2f} / {longest[-1]:.2f}"
+        ours, theirs = (f"{fmean(waited_s):.1f} / {max(waited_s):.0f}" for waited_s in (ours_s, theirs_s))
+        yield f"{name}, mean / longest wait", f"{ours} s; exhaustive {theirs} s; {means[-1]:.2f} / {longest[-1]:.2f}"
     yield "long runs, mean wait / exhaustive's", f"{geometric_mean(means):.3f} (worst {max(means):.3f})"
     yield "long runs, longest wait / exhaustive's", f"{geometric_mean(longest):.2f} (worst {max(longest):.2f})"
-
-
-def _both(waited_s: list[float]) -> str:
-    return f"{fmean(waited_s):.1f} / {max(waited_s):.0f}"
 
 
 def _adversaries(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
@@ -352,17 +305,11 @@ def _adversaries(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
 
 
 def _short(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
-    drawn = [
-        mixes.poisson(kinds, load, seed=seed)
-        for kinds in (mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR)
-        for load in (mixes.MEDIUM, mixes.HEAVY)
-        for seed in SHORT_SEEDS
-    ]
+    loads = (workloads.MEDIUM, workloads.HEAVY)
+    drawn = [poisson(kinds, load, seed=seed) for kinds in KINDS for load in loads for seed in SHORT_SEEDS]
     found_s = [summary(_run(workload, base)).mean_wait_s for workload in drawn]
-    yield (
-        f"{len(drawn)} mixes of 400 requests, mean wait, geometric / arithmetic mean",
-        f"{geometric_mean(found_s):.2f} / {fmean(found_s):.2f} s",
-    )
+    what = f"{len(drawn)} mixes of 400 requests, mean wait, geometric / arithmetic mean"
+    yield what, f"{geometric_mean(found_s):.2f} / {fmean(found_s):.2f} s"
     worst = max(summary(_run(WORKLOADS[name](), base)).makespan_s / limit_s for name, limit_s in PROFILE_LIMITS_S.items())
     yield "profiles of the report, makespan / limit, worst", f"{worst:.3f}"
 
@@ -375,15 +322,13 @@ def _house_day(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
 
 
 def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
-    for name, load in (("light", 0.3), ("medium", mixes.MEDIUM), ("heavy", mixes.HEAVY)):
+    for name, load in (("light", 0.3), ("medium", workloads.MEDIUM), ("heavy", workloads.HEAVY)):
         errors_pct: list[float] = []
-        for kinds in (mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR):
-            for seed in ESTIMATE_SEEDS:
-                workload = mixes.poisson(kinds, load, seed=seed)
-                settings = workload.settings(base, PolicyName.ADAPTIVE)
-                brain = Estimating(Scheduler(settings), every=2)
-                simulate(workload, settings, brain, keep_decisions=False)
-                errors_pct += brain.errors_pct()
+        for workload in (poisson(kinds, load, seed=seed) for kinds in KINDS for seed in ESTIMATE_SEEDS):
+            settings = workload.settings(base, PolicyName.ADAPTIVE)
+            brain = Estimating(Scheduler(settings), every=2)
+            simulate(workload, settings, brain, keep_decisions=False)
+            errors_pct += brain.errors_pct()
         within = 100 * sum(error <= 25 for error in errors_pct) / len(errors_pct)
         yield f"estimated waits, {name} load, median error / within 25 %", f"{median(errors_pct):.0f} % / {within:.0f} %"
 
@@ -391,8 +336,8 @@ def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
 def _restart(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     """The same hour by a scheduler that has worked before, and by one that has only read what the other has written."""
     ratios = []
-    for kinds in (mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR):
-        before, hour = mixes.poisson(kinds, mixes.HEAVY, seed=401), mixes.poisson(kinds, mixes.HEAVY, seed=402)
+    for kinds in KINDS:
+        before, hour = poisson(kinds, workloads.HEAVY, seed=401), poisson(kinds, workloads.HEAVY, seed=402)
         settings = before.settings(base, PolicyName.ADAPTIVE)
         old, later, restarted = Scheduler(settings), Scheduler(settings), Scheduler(settings)
         simulate(before, settings, old, keep_decisions=False)

@@ -100,7 +100,7 @@ def _strip(axes: Axes, policy: str, run: Run, models: Sequence[str], scale: Scal
     for row, model in enumerate(models):
         served = merged(((r.started, r.ended) for r in run.records if r.model == model and r.wait_s is not None), gap_s)
         stopped = merged(((stop.start, stop.end) for stop in run.stops if stop.model == model), gap_s)
-        loading = merged(((swap.start, swap.end) for swap in run.swaps if swap.target == model), gap_s)
+        loading = merged(((swap.start, swap.end) for swap in run.swaps if swap.model == model), gap_s)
         place = (row - 0.4, 0.8)
         axes.broken_barh(_scaled(served, scale), place, facecolors=_colour(row), linewidth=0)
         axes.broken_barh(_scaled(stopped, scale), place, facecolors="white", edgecolors=_colour(row), linewidth=0.8)
@@ -166,7 +166,7 @@ def _models(runs: Iterable[Run]) -> list[str]:
     found: set[str] = set()
     for run in runs:
         found.update(record.model for record in run.records if record.model is not None)
-        found.update(swap.target for swap in run.swaps)
+        found.update(swap.model for swap in run.swaps)
     return sorted(found)
 
 

@@ -1,20 +1,17 @@
-"""Workloads from files: Hearth's own traces, public ones, and the log of a gateway.
+"""Workloads from files: Hearth's own traces, and the log of a gateway.
 
-The trace file: a header line about models and swaps, then one JSON request a line (docs/scheduling.md describes the format).
+A trace file is a header line about models and swaps, then one JSON request a line (docs/scheduling.md describes the format). Every problem
+of a file is reported at once, each as `file:line: what`. `trace_text` writes what `read_trace` reads.
 
-Every problem of a file is reported at once, each as `file:line: what`. `trace_text` writes what `read_trace` reads.
-
-Last week as a workload: what `/llm/log` and `/llm/swaps` answer, turned into requests that another policy can be tried on.
-
-The log knows when each request came and how long its answer took, not what its caller waited for before sending it: every request arrives
-when it did arrive, whatever becomes of the others. Where bytes of a gateway enter, so it knows pydantic.
+A log is what `/llm/log` and `/llm/swaps` answer. It knows when each request came and how long its answer took, not what its caller waited
+for before sending it: every request arrives when it did arrive, whatever becomes of the others.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -27,7 +24,7 @@ from hearth.config.choices import MIB_PER_GB
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
-from hearth.simulation.workloads import Job, SwapCosts, Workload
+from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane, Outcome, Priority, Usage
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
@@ -95,99 +92,7 @@ class _Request(_Strict):
 
 _ADVICE = MappingProxyType({"extra_forbidden": "unknown field; leave it out", "missing": "is missing; add it"})
 
-Shape = TypeVar("Shape", bound=_Strict)
-
-
-class TraceReader:
-    """Reads one trace and collects what is wrong with it; made for one file and thrown away."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._problems: list[str] = []
-        self._lines_by_id: dict[int, int] = {}
-
-    def read(self, text: str) -> Workload:
-        """The workload. Raises ConfigError with every problem as `source:line: what`."""
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-        if not lines:
-            raise ConfigError([f"{self._source}:1: is empty; the first line must be the header with `models`"])
-        header = self._parse(_Header, *lines[0])
-        requests = [(number, request) for number, line in lines[1:] if (request := self._parse(_Request, number, line)) is not None]
-        jobs = [] if header is None else self._jobs(header, requests)
-        if header is not None:
-            self._check_header(lines[0][0], header, jobs)
-        if self._problems or header is None:
-            raise ConfigError(self._problems)
-        return _workload(header, jobs)
-
-    def _parse(self, shape: type[Shape], line: int, text: str) -> Shape | None:
-        try:
-            return shape.model_validate_json(text)
-        except pydantic.ValidationError as error:
-            for each in error.errors(include_url=False, include_input=False):
-                place = ".".join(str(part) for part in each["loc"])
-                what = _ADVICE.get(each["type"], each["msg"])
-                self._complain(line, f"{place}: {what}" if place else what)
-            return None
-
-    def _complain(self, line: int, text: str) -> None:
-        self._problems.append(f"{self._source}:{line}: {text}")
-
-    def _jobs(self, header: _Header, requests: list[tuple[int, _Request]]) -> list[Job]:
-        jobs: list[Job] = []
-        for line, request in requests:
-            job = self._job(header, line, request)
-            if job is not None:
-                jobs.append(job)
-            self._lines_by_id.setdefault(request.id, line)
-        return jobs
-
-    def _job(self, header: _Header, line: int, request: _Request) -> Job | None:
-        model = header.models.get(request.model or "")
-        if request.model is not None and model is None:
-            self._complain(line, f'model: "{request.model}" is not in the `models` of the header; add it there, or correct the name')
-        if request.id in self._lines_by_id:
-            self._complain(
-                line, f"id: {request.id} is taken by line {self._lines_by_id[request.id]}; give each request a number of its own"
-            )
-        for other in (request.after, *request.also_after):
-            if other is not None and other not in self._lines_by_id:
-                self._complain(line, f"after: no request above has the id {other}; a request comes after those that it waits for")
-        if request.also_after and request.after is None:
-            self._complain(line, "also_after: name one of them in `after`")
-        timing = self._timing(line, request, model)
-        return None if timing is None else _job(request, *timing)
-
-    def _timing(self, line: int, request: _Request, model: _Model | None) -> tuple[float, float, Usage] | None:
-        """Whole service time, time to the first byte, and what the answer reports."""
-        if request.service_s is not None and request.output_tokens is None:
-            return self._told_timing(line, request, request.service_s)
-        if request.service_s is not None or request.output_tokens is None:
-            self._complain(line, "give either `service_s`, or `prompt_tokens` and `output_tokens`")
-            return None
-        if model is None or model.tps is None or (request.prompt_tokens and model.prompt_tps is None):
-            self._complain(line, "tokens need a model whose `tps` and `prompt_tps` the header tells")
-            return None
-        return _token_timing(request.prompt_tokens or 0, request.output_tokens, model, stream=request.stream)
-
-    def _told_timing(self, line: int, request: _Request, service_s: float) -> tuple[float, float, Usage]:
-        first_byte_s = request.first_byte_s
-        if first_byte_s is not None and first_byte_s > service_s:
-            self._complain(line, "first_byte_s: is more than `service_s`; an answer begins before it ends")
-        if first_byte_s is None:
-            first_byte_s = 0.0 if request.stream else service_s
-        told = request.reports
-        return service_s, first_byte_s, Usage(prompt_tokens=request.prompt_tokens) if told is None else Usage(**told.model_dump())
-
-    def _check_header(self, line: int, header: _Header, jobs: list[Job]) -> None:
-        costs = _costs(header)
-        for name in (*header.resident, *header.unload_s, *((header.home,) if header.home else ())):
-            if name not in header.models:
-                self._complain(line, f'"{name}" is not in `models`; add it there, or correct the name')
-        for name in sorted({*header.resident, header.home, *(job.model for job in jobs if job.model is not None)} & header.models.keys()):
-            alone = header.resident == [name] and len(header.models) == 1
-            if not alone and not costs.knows(name):
-                self._complain(line, f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}": SECONDS}}')
+Shape = TypeVar("Shape", bound=pydantic.BaseModel)
 
 
 def read_trace(path: Path) -> Workload:
@@ -203,75 +108,135 @@ def read_trace(path: Path) -> Workload:
 
 def parse_trace(text: str, *, source: str) -> Workload:
     """The workload in a text; `source` is what problems call it. Raises ConfigError as `read_trace`."""
-    return TraceReader(source).read(text)
+    return _TraceReader(source).read(text)
 
 
-def _token_timing(prompt_tokens: int, output_tokens: int, model: _Model, *, stream: bool) -> tuple[float, float, Usage]:
-    prompt_s = prompt_tokens / model.prompt_tps if model.prompt_tps else 0.0
-    decode_s = output_tokens / model.tps if model.tps else 0.0
-    usage = Usage(prompt_tokens=prompt_tokens, output_tokens=output_tokens, prompt_s=prompt_s, decode_s=decode_s)
-    return prompt_s + decode_s, prompt_s if stream else prompt_s + decode_s, usage
+class _TraceReader:
+    """Collects what is wrong with one trace; made for one text and thrown away."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._problems: list[str] = []
+        self._lines_by_id: dict[int, int] = {}
+
+    def read(self, text: str) -> Workload:
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        if not lines:
+            raise ConfigError([f"{self._source}:1: is empty; the first line must be the header with `models`"])
+        header = self._parse(_Header, *lines[0])
+        requests = [(number, request) for number, line in lines[1:] if (request := self._parse(_Request, number, line)) is not None]
+        jobs = []
+        if header is not None:
+            for line, request in requests:
+                timing = self._timing(line, request, self._checked_model(header, line, request))
+                if timing is not None:
+                    jobs.append(_job(request, *timing))
+                self._lines_by_id.setdefault(request.id, line)
+            self._check_header(lines[0][0], header, jobs)
+        if self._problems or header is None:
+            raise ConfigError(self._problems)
+        return Workload(
+            jobs=tuple(jobs),
+            models={name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel) for name, model in header.models.items()},
+            swap_costs={(origin, target): cost for origin, row in header.swap_s.items() for target, cost in row.items()},
+            unload_s=header.unload_s,
+            vram_gb=header.gpu.vram_gb,
+            resident=tuple(header.resident),
+            home=header.home,
+            modes=tuple((change.t, change.active) for change in header.hours),
+        )
+
+    def _parse(self, shape: type[Shape], line: int, text: str) -> Shape | None:
+        try:
+            return shape.model_validate_json(text)
+        except pydantic.ValidationError as error:
+            for each in error.errors(include_url=False, include_input=False):
+                place = ".".join(str(part) for part in each["loc"])
+                what = _ADVICE.get(each["type"], each["msg"])
+                self._complain(line, f"{place}: {what}" if place else what)
+            return None
+
+    def _complain(self, line: int, text: str) -> None:
+        self._problems.append(f"{self._source}:{line}: {text}")
+
+    def _checked_model(self, header: _Header, line: int, request: _Request) -> _Model | None:
+        """What the header says of the request's model, its references having been checked."""
+        model, taken = header.models.get(request.model or ""), self._lines_by_id.get(request.id)
+        if request.model is not None and model is None:
+            self._complain(line, f'model: "{request.model}" is not in the `models` of the header; add it there, or correct the name')
+        if taken is not None:
+            self._complain(line, f"id: {request.id} is taken by line {taken}; give each request a number of its own")
+        for other in (request.after, *request.also_after):
+            if other is not None and other not in self._lines_by_id:
+                self._complain(line, f"after: no request above has the id {other}; a request comes after those that it waits for")
+        if request.also_after and request.after is None:
+            self._complain(line, "also_after: name one of them in `after`")
+        return model
+
+    def _timing(self, line: int, request: _Request, model: _Model | None) -> tuple[float, float, Usage] | None:
+        """Whole service time, time to the first byte, and what the answer reports."""
+        service_s, first_byte_s, output_tokens = request.service_s, request.first_byte_s, request.output_tokens
+        if service_s is not None and output_tokens is None:
+            if first_byte_s is not None and first_byte_s > service_s:
+                self._complain(line, "first_byte_s: is more than `service_s`; an answer begins before it ends")
+            if first_byte_s is None:
+                first_byte_s = 0.0 if request.stream else service_s
+            reports = {"prompt_tokens": request.prompt_tokens} if request.reports is None else request.reports.model_dump()
+            return service_s, first_byte_s, Usage(**reports)
+        if service_s is not None or output_tokens is None:
+            self._complain(line, "give either `service_s`, or `prompt_tokens` and `output_tokens`")
+            return None
+        prompt_tokens = request.prompt_tokens or 0
+        if model is None or model.tps is None or (prompt_tokens and model.prompt_tps is None):
+            self._complain(line, "tokens need a model whose `tps` and `prompt_tps` the header tells")
+            return None
+        prompt_s = prompt_tokens / model.prompt_tps if model.prompt_tps else 0.0
+        decode_s = output_tokens / model.tps
+        usage = Usage(prompt_tokens=prompt_tokens, output_tokens=output_tokens, prompt_s=prompt_s, decode_s=decode_s)
+        return prompt_s + decode_s, prompt_s if request.stream else prompt_s + decode_s, usage
+
+    def _check_header(self, line: int, header: _Header, jobs: list[Job]) -> None:
+        for name in (*header.resident, *header.unload_s, *((header.home,) if header.home else ())):
+            if name not in header.models:
+                self._complain(line, f'"{name}" is not in `models`; add it there, or correct the name')
+        loadable = {target for row in header.swap_s.values() for target in row}
+        for name in sorted({*header.resident, header.home, *(job.model for job in jobs if job.model is not None)} & header.models.keys()):
+            alone = header.resident == [name] and len(header.models) == 1
+            if not alone and name not in loadable:
+                self._complain(line, f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}": SECONDS}}')
+
+
+_AS_IT_IS = {"id", "model", "after", "think_s", "caller", "max_tokens", "cancel_after_s", "max_wait_s"}
 
 
 def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage) -> Job:
     return Job(
-        id=request.id,
-        model=request.model,
+        **request.model_dump(include=_AS_IT_IS),
         at=request.t,
-        after=request.after,
         also_after=tuple(request.also_after),
-        think_s=request.think_s,
         lane=Lane(request.lane),
         priority=Priority[request.priority.upper()],
-        caller=request.caller,
         service_s=service_s,
         first_byte_s=first_byte_s,
         streaming=request.stream,
         prompt_tokens=request.prompt_tokens or 0,
-        max_tokens=request.max_tokens,
         usage=usage,
-        cancel_after_s=request.cancel_after_s,
-        max_wait_s=request.max_wait_s,
-    )
-
-
-def _costs(header: _Header) -> SwapCosts:
-    return SwapCosts(by_pair={(origin, target): cost for origin, row in header.swap_s.items() for target, cost in row.items()})
-
-
-def _workload(header: _Header, jobs: list[Job]) -> Workload:
-    models: Mapping[str, ModelSettings] = {
-        name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel) for name, model in header.models.items()
-    }
-    return Workload(
-        jobs=tuple(jobs),
-        models=models,
-        swap_costs=_costs(header),
-        unload_s=header.unload_s,
-        vram_gb=header.gpu.vram_gb,
-        resident=tuple(header.resident),
-        home=header.home,
-        modes=tuple((change.t, change.active) for change in header.hours),
     )
 
 
 def trace_text(workload: Workload) -> str:
     """A workload as the text of a trace file: the header line and a line for each request, every line ended."""
-    lines = (_header_line(workload), *(_request_line(job) for job in workload.jobs))
-    return "".join(json.dumps(line) + "\n" for line in lines)
-
-
-def _header_line(workload: Workload) -> dict[str, object]:
     swap_s: dict[str, dict[str, float]] = {}
-    for (origin, target), seconds in workload.swap_costs.by_pair.items():
+    for (origin, target), seconds in workload.swap_costs.items():
         swap_s.setdefault(origin, {})[target] = seconds
-    return {
+    header = {
         "models": {name: _given({"vram_gb": model.vram_gb, "parallel": model.parallel}) for name, model in workload.models.items()},
         "swap_s": swap_s,
         **_changed({"unload_s": dict(workload.unload_s), "gpu": _given({"vram_gb": workload.vram_gb})}),
         **_changed({"resident": list(workload.resident), "home": workload.home}),
         **_changed({"hours": [{"t": at, "active": active} for at, active in workload.modes]}),
     }
+    return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))
 
 
 def _request_line(job: Job) -> dict[str, object]:
@@ -287,13 +252,9 @@ def _request_line(job: Job) -> dict[str, object]:
         **_changed({"prompt_tokens": job.prompt_tokens, "stream": job.streaming, "also_after": list(job.also_after)}),
         **_given({"after": job.after, "think_s": job.think_s or None, "max_tokens": job.max_tokens}),
         **_given({"cancel_after_s": job.cancel_after_s, "max_wait_s": job.max_wait_s}),
-        "reports": _reports(job.usage),
+        # without the load time, from which nothing is learned
+        "reports": _given({name: value for name, value in asdict(job.usage).items() if name != "load_s"}),
     }
-
-
-def _reports(usage: Usage) -> dict[str, object]:
-    """Without the load time, from which nothing is learned."""
-    return _given({name: value for name, value in asdict(usage).items() if name != "load_s"})
 
 
 def _given(fields: Mapping[str, object]) -> dict[str, object]:
@@ -308,14 +269,14 @@ def _changed(fields: Mapping[str, object]) -> dict[str, object]:
 MINUTE_S = 60.0
 UNKNOWN_SERVICE_S = 1.0
 """For an answer that never came, where no answer of any model did."""
+UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})
+"""It would have been answered had its caller waited."""
 
 
-class _Row(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
-
-
-class LoggedItem(_Row):
+class LoggedItem(pydantic.BaseModel):
     """What is needed of a row of `/llm/log` (`types.Invocation`)."""
+
+    model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     epoch: int
     sequence: int
@@ -332,7 +293,9 @@ class LoggedItem(_Row):
     outcome: Outcome
 
 
-class _LoggedSwap(_Row):
+class _LoggedSwap(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
+
     from_models: list[str] = []
     to_model: str
     swap_s: Seconds
@@ -340,24 +303,19 @@ class _LoggedSwap(_Row):
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogTrace:
-    """A workload, and how many rows could not become a request of it: never sent to a model for a reason of its own, or not readable."""
-
-    workload: Workload
-    left_out: int
-
-
-def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: GatewayConfig) -> LogTrace:
+def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: GatewayConfig) -> tuple[Workload, int]:
     """The workload that a log tells of, on the GPU and in the active hours of `config`.
 
     Args:
         items, swaps: rows as the gateway lists them, in any order.
+
+    Returns:
+        The workload, and how many rows could not become a request of it: never sent to a model for a reason of its own, or not readable.
     """
     rows, unreadable = _read(LoggedItem, items)
-    usable = sorted((row for row in rows if _ran(row)), key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence))
-    seen, _ = _read(_LoggedSwap, swaps)
-    done = [swap for swap in seen if not swap.failed]
+    ran = (row for row in rows if row.backend_s is not None or row.outcome in UNANSWERED)
+    usable = sorted(ran, key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence))
+    done = [swap for swap in _read(_LoggedSwap, swaps)[0] if not swap.failed]
     began_wall_s = usable[0].accepted_wall_s if usable else 0.0
     usual_s = _usual_service_s(usable)
     jobs = tuple(_logged_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config) for number, row in enumerate(usable))
@@ -371,28 +329,20 @@ def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: 
         vram_gb=scheduler.gpu.vram_gb,
         resident=(home,) if home else (),
         home=home,
-        modes=_hours(began_wall_s, jobs, config) if jobs else (),
+        modes=_hours(began_wall_s, jobs[-1].at, config) if jobs else (),
     )
-    return LogTrace(workload=workload, left_out=unreadable + len(rows) - len(usable))
+    return workload, unreadable + len(rows) - len(usable)
 
 
-Row = TypeVar("Row", bound=_Row)
-
-
-def _read(shape: type[Row], rows: Iterable[object]) -> tuple[list[Row], int]:
+def _read(shape: type[Shape], rows: Iterable[object]) -> tuple[list[Shape], int]:
     """The rows that can be read, and how many cannot: a newer gateway must not stop an older command."""
-    read, unreadable = list[Row](), 0
+    read, unreadable = list[Shape](), 0
     for row in rows:
         try:
             read.append(shape.model_validate(row))
         except pydantic.ValidationError:
             unreadable += 1
     return read, unreadable
-
-
-def _ran(row: LoggedItem) -> bool:
-    """It was answered, or would have been had its caller waited."""
-    return row.backend_s is not None or row.outcome in {Outcome.CANCELLED, Outcome.EXPIRED}
 
 
 def _usual_service_s(rows: Iterable[LoggedItem]) -> Mapping[str | None, float]:
@@ -407,9 +357,12 @@ def _usual_service_s(rows: Iterable[LoggedItem]) -> Mapping[str | None, float]:
 
 def _logged_job(number: int, row: LoggedItem, at: float, usual_s: Mapping[str | None, float], config: GatewayConfig) -> Job:
     service_s = row.backend_s or 0.0
-    if row.outcome in {Outcome.CANCELLED, Outcome.EXPIRED}:
+    if row.outcome in UNANSWERED:
         service_s = max(service_s, usual_s.get(row.model, usual_s.get(None, UNKNOWN_SERVICE_S)))
     first_byte_s = min(service_s, service_s if row.first_byte_s is None else row.first_byte_s)
+    usage = Usage(prompt_tokens=row.prompt_tokens, output_tokens=row.output_tokens)
+    if row.output_tokens is not None and first_byte_s < service_s:
+        usage = replace(usage, prompt_s=first_byte_s, decode_s=service_s - first_byte_s)
     return Job(
         id=number,
         model=row.model,
@@ -420,19 +373,9 @@ def _logged_job(number: int, row: LoggedItem, at: float, usual_s: Mapping[str | 
         service_s=service_s,
         first_byte_s=first_byte_s,
         prompt_tokens=row.prompt_tokens or 0,
-        usage=_usage(row, service_s, first_byte_s),
+        usage=usage,
         cancel_after_s=row.total_s if row.outcome is Outcome.CANCELLED else None,
         max_wait_s=row.total_s if row.outcome is Outcome.EXPIRED else None,
-    )
-
-
-def _usage(row: LoggedItem, service_s: float, first_byte_s: float) -> Usage:
-    timed = row.output_tokens is not None and first_byte_s < service_s
-    return Usage(
-        prompt_tokens=row.prompt_tokens,
-        output_tokens=row.output_tokens,
-        prompt_s=first_byte_s if timed else None,
-        decode_s=service_s - first_byte_s if timed else None,
     )
 
 
@@ -446,27 +389,23 @@ def _model(name: str, swaps: Sequence[_LoggedSwap], scheduler: SchedulerSettings
     return ModelSettings(vram_gb=vram_gb, parallel=scheduler.parallel(name))
 
 
-def _logged_costs(swaps: Iterable[_LoggedSwap], names: Iterable[str], prior_s: float) -> SwapCosts:
+def _logged_costs(swaps: Iterable[_LoggedSwap], names: Iterable[str], prior_s: float) -> dict[tuple[str, str], float]:
     """Medians by direction; a model that was never seen to be loaded costs what is assumed before anything is measured."""
     seen: dict[tuple[str, str], list[float]] = {}
     for swap in swaps:
         for origin in swap.from_models or [""]:
             seen.setdefault((origin, swap.to_model), []).append(swap.swap_s)
-    costs = {pair: median(times) for pair, times in seen.items()}
-    loaded = {target for _, target in costs}
-    return SwapCosts(by_pair=costs | {("", name): prior_s for name in names if name not in loaded})
+    loaded = {target for _, target in seen}
+    return {pair: median(times) for pair, times in seen.items()} | {("", name): prior_s for name in names if name not in loaded}
 
 
-def _hours(began_wall_s: float, jobs: Sequence[Job], config: GatewayConfig) -> tuple[tuple[float, bool], ...]:
+def _hours(began_wall_s: float, last_at: float, config: GatewayConfig) -> tuple[tuple[float, bool], ...]:
     """When active hours began and ended, to the minute of the calendar."""
-    ended_wall_s = began_wall_s + jobs[-1].at
-    minutes = range(ceil(began_wall_s / MINUTE_S), ceil(ended_wall_s / MINUTE_S) + 1)
     changes, active = [], config.is_active_hours(began_wall_s)
     if not active:
         changes.append((0.0, False))
-    for minute in minutes:
-        is_active = config.is_active_hours(minute * MINUTE_S)
-        if is_active != active:
-            active = is_active
+    for minute in range(ceil(began_wall_s / MINUTE_S), ceil((began_wall_s + last_at) / MINUTE_S) + 1):
+        if config.is_active_hours(minute * MINUTE_S) != active:
+            active = not active
             changes.append((max(0.0, minute * MINUTE_S - began_wall_s), active))
     return tuple(changes)
