@@ -318,7 +318,7 @@ class Schedule:
                 ):
                     band -= 1
                 assert entry.band == band, f"item {item.sequence} is in {entry.band} and not {band} at {self.now}"
-        assert self.promotions == self.state.aging.promotions
+        assert self.promotions == self.state.promotions
 
     def bands_come_first(self, waiting: list[Entry], started: list[Entry]) -> None:
         """Rules 1 and 2: nothing starts beside a more urgent item that could have had the slot, or before one of its own line."""
@@ -355,12 +355,7 @@ class Schedule:
         absent = min((entry.band for entry in able if entry.item.model not in residents and not self.is_barred(entry)), default=99)
         for entry in able:
             resident = residents.get(entry.item.model or "")
-            if (
-                entry.band >= absent
-                or resident is None
-                or resident.phase is not Phase.READY
-                or self.state.residency.free_slots(resident) < 1
-            ):
+            if entry.band >= absent or resident is None or resident.phase is not Phase.READY or resident.free_slots < 1:
                 continue
             assert self.is_reading(resident, entry.band, ()), f"{entry.item.sequence} could have started at {self.now}"
             assert self.timer is not None, "nobody looks when the round is over"

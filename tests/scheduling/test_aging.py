@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hearth.config.settings import AgingSettings, SchedulerSettings, SchedulingSettings
-from hearth.scheduling import inputs, snapshot
+from hearth.scheduling import inputs
 from hearth.scheduling.forecast import forecast
 from hearth.scheduling.inputs import Fault
 from hearth.types import Band, Lane, Priority
@@ -24,7 +24,7 @@ def busy(settings: SchedulerSettings) -> Shell:
 
 
 def bands(house: Shell, lane: Lane = Lane.INTERNAL) -> list[tuple[int, Band]]:
-    return [(view.sequence, view.band) for view in snapshot.waiting(house.state, lane, 20)]
+    return [(entry.item.sequence, entry.band) for entry in house.state.waiting.in_order() if entry.item.lane is lane]
 
 
 def test_an_item_that_has_waited_long_enough_rises_one_band():
@@ -40,7 +40,7 @@ def test_nothing_becomes_critical_by_waiting_unless_the_owner_says_so():
     house.internal("a", BACKGROUND)
     house.internal("a", NORMAL)
     assert bands(house.at(10_000.0)) == [(2, Band.NORMAL), (3, Band.NORMAL)]
-    assert house.state.aging.promotions == 1
+    assert house.state.promotions == 1
     assert house.timer is None
 
 
@@ -49,7 +49,7 @@ def test_with_a_higher_ceiling_an_item_rises_again_after_as_long():
     house.internal("a", BACKGROUND)
     assert bands(house.at(199.9)) == [(2, Band.NORMAL)]
     assert bands(house.at(200.0)) == [(2, Band.CRITICAL)]
-    assert house.state.aging.promotions == 2
+    assert house.state.promotions == 2
 
 
 def test_with_a_lower_ceiling_nothing_rises():
@@ -104,7 +104,7 @@ def test_who_left_while_waiting_rises_no_more():
     house.cancel(house.internal("a", BACKGROUND))
     assert house.timer is None
     house.at(200.0)
-    assert house.state.aging.promotions == 0
+    assert house.state.promotions == 0
 
 
 def test_a_shorter_time_counts_at_once_for_what_waits_already():
@@ -126,7 +126,7 @@ def test_looking_at_the_queue_raises_nobody():
     house.internal("a", BACKGROUND)
     house.now = 150.0
     assert bands(house) == [(2, Band.BACKGROUND)]
-    assert house.state.aging.promotions == 0
+    assert house.state.promotions == 0
 
 
 def test_an_early_timer_raises_nobody_too_soon_and_is_armed_again():
@@ -148,7 +148,7 @@ def test_an_estimated_wait_knows_that_the_item_will_rise():
         house.internal("a", NORMAL)
     starts = forecast(house.state, house.now)
     assert starts[old] < max(starts.values())
-    assert house.state.aging.promotions == 0
+    assert house.state.promotions == 0
 
 
 def test_aging_is_by_the_clock_and_not_by_how_often_anybody_looks():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hearth.config.settings import PackingMode, PackingSettings, SchedulerSettings, SchedulingSettings
 from hearth.scheduling import inputs
-from hearth.scheduling.packing import in_order, smallest_first
+from hearth.scheduling.packing import chosen
 from hearth.types import Lane, Priority
 from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
@@ -196,5 +196,5 @@ def test_what_waits_for_a_round_keeps_its_model_in_memory():
     ],
 )
 def test_the_two_ways_of_choosing(costs: list[float], slots: int, budget: float, in_line: list[int], packed: list[int]) -> None:
-    assert in_order(costs, slots=slots, budget=budget) == in_line
-    assert smallest_first(costs, slots=slots, budget=budget) == packed
+    assert chosen(costs, slots=slots, budget=budget, packs=False) == in_line
+    assert chosen(costs, slots=slots, budget=budget, packs=True) == packed

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 from hearth.config.settings import PolicyName, SchedulingSettings
-from hearth.scheduling import inputs, snapshot
-from hearth.types import Lane
+from hearth.scheduling import inputs
 from tests.support.shell import Shell, house_settings
 
 
@@ -79,9 +78,9 @@ def test_looking_at_the_queue_never_changes_its_order():
         for model in ("a", "b", "a", None, "b", "a"):
             house.arrive(model)
     for _ in range(3):
-        snapshot.waiting(looked_at.state, Lane.EXTERNAL, 10)
-        snapshot.running(looked_at.state)
-        snapshot.residents(looked_at.state)
+        looked_at.state.waiting.first(10)
+        sorted(looked_at.state.running, key=lambda entry: entry.dispatched_at)
+        assert len(looked_at.state.residency.latest_first) == len(looked_at.state.residency.residents)
     looked_at.quiesce()
     left_alone.quiesce()
     assert looked_at.log == left_alone.log

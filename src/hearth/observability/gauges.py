@@ -15,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 
 from hearth.config.settings import QueueSettings
 from hearth.observability.metric_families import ANY_MODEL, FAMILIES
-from hearth.scheduling import snapshot
 from hearth.scheduling.state import State
 from hearth.types import MIB, Band, Lane
 
@@ -125,11 +124,11 @@ def _queue(live: Live, label_of: LabelOf) -> Iterator[Reading]:
 
 
 def _residency(live: Live, label_of: LabelOf) -> Iterator[Reading]:
-    for view in snapshot.residents(live.state):
-        model = label_of(view.model)
-        yield "hearth_model_resident", (model, view.phase), 1.0
-        yield "hearth_model_reserved_bytes", (model,), None if view.reserved_mib is None else view.reserved_mib * MIB
-        yield "hearth_model_slots", (model,), view.parallel
+    for resident in live.state.residency.latest_first:
+        model, reserved_mib = label_of(resident.model), resident.reserved_mib
+        yield "hearth_model_resident", (model, resident.phase.value), 1.0
+        yield "hearth_model_reserved_bytes", (model,), None if reserved_mib is None else reserved_mib * MIB
+        yield "hearth_model_slots", (model,), resident.parallel
     yield "hearth_swap_in_progress", (), live.gpu.get("current_swap") is not None
     yield "hearth_swap_overhead_ratio", (), _number(live.gpu, "swap_overhead_pct_1h", 0.01)
     yield "hearth_home_resident", (), _number(live.gpu, "is_home")

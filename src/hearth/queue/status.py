@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from itertools import islice
 
 from hearth.execution.request import ActiveRequest, FinishedRequest
 from hearth.observability.gpu_tracker import GpuTracker
-from hearth.scheduling import snapshot
 from hearth.scheduling.forecast import is_rough
-from hearth.scheduling.snapshot import EntryView, ResidentView
+from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.state import State
-from hearth.types import Lane, QueueItem, ResidentModel, Sequence
+from hearth.scheduling.waiting import BANDS, Entry, Place
+from hearth.types import Band, Lane, QueueItem, ResidentModel, Sequence
 
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
@@ -37,15 +38,16 @@ def status(
         `current_request` (the longest running one, or None), `running` (all), `internal_queue` and `external_queue` (`pending`,
         `next_items`), `mode`, `gpu`, `promotions` (by age, since the start), `draining`.
     """
-    running = [_item(view, items, now, wall_s) for view in snapshot.running(state)]
+    longest_first = sorted(state.running, key=lambda entry: (entry.dispatched_at, entry.item.sequence))
+    running = [_item(entry, items, now, wall_s) for entry in longest_first]
     return {
         "current_request": running[0] if running else None,
         "running": running,
         "internal_queue": _queue(state, items, Lane.INTERNAL, starts, now, wall_s),
         "external_queue": _queue(state, items, Lane.EXTERNAL, starts, now, wall_s),
         "mode": "active" if state.active else "quiet",
-        "gpu": {**tracker.get_metrics(now), "residents": [_resident(view, now) for view in snapshot.residents(state)]},
-        "promotions": state.aging.promotions,
+        "gpu": {**tracker.get_metrics(now), "residents": [_resident(each, state, now) for each in state.residency.latest_first]},
+        "promotions": state.promotions,
         "draining": state.draining,
     }
 
@@ -56,7 +58,7 @@ def item(state: State, work: ActiveRequest, now: float, wall_s: float) -> dict[s
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
     resumed = {} if work.resumed is None else {"resumed": work.resumed.value, "again_tokens": work.again_tokens}
-    return _item(snapshot.view(entry), lambda _: work.item, now, wall_s) | resumed
+    return _item(entry, lambda _: work.item, now, wall_s) | resumed
 
 
 def ended(of: FinishedRequest) -> dict[str, object]:
@@ -73,15 +75,15 @@ def models(
     offloaded: Collection[str],
 ) -> list[dict[str, object]]:
     """Every model that is installed, resident or configured, with what is known of it."""
-    residents = {view.model: view for view in snapshot.residents(state)}
+    residents = state.residency.residents
     return [
         {
             "name": name,
             "installed": name in installed,
             "resident": name in residents,
-            "phase": residents[name].phase if name in residents else None,
+            "phase": residents[name].phase.value if name in residents else None,
             "home": name == state.home,
-            "running": residents[name].running if name in residents else 0,
+            "running": len(residents[name].running) if name in residents else 0,
             "waiting": state.waiting.wants(name),
             "parallel": state.settings.parallel(name),
             "vram_mib": round(in_memory[name].vram_mib, 1) if name in in_memory else None,
@@ -93,13 +95,16 @@ def models(
 
 
 def _queue(state: State, items: Items, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
-    rough = is_rough(state)
+    rough, waiting = (
+        is_rough(state),
+        state.waiting.in_order(*(band for band in BANDS if (band <= Band.BACKGROUND) == (lane is Lane.INTERNAL))),
+    )
     return {
         "pending": state.waiting.count(lane),
         "next_items": [
-            _item(view, items, now, wall_s)
-            | {"estimated_start_s": _rounded(starts.get(view.sequence)), "estimate_is_rough": rough and view.sequence in starts}
-            for view in snapshot.waiting(state, lane, NEXT_ITEMS)
+            _item(entry, items, now, wall_s)
+            | {"estimated_start_s": _rounded(starts.get(entry.item.sequence)), "estimate_is_rough": rough and entry.item.sequence in starts}
+            for entry in islice(waiting, NEXT_ITEMS)
         ],
     }
 
@@ -131,33 +136,33 @@ def _stamp(wall_s: float) -> str:
     return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _item(view: EntryView, items: Items, now: float, wall_s: float) -> dict[str, object]:
-    found = items(view.sequence)
-    known = {"sequence": view.sequence} if found is None else _identity(found)
-    started_at = view.dispatched_at
+def _item(entry: Entry, items: Items, now: float, wall_s: float) -> dict[str, object]:
+    found = items(entry.item.sequence)
+    known = {"sequence": entry.item.sequence} if found is None else _identity(found)
+    started_at = None if entry.place is Place.WAITING else entry.dispatched_at
     until = now if started_at is None else started_at
     arrived_at = until if found is None else found.arrived_at
     return known | {
-        "model": view.model,
-        "state": view.place.value,
-        "band": view.band.name.lower(),
-        "attempts": view.attempts,
-        "interrupt_count": view.interrupts,
+        "model": entry.model or entry.item.model,
+        "state": entry.place.value,
+        "band": entry.band.name.lower(),
+        "attempts": entry.attempts,
+        "interrupt_count": entry.interrupts,
         "enqueued_at": _stamp(arrived_at + wall_s),
         "started_at": None if started_at is None else _stamp(started_at + wall_s),
         "waited_s": round(until - arrived_at, 3),
         "running_s": None if started_at is None else round(now - started_at, 3),
-        "first_byte": view.first_byte_at is not None,
+        "first_byte": entry.first_byte_at is not None,
     }
 
 
-def _resident(view: ResidentView, now: float) -> dict[str, object]:
+def _resident(resident: Resident, state: State, now: float) -> dict[str, object]:
     return {
-        "model": view.model,
-        "phase": view.phase,
-        "running": view.running,
-        "waiting": view.waiting,
-        "parallel": view.parallel,
-        "reserved_mib": view.reserved_mib,
-        "resident_s": round(now - view.loaded_at, 3) if view.phase == "ready" else None,
+        "model": resident.model,
+        "phase": resident.phase.value,
+        "running": len(resident.running),
+        "waiting": state.waiting.wants(resident.model),
+        "parallel": resident.parallel,
+        "reserved_mib": resident.reserved_mib,
+        "resident_s": round(now - resident.loaded_at, 3) if resident.phase is Phase.READY else None,
     }

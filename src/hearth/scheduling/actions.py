@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from hearth.types import Band, Sequence, value
@@ -47,7 +46,7 @@ class Dispatch:
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Load:
     """Make `model` resident; everything in `replaces` has been unloaded for it."""
 
@@ -56,7 +55,7 @@ class Load:
     why: SwapReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Unload:
     """Make `model` go; nothing runs on it."""
 
@@ -64,7 +63,7 @@ class Unload:
     why: SwapReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Preempt:
     """Stop the attempt; answer with `Stopped` (or with its real ending, if that came first)."""
 
@@ -72,7 +71,7 @@ class Preempt:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Abort:
     """The item has ended for us (its caller is gone): stop the attempt; answer with `Stopped` or its real ending."""
 
@@ -80,7 +79,7 @@ class Abort:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Cut:
     """Stop the attempt for good: its caller has seen bytes and cannot be resumed; answer as to `Preempt`."""
 
@@ -88,7 +87,7 @@ class Cut:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Requeue:
     """Write down that the attempt is over and the item waits again: interrupted for the n-th time, or unseen by its caller (0).
 
@@ -101,7 +100,7 @@ class Requeue:
     protected: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Promote:
     """Write down that the waiting item has risen to `band` by its age."""
 
@@ -109,14 +108,14 @@ class Promote:
     band: Band
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Hold:
     """Write down that more urgent work waits for the item, whose stream could not go on after an interruption."""
 
     sequence: Sequence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Fail:
     """Give the item up and tell its caller."""
 
@@ -124,14 +123,14 @@ class Fail:
     why: Refusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Expire:
     """The item has waited longer than it may: give it up and tell its caller."""
 
     sequence: Sequence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WakeAt:
     """Send `TimerFired` at this instant; replaces any earlier one. None: no timer."""
 

@@ -4,9 +4,7 @@ An agent comes back when its tools have run, a person after minutes, a script th
 caller's item to the caller's next item for that model, and is noted only if nobody else used the model in between: that is the situation
 in which it is asked for. What a caller has still open with us makes a difference, since it may be waiting for that; so its gaps are kept
 apart for both cases. The last gaps are kept as they were, because what matters is their shape (many short and a few long ones), which
-no average shows.
-
-Of each caller it is also learned which model it asks for after which: what an idle house may load beforehand.
+no average shows. Of each caller it is also learned which model it asks for after which, which may be loaded beforehand.
 
 Nothing is known of the future: a gap is learned when it is over. Bounded memory; deterministic.
 """
@@ -18,7 +16,7 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 GAPS = 32
 """Gaps that are remembered of each habit."""
@@ -31,22 +29,11 @@ RECENT = 4
 
 Key = tuple[str, str, bool]
 """(caller, model, the caller had other items open)"""
-
-
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _note_last(known: dict[K, V], key: K, value: V) -> None:
-    """Write as the latest of at most `MAX_HABITS`."""
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > MAX_HABITS:
-        del known[next(iter(known))]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A caller with nothing else open asked for `model`, `gap_s` after its last answer."""
 
     model: str
@@ -68,7 +55,7 @@ class Arrivals:
     Args:
         learns: facts are reported here. Where the policy reads nothing of this they are not, since that would be a fourth of all the work;
             learning begins when another policy comes into force.
-        open_callers: the caller of each item that is in the house already.
+        open_callers: the caller of each item that was accepted already.
     """
 
     def __init__(self, *, learns: bool = True, open_callers: Iterable[str] = ()) -> None:
@@ -85,10 +72,9 @@ class Arrivals:
         self._open[caller] = is_open + 1
         last = self._answered.get(caller)
         if last is not None and not is_open and model is not None:
-            key = (caller, last[0])
-            steps = self._steps.get(key) or deque(maxlen=STEPS)
+            steps = self._steps.get((caller, last[0])) or deque(maxlen=STEPS)
             steps.append(Step(model, now - last[1]))
-            _note_last(self._steps, key, steps)
+            _note_last(self._steps, (caller, last[0]), steps)
 
     def came_back(self, caller: str, model: str, now: float) -> None:
         """An item has come for a model for which nothing waited and on which nothing ran."""
@@ -99,7 +85,7 @@ class Arrivals:
                 habit.gaps.append(inf if answered else now - habit.since)
 
     def left(self, caller: str) -> None:
-        """An item is gone, however it ended. Told before `ended`."""
+        """An item is gone, however it ended. Reported before `ended`."""
         count = self._open.pop(caller) - 1
         if count:
             self._open[caller] = count
@@ -130,3 +116,11 @@ class Arrivals:
         twin = copy(self)
         twin.learns = False
         return twin
+
+
+def _note_last(known: dict[K, V], key: K, value: V) -> None:
+    """Write as the latest of at most `MAX_HABITS`."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > MAX_HABITS:
+        del known[next(iter(known))]

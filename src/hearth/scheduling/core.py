@@ -2,7 +2,7 @@
 
 `handle` takes one decision, always in this order, which both shells rely on:
 
-1. fold the fact into the state (a late report about an attempt that is over is ignored; a fact that cannot change what was decided
+1. take the fact into the state (a late report about an attempt that is over is ignored; a fact that cannot change what was decided
    before ends the decision here);
 2. give up what has waited too long, raise what has waited long;
 3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
@@ -16,16 +16,17 @@ leave an item behind.
 
 from __future__ import annotations
 
-import heapq
+from heapq import heappop
 from typing import TYPE_CHECKING
 
-from hearth.scheduling.actions import Action, Expire, Fail, Promote, Refusal, WakeAt
-from hearth.scheduling.facts import FOLDS
+from hearth.scheduling.actions import Action, Expire, Promote, Refusal, WakeAt
 from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.state import State
+from hearth.scheduling.transitions import take_in
+from hearth.scheduling.waiting import Place
 from hearth.types import Band, Lane
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Scheduler:
-    """Decides; see the module docstring. `state` is for reading (snapshots, invariants), never for changing from outside."""
+    """Decides; see the module docstring. `state` is for reading (status, invariants), never for changing from outside."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.state = State.new(settings, learns=POLICIES[settings.scheduling.policy].learns)
@@ -47,7 +48,7 @@ class Scheduler:
             What to do, in the order in which it was decided. At most one `WakeAt`, at the end, where the timer changes.
         """
         state, kind = self.state, type(fact)
-        actions = FOLDS[kind](state, fact, now)
+        actions = take_in(state, fact, now)
         if actions is None:
             return []
         state.next_wake_at = None
@@ -58,19 +59,18 @@ class Scheduler:
         if state.expiries:
             actions += self._expired(now)
         if state.down_since is not None:
-            actions += self._stranded(now)
-        if state.aging.due:
-            actions += self._raise(now)
-        if state.down_since is None and not state.draining:
-            if not state.residency.residents and state.waiting.wants(None):
-                actions += self._homeless()
-            actions += self._place(now)
-        else:
+            actions += self._stranded(state.down_since, now)
+        if state.rising:
+            actions += self._raised(now)
+        if state.down_since is not None or state.draining:
             state.idle_since = None
+        else:
+            actions += self._homeless() if not state.residency.residents else []
+            actions += self._placed(now)
         return self._armed(actions, now)
 
-    def _place(self, now: float) -> list[Action]:
-        """What starts, stops and is swapped; where the house is at rest, what may be loaded meanwhile."""
+    def _placed(self, now: float) -> list[Action]:
+        """What starts, stops and is swapped; where everything is at rest, what may be loaded meanwhile."""
         state, placement = self.state, Placement(self.state, now)
         if state.at_rest:
             restore(state, placement, now)
@@ -79,16 +79,23 @@ class Scheduler:
             state.idle_since = None
         return placement.run()
 
-    def _raise(self, now: float) -> list[Action]:
+    def _raised(self, now: float) -> list[Action]:
         """Internal items that have waited long enough for the next band, in the order in which their time came."""
         state, actions = self.state, list[Action]()
-        while (entry := state.aging.next_due(state.entries, now)) is not None:
-            state.waiting.move(entry, Band(entry.band - 1))
-            state.aging.promotions += 1
-            state.aging.expect(entry)
-            actions.append(Promote(sequence=entry.item.sequence, band=entry.band))
-        if state.aging.due:
-            state.wake_at(state.aging.due[0][0])
+        while state.rising:
+            at, sequence = state.rising[0]
+            entry = state.entries.get(sequence)
+            if entry is not None and entry.place is Place.WAITING and state.rises_at(entry) == at:
+                if at > now:
+                    state.wake_at(at)
+                    break
+                state.waiting.remove(entry)
+                entry.band = Band(entry.band - 1)
+                state.waiting.add(entry)
+                state.expect_rise(entry)
+                state.promotions += 1
+                actions.append(Promote(sequence=sequence, band=entry.band))
+            heappop(state.rising)
         return actions
 
     def _expired(self, now: float) -> list[Action]:
@@ -101,49 +108,38 @@ class Scheduler:
                 if at > now:
                     state.wake_at(at)
                     break
-                state.give_up(entry)
+                state.waiting.remove(entry)
+                state.leave(entry)
                 actions.append(Expire(sequence=sequence))
-            heapq.heappop(state.expiries)
+            heappop(state.expiries)
         return actions
 
-    def _stranded(self, now: float) -> list[Action]:
-        """Items that have waited for a backend that is down for as long as they may."""
-        state, actions = self.state, list[Action]()
-        if state.down_since is None or not len(state.waiting):
+    def _stranded(self, down_since: float, now: float) -> list[Action]:
+        """Items that have waited for a backend that is down for as long as they may.
+
+        One pass over the queue; the next is due when the first of those that stay runs out of patience (an arrival has more).
+        """
+        state, actions, due_at = self.state, list[Action](), self._stranded_check_at
+        if due_at is None or due_at <= now:
+            wait_s, waiting = state.settings.wait_when_down_s, state.waiting.all_entries()
+            until = {entry: max(down_since, entry.item.arrived_at) + wait_s for entry in waiting}
+            actions = state.give_up([entry for entry, at in until.items() if at <= now], Refusal.BACKEND_DOWN)
+            self._stranded_check_at = min((at for at in until.values() if at > now), default=None)
+        if not len(state.waiting):
             self._stranded_check_at = None
-            return actions
-        if self._stranded_check_at is None or self._stranded_check_at <= now:
-            actions = self._strand(state.down_since, now)
         if self._stranded_check_at is not None:
             state.wake_at(self._stranded_check_at)
         return actions
 
-    def _strand(self, down_since: float, now: float) -> list[Action]:
-        """One pass over the queue; the next is due when the first of those that stay runs out of patience (an arrival has more)."""
-        state, actions = self.state, list[Action]()
-        self._stranded_check_at = None
-        for entry in sorted(state.waiting.all_entries(), key=lambda entry: entry.item.sequence):
-            until = max(down_since, entry.item.arrived_at) + state.settings.wait_when_down_s
-            if until <= now:
-                state.give_up(entry)
-                actions.append(Fail(sequence=entry.item.sequence, why=Refusal.BACKEND_DOWN))
-            else:
-                self._stranded_check_at = min(until, self._stranded_check_at or until)
-        return actions
-
     def _homeless(self) -> list[Action]:
         """Items for any model, where there is none any more and nothing would bring one. What is paused brings none, and waits on."""
-        state = self.state
-        paused = state.orders.paused
-        able = state.waiting.count(Lane.INTERNAL) if paused else len(state.waiting)
+        state, paused = self.state, self.state.orders.paused
         entries = [entry for entry in state.waiting.entries(None) if not (paused and entry.external)]
+        able = state.waiting.count(Lane.INTERNAL) if paused else len(state.waiting)
         if state.orders.wanted or len(entries) < able:
             return []
-        homeless = [entry for entry in entries if state.home_for(entry) is None]
-        for entry in homeless:
-            state.give_up(entry)
         why = Refusal.NO_MODEL if state.home is None else Refusal.NEVER_FITS
-        return [Fail(sequence=entry.item.sequence, why=why) for entry in homeless]
+        return state.give_up([entry for entry in entries if state.home_for(entry) is None], why)
 
     def _armed(self, actions: list[Action], now: float) -> list[Action]:
         """The actions, with the timer set to what was asked for during this decision."""

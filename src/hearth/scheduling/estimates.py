@@ -8,7 +8,9 @@ ground truth. `export` and `restore` carry what was learned over a restart as pl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from itertools import islice
+from typing import TypeGuard
 
 from hearth.types import QueueItem, Usage, WorkKind
 
@@ -74,11 +76,8 @@ class Estimates:
 
     def copied(self) -> Estimates:
         """The same knowledge, to learn on separately."""
-        twin = Estimates(swap_prior_s=self.swap_prior_s)
-        twin._swap_s, twin._target_s, twin._recent_swaps_s = dict(self._swap_s), dict(self._target_s), dict(self._recent_swaps_s)
-        twin._decode_tps, twin._prompt_tps = dict(self._decode_tps), dict(self._prompt_tps)
-        twin._prompt_factor, twin._output_tokens = dict(self._prompt_factor), dict(self._output_tokens)
-        twin._runs, twin._idle_ends = dict(self._runs), dict(self._idle_ends)
+        twin = copy(self)
+        twin.__dict__.update({name: dict(learned) for name, learned in vars(self).items() if isinstance(learned, dict)})
         return twin
 
     def learn_swap(self, origin: str, target: str, seconds: float) -> None:
@@ -100,14 +99,19 @@ class Estimates:
         count += count < RUNS
         self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
         if usage.output_tokens:
-            self._learn_output(item.caller, model, usage.output_tokens)
+            key = (item.caller, model)
+            self._output_tokens[key] = _blend(self._output_tokens.pop(key, None), usage.output_tokens)
+            if len(self._output_tokens) > MAX_CALLERS:
+                del self._output_tokens[next(iter(self._output_tokens))]
             decode_s = usage.decode_s or run_s
             if decode_s > 0:
                 self._decode_tps[model] = _blend(self._decode_tps.get(model), usage.output_tokens / decode_s)
         if usage.prompt_tokens and usage.prompt_s:
             self._prompt_tps[model] = _blend(self._prompt_tps.get(model), usage.prompt_tokens / usage.prompt_s)
         if usage.prompt_tokens and item.prompt_tokens >= MIN_PROMPT_TOKENS:
-            self._learn_size(model, usage.prompt_tokens / item.prompt_tokens)
+            factor = usage.prompt_tokens / item.prompt_tokens
+            if FACTORS[0] <= factor <= FACTORS[1]:
+                self._prompt_factor[model] = _blend(self._prompt_factor.get(model, 1.0), factor)
 
     def run_s(self, model: str) -> float:
         """Mean seconds that an item of a model runs."""
@@ -130,16 +134,6 @@ class Estimates:
     def idle_ends(self, models: tuple[str, ...]) -> tuple[IdleEnd, ...]:
         """What ended the last idle times that began with these models in memory, the latest last."""
         return self._idle_ends.get(models, ())
-
-    def _learn_output(self, caller: str, model: str, tokens: int) -> None:
-        key = (caller, model)
-        self._output_tokens[key] = _blend(self._output_tokens.pop(key, None), tokens)
-        if len(self._output_tokens) > MAX_CALLERS:
-            del self._output_tokens[next(iter(self._output_tokens))]
-
-    def _learn_size(self, model: str, factor: float) -> None:
-        if FACTORS[0] <= factor <= FACTORS[1]:
-            self._prompt_factor[model] = _blend(self._prompt_factor.get(model, 1.0), factor)
 
     def prompt_tokens(self, item: QueueItem, model: str) -> float:
         """Expected tokens of the prompt, in this model's own."""
@@ -205,15 +199,18 @@ class Estimates:
         self._prompt_factor |= {model: factor for model, factor in factors.items() if FACTORS[0] <= factor <= FACTORS[1]}
         self._output_tokens |= dict(islice(_pairs(document.get("output_tokens")).items(), MAX_CALLERS))
         self._runs |= {model: (RUNS, mean_s) for model, mean_s in _numbers(document.get("run_s")).items()}
-        for target, swaps in _named(document.get("recent_swaps_s")):
-            self._recent_swaps_s[target] = tuple(_measures(swaps))[-SWAP_MEMORY:]
-        self._idle_ends |= dict(islice(_idle_sets(document.get("idle_ends")), MAX_IDLE_SETS))
+        recent = _named(document.get("recent_swaps_s"))
+        self._recent_swaps_s |= {target: tuple(map(float, filter(_is_measure, _list(swaps))))[-SWAP_MEMORY:] for target, swaps in recent}
+        self._idle_ends |= dict(islice(_idle_ends(document.get("idle_ends")), MAX_IDLE_SETS))
 
 
-def _measures(value: object) -> list[float]:
-    """The numbers of a list that can have been measured: more than nothing, and of this world."""
-    found = value if isinstance(value, list) else ()
-    return [float(each) for each in found if isinstance(each, int | float) and not isinstance(each, bool) and 0 < each <= MOST]
+def _is_measure(value: object) -> TypeGuard[float]:
+    """A number that can have been measured: more than nothing, and of this world."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _named(value: object) -> list[tuple[str, object]]:
@@ -221,34 +218,32 @@ def _named(value: object) -> list[tuple[str, object]]:
 
 
 def _numbers(value: object) -> dict[str, float]:
-    return {name: measure for name, each in _named(value) for measure in _measures([each])}
+    return {name: float(each) for name, each in _named(value) if _is_measure(each)}
 
 
 def _pairs(value: object) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {}
-    for row in value if isinstance(value, list) else ():
+    for row in _list(value):
         match row:
-            case [str(first), str(second), number]:
-                for measure in _measures([number]):
-                    found[first, second] = measure
+            case [str(first), str(second), number] if _is_measure(number):
+                found[first, second] = float(number)
             case _:
                 pass
     return found
 
 
-def _idle_sets(value: object) -> Iterator[tuple[tuple[str, ...], tuple[IdleEnd, ...]]]:
-    for row in value if isinstance(value, list) else ():
+def _idle_ends(value: object) -> Iterator[tuple[tuple[str, ...], tuple[IdleEnd, ...]]]:
+    """An idle time may have taken no time at all."""
+    for row in _list(value):
         match row:
             case [list(models), list(ends)] if all(isinstance(model, str) for model in models):
-                yield tuple(models), tuple(end for each in ends[-IDLE_ENDS:] for end in _idle_end(each))
+                yield (
+                    tuple(models),
+                    tuple(
+                        (float(gap_s), float(weight), model)
+                        for gap_s, weight, model in (end for end in ends[-IDLE_ENDS:] if isinstance(end, list) and len(end) == 3)
+                        if (gap_s == 0 or _is_measure(gap_s)) and _is_measure(weight) and isinstance(model, str)
+                    ),
+                )
             case _:
                 pass
-
-
-def _idle_end(value: object) -> list[IdleEnd]:
-    """One where all of it can have been measured, else none. An idle time may have taken no time at all."""
-    match value:
-        case [int(gap_s) | float(gap_s), weight, str(model)] if 0 <= gap_s <= MOST:
-            return [(float(gap_s), measured, model) for measured in _measures([weight])]
-        case _:
-            return []

@@ -16,7 +16,7 @@ from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Preempt, Unlo
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.packing import budget_tokens
-from hearth.scheduling.residency import Resident
+from hearth.scheduling.residency import Residency, Resident, Swap
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Lane, QueueItem, Sequence, Usage
@@ -41,7 +41,7 @@ def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Map
     shadow = _Shadow(state, state.waiting.first(HORIZON_ITEMS), now)
     ahead = 0 if newcomer is None else state.waiting.ahead_of(newcomer.band)
     if newcomer is not None and ahead < HORIZON_ITEMS:
-        shadow.tell(inputs.Arrived(item=newcomer), now)
+        shadow.report(inputs.Arrived(item=newcomer), now)
     starts = shadow.run()
     if newcomer is not None:
         starts.setdefault(newcomer.sequence, max(starts.values(), default=0.0) * max(1.0, ahead / max(1, len(starts))))
@@ -65,27 +65,23 @@ class _Shadow:
         self._brain = Scheduler(state.settings)
         self._began_at = now
         self._order = count()
-        self._events: list[tuple[float, int, Input]] = []
+        self._due: list[tuple[float, int, Input]] = []
         self._starts: dict[Sequence, float] = {}
         self._open = {entry.item.sequence for entry in waiting}
-        self._fill(state, waiting)
-
-    def _fill(self, state: State, waiting: list[Entry]) -> None:
         mine = self._brain.state
         mine.active, mine.interruptions = state.active, state.interruptions
-        mine.orders, mine.cleared_for = replace(state.orders), state.cleared_for
-        mine.announced, mine.not_before = state.announced, dict(state.not_before)
-        mine.rounds = dict(state.rounds)
+        mine.orders, mine.cleared_for, mine.announced = replace(state.orders), state.cleared_for, state.announced
+        mine.not_before, mine.rounds = dict(state.not_before), dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
         mine.residency = state.residency.copied(mine.estimates)
         mine.residency.residents = {model: self._copied(resident) for model, resident in state.residency.residents.items()}
         for entry in waiting:
-            twin = replace(entry)
-            mine.entries[entry.item.sequence] = twin
+            twin = mine.entries[entry.item.sequence] = replace(entry)
             mine.waiting.add(twin)
-            mine.aging.expect(twin)
-        self._expect_swap(state)
-        self.tell(inputs.TimerFired(), self._began_at)
+            mine.expect_rise(twin)
+        if state.residency.swap is not None:
+            self._expect_swap(mine.residency, state.residency.swap)
+        self.report(inputs.TimerFired(), now)
 
     def _copied(self, resident: Resident) -> Resident:
         running = {sequence: replace(entry) for sequence, entry in resident.running.items()}
@@ -94,23 +90,18 @@ class _Shadow:
             if entry.place is Place.STOPPING:
                 self._at(self._began_at, inputs.Stopped(sequence=entry.item.sequence, attempt=entry.attempts))
             else:
-                ends_at = self._began_at + remaining_s(entry, self._began_at)
-                self._at(ends_at, inputs.Finished(sequence=entry.item.sequence, attempt=entry.attempts, usage=Usage()))
+                self._at_end(entry, self._began_at + remaining_s(entry, self._began_at))
         return replace(resident, running=running)
 
-    def _expect_swap(self, state: State) -> None:
-        swap = state.residency.swap
-        if swap is None:
-            return
-        self._brain.state.residency.swap = replace(swap, pending=set(swap.pending))
-        for model in swap.pending:
+    def _expect_swap(self, residency: Residency, swap: Swap) -> None:
+        residency.swap = replace(swap)
+        for model in residency.unloading:
             self._at(self._began_at, inputs.Unloaded(model=model))
-        if swap.target is not None:
-            origin = swap.replaced[0] if swap.replaced else ""
-            done_at = swap.started_at + state.estimates.swap_s(origin, swap.target) - swap.cleared_s
-            self._at(max(done_at, self._began_at), inputs.Loaded(model=swap.target))
+        if residency.loading is not None:
+            done_at = swap.started_at + self._brain.state.estimates.swap_s(swap.origin, residency.loading) - swap.cleared_s
+            self._at(max(done_at, self._began_at), inputs.Loaded(model=residency.loading))
 
-    def tell(self, fact: Input, at: float) -> None:
+    def report(self, fact: Input, at: float) -> None:
         """Have the copy take a decision, and expect what it orders to come true in due time."""
         if isinstance(fact, inputs.Arrived):
             self._open.add(fact.item.sequence)
@@ -120,26 +111,24 @@ class _Shadow:
     def run(self) -> dict[Sequence, float]:
         """Seconds until the start of each item that is started."""
         for _ in range(MAX_DECISIONS):
-            if not self._open or not self._events:
+            if not self._open or not self._due:
                 break
-            at, _, fact = heapq.heappop(self._events)
-            self.tell(fact, at)
+            at, _, fact = heapq.heappop(self._due)
+            self.report(fact, at)
         return self._starts
 
     def _expect(self, action: Action, now: float) -> None:
         state = self._brain.state
         match action:
-            case Dispatch(sequence=sequence, attempt=attempt, model=model):
+            case Dispatch(sequence=sequence):
                 self._starts.setdefault(sequence, now - self._began_at)
                 self._open.discard(sequence)
-                entry = state.entries[sequence]
-                ends_at = now + state.estimates.service_s(entry.item, model, entry.kept_tokens)
-                self._at(ends_at, inputs.Finished(sequence=sequence, attempt=attempt, usage=Usage()))
+                self._at_end(state.entries[sequence], state.entries[sequence].expected_end_at)
             case Preempt(sequence=sequence, attempt=attempt) | Cut(sequence=sequence, attempt=attempt):
                 self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
-            case Load(model=model, replaces=replaces):
-                cleared_s = 0.0 if state.residency.swap is None else state.residency.swap.cleared_s
-                cost_s = state.estimates.swap_s(replaces[0] if replaces else "", model) - cleared_s
+            case Load(model=model) if state.residency.swap is not None:
+                swap = state.residency.swap
+                cost_s = state.estimates.swap_s(swap.origin, model) - swap.cleared_s
                 self._at(now + max(0.0, cost_s), inputs.Loaded(model=model))
             case Unload(model=model):
                 self._at(now, inputs.Unloaded(model=model))
@@ -148,8 +137,11 @@ class _Shadow:
             case _:
                 pass
 
+    def _at_end(self, entry: Entry, at: float) -> None:
+        self._at(at, inputs.Finished(sequence=entry.item.sequence, attempt=entry.attempts, usage=Usage()))
+
     def _at(self, at: float, fact: Input) -> None:
-        heapq.heappush(self._events, (at, next(self._order), fact))
+        heapq.heappush(self._due, (at, next(self._order), fact))
 
 
 def is_rough(state: State, newcomer: str | None = None) -> bool:
@@ -177,9 +169,9 @@ def slot_is_free(state: State, item: QueueItem) -> bool:
     """Would this item be started at once, with nobody before it?"""
     if len(state.waiting) or item.model is None or state.down_since is not None or state.draining or is_paused(state, item.lane):
         return False
-    if state.announced and item.lane is Lane.EXTERNAL and state.task_is_near(item.arrived_at):
+    if item.lane is Lane.EXTERNAL and any(state.near_tasks(item.arrived_at)):
         return False
     resident = state.residency.ready(item.model)
     if resident is None or (resident.running and budget_tokens(state.settings.scheduling.packing) is not None):
         return False
-    return state.residency.free_slots(resident) > 0
+    return resident.free_slots > 0

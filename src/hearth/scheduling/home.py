@@ -13,18 +13,13 @@ it will be used before the home model is due: the two never fight, and a caller 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from itertools import accumulate
-from operator import itemgetter
 
 from hearth.scheduling.actions import SwapReason
-from hearth.scheduling.arrivals import Step
-from hearth.scheduling.estimates import IdleEnd
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.state import State
-from hearth.types import Band, Lane, QueueItem
+from hearth.types import Band, QueueItem
 
 MAX_RESTORES = 5
 MIN_ENDS = 8
@@ -34,26 +29,26 @@ LATE_S = 1.0
 """A caller may be this much later than it was before."""
 WEIGHTS = {Band.CRITICAL: 4.0, Band.NORMAL: 2.0}
 """What a second of waiting counts in these bands; 1 in the others."""
+SETTLE_S = 0.15
+"""The next request of a loop comes within this; whoever comes later is thinking."""
+MIN_STEPS = 3
+SURE = 0.8
 
 
 def idle_ended(state: State, item: QueueItem, now: float) -> None:
     """Learn from the item that ends an idle time, where that began with the home model out of memory."""
-    models, may_start = state.idle_with, not state.orders.paused or item.lane is not Lane.EXTERNAL
+    models, may_start = state.idle_with, not state.orders.paused or item.band <= Band.BACKGROUND
     if state.idle_since is None or models is None or state.comes_back in {None, *models} or not may_start:
         return
     state.estimates.learn_idle_end(models, (now - state.idle_since, WEIGHTS.get(item.band, 1.0), item.model or ""))
 
 
 def restore(state: State, placement: Placement, now: float) -> None:
-    """With the house at rest, start restoring the model to come back to if its time has come; else ask to be woken when it has."""
+    """With everything at rest, start restoring the model to come back to if its time has come; else ask to be woken when it has."""
     if state.idle_since is None:
         state.idle_since, state.idle_with = now, tuple(sorted(state.residency.residents))
     home = state.comes_back
-    if state.orders.wanted:
-        return
-    if home is None or home in state.residency.residents or state.residency.swap is not None or state.residency.never_fits(home):
-        return
-    if state.home_failures >= MAX_RESTORES:
+    if home is None or not _may_load(state, home) or state.home_failures >= MAX_RESTORES:
         return
     setting_s = state.settings.gpu.restore_home_delay_s
     due_at = state.idle_since + (setting_s * 2**state.home_failures if state.home_failures else delay_s(state, home))
@@ -63,58 +58,47 @@ def restore(state: State, placement: Placement, now: float) -> None:
         placement.make_room(home, SwapReason.HOME)
 
 
+def _may_load(state: State, model: str) -> bool:
+    """Is it out of memory, and neither an order of the owner nor a swap before it?"""
+    residency = state.residency
+    return not (state.orders.wanted or model in residency.residents or residency.swap is not None or residency.never_fits(model))
+
+
 def delay_s(state: State, home: str) -> float:
-    """How long the house is idle before the home model is loaded, given what was in memory when that began."""
-    setting_s, models = state.settings.gpu.restore_home_delay_s, state.idle_with
-    ends = () if models is None or home in models else state.estimates.idle_ends(models)
-    if models is None or len(ends) < MIN_ENDS:
-        return setting_s
-    return _cheapest_s(state, home, models, sorted(ends, key=itemgetter(0)))
+    """How long nothing runs before the home model is loaded, given what was in memory when that began.
 
-
-def _cheapest_s(state: State, home: str, there: tuple[str, ...], ends: list[IdleEnd]) -> float:
-    """The delay up to the setting at which those who ended idle times would have waited least; the shortest of several.
-
-    Who came during the delay waited for a swap from what was in memory; who came later, for the rest of the load of the home model
-    and for a swap from there. All sums are prefix sums over the idle times, the shortest first.
+    The delay up to the setting at which those who ended idle times would have waited least; the shortest of several. Who came during the
+    delay waited for a swap from what was in memory; who came later, for the rest of the load of the home model and for a swap from there.
     """
+    setting_s, there = state.settings.gpu.restore_home_delay_s, state.idle_with
+    ends = () if there is None or home in there else state.estimates.idle_ends(there)
+    if there is None or len(ends) < MIN_ENDS:
+        return setting_s
     swap_s, evicted = state.estimates.swap_s, state.residency.eviction_for(home, ()) or ()
     origin = there[0] if there else ""
     load_s = swap_s(evicted[0] if evicted else origin, home)
-    gaps_s = [gap_s for gap_s, _, _ in ends]
-    stayed, gone, weights, weighted_gaps = [0.0], [0.0], [0.0], [0.0]
+    waits: list[tuple[float, float, float, float]] = []
     for gap_s, weight, model in ends:
-        target = model or (origin or home)
-        stayed.append(0.0 if target in there else weight * swap_s(origin, target))
-        gone.append(0.0 if target == home or (target in there and target not in evicted) else weight * swap_s(home, target))
-        weights.append(weight)
-        weighted_gaps.append(weight * gap_s)
-    stayed, gone, weights, weighted_gaps = (list(accumulate(each)) for each in (stayed, gone, weights, weighted_gaps))
+        target = model or origin or home
+        stayed_s = 0.0 if target in there else swap_s(origin, target)
+        gone_s = 0.0 if target == home or (target in there and target not in evicted) else swap_s(home, target)
+        waits.append((gap_s, weight, stayed_s, gone_s))
 
     def waited_s(at_s: float) -> float:
-        first, last = bisect_right(gaps_s, at_s), bisect_left(gaps_s, at_s + load_s)
-        loading_s = (at_s + load_s) * (weights[last] - weights[first]) - (weighted_gaps[last] - weighted_gaps[first])
-        return stayed[first] + gone[-1] - gone[first] + max(0.0, loading_s)
+        return sum(
+            weight * (stayed_s if gap_s <= at_s else gone_s + max(0.0, at_s + load_s - gap_s)) for gap_s, weight, stayed_s, gone_s in waits
+        )
 
-    setting_s = state.settings.gpu.restore_home_delay_s
-    return min((0.0, *(min(setting_s, gap_s * LATE + LATE_S) for gap_s in gaps_s)), key=waited_s)
-
-
-SETTLE_S = 0.15
-"""The next request of a loop comes within this; whoever comes later is thinking."""
-MIN_STEPS = 3
-SURE = 0.8
+    return min((0.0, *sorted(min(setting_s, gap_s * LATE + LATE_S) for gap_s, *_ in waits)), key=waited_s)
 
 
 def preload(state: State, placement: Placement, now: float) -> None:
     """Begin loading what is likely to be asked for next, or ask to be woken when that is due."""
-    idle_since, orders = state.idle_since, state.orders
-    if orders.paused or orders.wanted or state.pinned is not None:
+    idle_since = state.idle_since
+    if state.orders.paused or state.pinned is not None or idle_since is None or state.preloaded_at == idle_since:
         return
-    if not POLICIES[state.settings.scheduling.policy].preloads or idle_since is None or state.preloaded_at == idle_since:
-        return
-    target = _expected(state, now)
-    if target is None or target in state.residency.residents or state.residency.swap is not None or state.residency.never_fits(target):
+    target = _expected(state, now) if POLICIES[state.settings.scheduling.policy].preloads else None
+    if target is None or not _may_load(state, target):
         return
     if now < idle_since + SETTLE_S:
         state.wake_at(idle_since + SETTLE_S)
@@ -125,19 +109,16 @@ def preload(state: State, placement: Placement, now: float) -> None:
 
 
 def _expected(state: State, now: float) -> str | None:
-    """The model that the last caller asks for next, if that is sure enough and soon enough."""
+    """The model that the last caller asks for next, if that is sure enough and soon enough.
+
+    The caller was back late enough for a load to help, will be back before the home model is due, and is not late already.
+    """
     steps = state.arrivals.next_steps()
-    if len(steps) < MIN_STEPS or {step.model for step in steps} <= state.residency.residents.keys() or state.task_is_near(now):
+    if len(steps) < MIN_STEPS or {step.model for step in steps} <= state.residency.residents.keys() or any(state.near_tasks(now)):
         return None
     model, count = Counter(step.model for step in steps).most_common(1)[0]
-    if count < SURE * len(steps):
-        return None
-    return model if state.has(model) and _in_time(state, [step for step in steps if step.model == model], now) else None
-
-
-def _in_time(state: State, steps: list[Step], now: float) -> bool:
-    """Was the caller back late enough for this to help, will it be back before the home model is due, and is it not late already?"""
-    gaps_s = sorted(step.gap_s for step in steps)
+    gaps_s = [step.gap_s for step in steps if step.model == model]
     quiet_s = now - (state.idle_since or now)
-    soon = state.home is None or gaps_s[-1] < delay_s(state, state.home)
-    return soon and gaps_s[0] > SETTLE_S and quiet_s < gaps_s[-1]
+    if count < SURE * len(steps) or not state.has(model) or min(gaps_s) <= SETTLE_S or quiet_s >= max(gaps_s):
+        return None
+    return model if state.home is None or max(gaps_s) < delay_s(state, state.home) else None

@@ -7,7 +7,6 @@ not the item's current one are ignored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -28,15 +27,21 @@ class Fault(StrEnum):
     """Resending cannot help."""
 
 
+class Input:
+    """What all facts are."""
+
+    __slots__ = ()
+
+
 @value
-class Arrived:
+class Arrived(Input):
     """An item was accepted."""
 
     item: QueueItem
 
 
 @value
-class Started:
+class Started(Input):
     """The attempt's request has been sent to the backend."""
 
     sequence: Sequence
@@ -44,7 +49,7 @@ class Started:
 
 
 @value
-class FirstByte:
+class FirstByte(Input):
     """The backend's first byte has arrived. `forwarded`: the caller is seeing it, so the attempt can no longer be silently redone."""
 
     sequence: Sequence
@@ -52,8 +57,8 @@ class FirstByte:
     forwarded: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unresumable:
+@value
+class Unresumable(Input):
     """The item's stream cannot be resumed any more: more has been sent than is kept, or it is in a state from which nothing goes on."""
 
     sequence: Sequence
@@ -61,7 +66,7 @@ class Unresumable:
 
 
 @value
-class Finished:
+class Finished(Input):
     """The attempt produced its whole answer."""
 
     sequence: Sequence
@@ -69,8 +74,8 @@ class Finished:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+@value
+class Failed(Input):
     """The attempt ended by itself without a whole answer."""
 
     sequence: Sequence
@@ -78,8 +83,8 @@ class Failed:
     fault: Fault
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+@value
+class Stopped(Input):
     """The attempt was stopped because a `Preempt`, `Cut` or `Abort` asked for it; its connection is closed.
 
     Attributes:
@@ -91,15 +96,15 @@ class Stopped:
     kept_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
+@value
+class Cancelled(Input):
     """Callers left or cancelled these items, in whatever state each was: one decision for all, so that none is made room for in between."""
 
     sequences: tuple[Sequence, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+@value
+class Loaded(Input):
     """The model is verified resident: by our load, or found so.
 
     Attributes:
@@ -112,8 +117,8 @@ class Loaded:
     embeds: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadFailed:
+@value
+class LoadFailed(Input):
     """Our load ended without the model being resident.
 
     Attributes:
@@ -126,48 +131,48 @@ class LoadFailed:
     unlisted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unloaded:
+@value
+class Unloaded(Input):
     """The model is verified gone: by our unload, or found so."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnloadFailed:
+@value
+class UnloadFailed(Input):
     """The model we asked to go is still listed after the time that takes."""
 
     model: str
 
 
 @value
-class Drifted:
+class Drifted(Input):
     """Somebody else has changed what is in memory: one fact, since a decision between its parts would see memory that never was."""
 
     appeared: tuple[Loaded, ...]
     vanished: tuple[Unloaded, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSampled:
+@value
+class GpuSampled(Input):
     """What the GPU says of its memory: all that there is for models, None where unknown, and what other programs hold of it."""
 
     capacity_mib: float | None
     foreign_mib: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendDown:
+@value
+class BackendDown(Input):
     """The backend does not answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendUp:
+@value
+class BackendUp(Input):
     """The backend answers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled:
+@value
+class Scheduled(Input):
     """An internal task was announced for the instant `due_at`; without `comes`, it was, and does not come after all."""
 
     task_type: str
@@ -175,104 +180,72 @@ class Scheduled:
     comes: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStepped:
+@value
+class ClockStepped(Input):
     """The calendar has gone `ahead_s` seconds ahead of the clock that instants are told by (negative: it was set back)."""
 
     ahead_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeChanged:
+@value
+class ModeChanged(Input):
     """Active hours began (`active`) or ended."""
 
     active: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptRequested:
+@value
+class PreemptRequested(Input):
     """The owner asked for the running external items to yield now. Protected and started streams go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalPaused:
+@value
+class ExternalPaused(Input):
     """The owner wants external work to wait (`paused`), or to go on."""
 
     paused: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPinned:
+@value
+class ModelPinned(Input):
     """The owner named the model to come back to, which no external item's swap may evict; None: there is none any more."""
 
     model: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOrdered:
+@value
+class LoadOrdered(Input):
     """The owner wants a model in memory."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnloadOrdered:
+@value
+class UnloadOrdered(Input):
     """The owner wants a model out of memory."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelsListed:
+@value
+class ModelsListed(Input):
     """What the model server has on its disk, in lower case: nothing is unloaded for any other model."""
 
     names: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyChanged:
+@value
+class PolicyChanged(Input):
     """New settings are in force."""
 
     settings: SchedulerSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainRequested:
+@value
+class DrainRequested(Input):
     """Stop starting work; what runs may end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+@value
+class TimerFired(Input):
     """The instant of the last `WakeAt` has come."""
-
-
-Input = (
-    Arrived
-    | Started
-    | FirstByte
-    | Unresumable
-    | Finished
-    | Failed
-    | Stopped
-    | Cancelled
-    | Loaded
-    | LoadFailed
-    | Unloaded
-    | UnloadFailed
-    | Drifted
-    | GpuSampled
-    | BackendDown
-    | BackendUp
-    | Scheduled
-    | ClockStepped
-    | ModeChanged
-    | PreemptRequested
-    | ExternalPaused
-    | ModelPinned
-    | LoadOrdered
-    | UnloadOrdered
-    | ModelsListed
-    | PolicyChanged
-    | DrainRequested
-    | TimerFired
-)

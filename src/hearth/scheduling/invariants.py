@@ -28,48 +28,28 @@ def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - reads as the sen
 
 def check(state: State) -> None:
     """Conservation and exclusion in one state. Raises InvariantBroken."""
-    _each_item_is_in_one_place(state)
-    _counts_agree(state)
-    _slots_and_memory(state)
-    _one_swap(state)
-
-
-def _each_item_is_in_one_place(state: State) -> None:
     waiting = {entry.item.sequence for entry in state.waiting.all_entries()}
-    running = [sequence for resident in state.residency.residents.values() for sequence in resident.running]
+    residents = list(state.residency.residents.values())
+    running = [sequence for resident in residents for sequence in resident.running]
     _require(len(running) == len(set(running)), "an item runs on two models")
     _require(not waiting & set(running), "an item waits and runs")
+    _require(waiting <= state.entries.keys(), "a line holds an item that has left")
     for sequence, entry in state.entries.items():
         _require(entry.item.sequence == sequence, f"item {sequence} is filed under a foreign number")
         _require((entry.place is Place.WAITING) == (sequence in waiting), f"item {sequence} is {entry.place} but the lines disagree")
-    _require(waiting <= state.entries.keys(), "a line holds an item that has left")
-
-
-def _counts_agree(state: State) -> None:
-    entries = list(state.waiting.all_entries())
-    _require(len(entries) == len(state.waiting), "the waiting count drifted")
-    for lane in Lane:
-        _require(sum(entry.item.lane is lane for entry in entries) == state.waiting.count(lane), f"the {lane} count drifted")
-    for model in {entry.item.model for entry in entries}:
-        _require(sum(entry.item.model == model for entry in entries) == state.waiting.wants(model), f"the count for {model} drifted")
-
-
-def _slots_and_memory(state: State) -> None:
-    residents = list(state.residency.residents.values())
+    for lines in state.waiting.lines:
+        for model, line in lines.items():
+            keys = [entry.key for entry in line]
+            _require(bool(line) and keys == sorted(set(keys)), f"the line for {model} is empty or out of order")
     for resident in residents:
         _require(resident.phase is Phase.READY or not resident.running, f"{resident.model} runs work while {resident.phase.value}")
+        _require(resident.reserved_mib is None or resident.reserved_mib >= 0, "a reservation is negative")
         for entry in resident.running.values():
             _require(entry.model == resident.model, f"item {entry.item.sequence} runs on {entry.model}, not {resident.model}")
             _require(entry.item.model in {None, resident.model}, f"item {entry.item.sequence} runs on a model it did not ask for")
-    reserved = [resident.reserved_mib for resident in residents]
-    _require(all(mib is None or mib >= 0 for mib in reserved), "a reservation is negative")
-
-
-def _one_swap(state: State) -> None:
-    swap = state.residency.swap
-    moving = {resident.model for resident in state.residency.residents.values() if resident.phase is not Phase.READY}
-    expected = set() if swap is None else swap.pending | ({swap.target} if swap.target else set())
-    _require(moving == expected, f"models {sorted(moving)} are on the move but the swap names {sorted(expected)}")
+    loading, unloading = sum(resident.phase is Phase.LOADING for resident in residents), state.residency.unloading
+    _require(bool(loading or unloading) == (state.residency.swap is not None), "the swap and the phases of the residents disagree")
+    _require(loading <= 1 and not (loading and unloading), "two swaps are under way")
 
 
 class DecisionChecker:
@@ -91,8 +71,7 @@ class DecisionChecker:
         check(self.state)
         for action in actions:
             self._judge(action)
-        self._no_external_start_past_waiting_internal(actions)
-        self._no_external_start_while_paused(actions)
+        self._judge_starts([self.state.entries[action.sequence] for action in actions if isinstance(action, Dispatch)])
         self._never_idle_beside_ready_work(now)
         return actions
 
@@ -111,7 +90,9 @@ class DecisionChecker:
                 self._judge_load(model)
             case Unload(model=model, why=why):
                 _require(not state.residency.residents[model].running, f"{model} is unloaded under running work")
-                self._judge_eviction_of_pinned(model, why)
+                if model == state.pinned and why is not SwapReason.RELOAD:
+                    needs_room = any(entry.band <= Band.BACKGROUND and entry.item.model != model for entry in state.waiting.all_entries())
+                    _require(needs_room, f"{model} is unloaded though it is pinned and no internal work needs its room")
             case Fail(sequence=sequence) | Expire(sequence=sequence):
                 _require(sequence not in self._over, f"item {sequence} ends twice")
                 self._over.add(sequence)
@@ -120,21 +101,16 @@ class DecisionChecker:
 
     def _judge_stop(self, action: Preempt | Cut | Abort, entry: Entry) -> None:
         _require(entry.place is Place.STOPPING, f"item {action.sequence} is told to stop but not marked so")
-        if isinstance(action, Preempt):
-            _require(entry.external, f"internal item {action.sequence} is preempted")
+        if isinstance(action, Abort):
+            return
+        _require(entry.external, f"internal item {action.sequence} has to yield")
+        may_yield = entry.interrupts + entry.lost_loads < self.state.settings.queue.max_interrupt_count
+        _require(may_yield, f"protected item {action.sequence} is preempted")
+        if isinstance(action, Cut):
+            _require(entry.forwarded, f"item {action.sequence} is cut though it could be put back")
+        else:
             unnoticed = not entry.forwarded or resumable(self.state, entry)
             _require(unnoticed, f"item {action.sequence} is preempted though its caller has seen bytes")
-        if isinstance(action, Cut):
-            _require(entry.external and entry.forwarded, f"item {action.sequence} is cut though it could be put back")
-        if not isinstance(action, Abort):
-            often = entry.interrupts + entry.lost_loads
-            _require(often < self.state.settings.queue.max_interrupt_count, f"protected item {action.sequence} is preempted")
-
-    def _judge_eviction_of_pinned(self, model: str, why: SwapReason) -> None:
-        state = self.state
-        if model == state.pinned and why is not SwapReason.RELOAD:
-            needs_room = any(entry.band <= Band.BACKGROUND and entry.item.model != model for entry in state.waiting.all_entries())
-            _require(needs_room, f"{model} is unloaded though it is pinned and no internal work needs its room")
 
     def _judge_load(self, model: str) -> None:
         residency = self.state.residency
@@ -148,18 +124,13 @@ class DecisionChecker:
             total = need + sum(resident.reserved_mib or 0.0 for resident in others)
             _require(total <= capacity, f"loading {model} reserves {total:.0f} MiB of {capacity:.0f}")
 
-    def _no_external_start_past_waiting_internal(self, actions: list[Action]) -> None:
-        started = [self.state.entries[action.sequence] for action in actions if isinstance(action, Dispatch)]
+    def _judge_starts(self, started: list[Entry]) -> None:
+        waiting = self.state.waiting
         for entry in started:
             if entry.external:
-                ahead = self.state.waiting.up_to(Band.BACKGROUND, entry.model) + self.state.waiting.up_to(Band.BACKGROUND, None)
+                ahead = waiting.up_to(Band.BACKGROUND, entry.model) + waiting.up_to(Band.BACKGROUND, None)
                 _require(not ahead, f"external item {entry.item.sequence} starts on {entry.model} past internal work for it")
-
-    def _no_external_start_while_paused(self, actions: list[Action]) -> None:
-        if self.state.orders.paused:
-            for action in actions:
-                paused = isinstance(action, Dispatch) and self.state.entries[action.sequence].external
-                _require(not paused, "an external item starts though the owner has paused them")
+                _require(not self.state.orders.paused, "an external item starts though the owner has paused them")
 
     def _never_idle_beside_ready_work(self, now: float) -> None:
         """If nothing runs, nothing moves and something waits, then there must be a named reason."""
@@ -167,16 +138,11 @@ class DecisionChecker:
         able = {entry.item.model for entry in state.waiting.all_entries() if not (state.orders.paused and entry.external)}
         if not able or state.draining or state.down_since is not None or state.residency.swap is not None:
             return
-        if any(resident.running for resident in state.residency.residents.values()):
-            return
-        held = (
-            self._only_the_pin_holds()
-            or bool(state.not_before)
-            or state.held_until is not None
-            or any(due > now for due, _ in state.announced)
-        )
+        busy = any(resident.running for resident in state.residency.residents.values())
+        held = bool(state.not_before) or state.held_until is not None or any(due > now for due, _ in state.announced)
         homeless = state.home is None and able == {None}
-        _require(held or homeless, f"the GPU idles at {now} while {len(state.waiting)} items wait")
+        what = f"the GPU idles at {now} while {len(state.waiting)} items wait"
+        _require(busy or held or homeless or self._only_the_pin_holds(), what)
 
     def _only_the_pin_holds(self) -> bool:
         """Everything that waits is external, and the first of each line could only have its model in place of the pinned one."""
@@ -185,5 +151,4 @@ class DecisionChecker:
             return False
         heads = (*state.waiting.heads(Band.INTERRUPTED), *state.waiting.heads(Band.EXTERNAL))
         needed = {(entry.item.model or state.home or "", entry.item.task_type) for entry in heads}
-        room = [state.residency.eviction_for(model, (pinned,), task) for model, task in needed]
-        return all(evict is None for evict in room)
+        return all(state.residency.eviction_for(model, (pinned,), task) is None for model, task in needed)

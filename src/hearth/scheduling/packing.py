@@ -12,7 +12,7 @@ one band, and waits only for rounds of its own band or a more urgent one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hearth.config.choices import PackingMode
@@ -37,36 +37,20 @@ def budget_tokens(settings: PackingSettings) -> int | None:
     return settings.prefill_max_tokens
 
 
-def in_order(costs: Sequence[float], *, slots: int, budget: float) -> list[int]:
-    """Indices from the front while they fit; the first one always goes."""
-    chosen: list[int] = []
-    used = 0.0
-    for index, cost in enumerate(costs[:slots]):
-        if chosen and used + cost > budget:
+def chosen(costs: Sequence[float], *, slots: int, budget: float, packs: bool) -> list[int]:
+    """Indices of what fits into a round, ascending: the cheapest if it packs, else from the front; one alone always goes."""
+    order = sorted(range(len(costs)), key=lambda index: costs[index]) if packs else range(len(costs))
+    found, used = list[int](), 0.0
+    for index in order[:slots]:
+        if used + costs[index] > budget and (packs or found):
             break
-        chosen.append(index)
-        used += cost
-    return chosen
-
-
-def smallest_first(costs: Sequence[float], *, slots: int, budget: float) -> list[int]:
-    """Indices of the cheapest that fit together, ascending; the first alone where not even one fits."""
-    chosen: list[int] = []
-    used = 0.0
-    for index in sorted(range(len(costs)), key=lambda index: (costs[index], index)):
-        if len(chosen) == slots or used + costs[index] > budget:
-            break
-        chosen.append(index)
+        found.append(index)
         used += costs[index]
-    return sorted(chosen) or [0]
+    return sorted(found) or [0]
 
 
-def next_round(state: State, head: Entry, resident: Resident, now: float, may_start: Callable[[Entry], bool]) -> list[Entry]:
-    """What to start now of the line that `head` is first of, on a resident with a free slot; nothing while a round is being read.
-
-    Args:
-        may_start: asked of everything but the head, which may.
-    """
+def next_round(state: State, head: Entry, resident: Resident, now: float) -> list[Entry]:
+    """What to start now of the line that `head` is first of, and may start, on a resident with a free slot; nothing during a round."""
     if resident.parallel == 1:
         return [head]
     settings = state.settings.scheduling.packing
@@ -77,17 +61,12 @@ def next_round(state: State, head: Entry, resident: Resident, now: float, may_st
         return []
     place = (resident.model, head.band)
     number = state.rounds[place] = state.rounds.get(place, 0) + 1
-    slots = state.residency.free_slots(resident)
-    packs = settings.mode is PackingMode.PACK and slots > 1 and not _forced(settings, number)
-    line = state.waiting.front(head.band, head.item.model, settings.lookahead if packs else slots)
-    window = [entry for entry in line if entry is head or may_start(entry)]
+    slots, every = resident.free_slots, settings.force_fifo_every
+    packs = settings.mode is _PACK and slots > 1 and not (every > 0 and number % every == 0)
+    line = state.waiting.lines[head.band][head.item.model][: settings.lookahead if packs else slots]
+    window = [entry for entry in line if entry is head or not state.is_held(entry, now)]
     costs = [state.estimates.prompt_tokens(entry.item, resident.model) for entry in window]
-    choose = smallest_first if packs else in_order
-    return [window[index] for index in choose(costs, slots=slots, budget=budget)]
-
-
-def _forced(settings: PackingSettings, number: int) -> bool:
-    return settings.force_fifo_every > 0 and number % settings.force_fifo_every == 0
+    return [window[index] for index in chosen(costs, slots=slots, budget=budget, packs=packs)]
 
 
 def is_reading(state: State, resident: Resident, band: Band, now: float) -> bool:

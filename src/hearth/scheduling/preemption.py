@@ -1,4 +1,4 @@
-"""Who must yield so that the house's own work can run.
+"""Who must yield so that internal work can run.
 
 1. External work yields to internal work, and nothing else yields to anything: equal or lower rank never interrupts. Only within active
    hours.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_SETS = 256
 """So many sets of the fewest models that can make room are looked at for the one that is missed least; a home has fewer."""
-
 USE_MEMORY_S = 1800.0
 """A use so long ago counts 1/e of one now."""
 MAX_USED = 1000
@@ -40,78 +39,91 @@ class Phase(Enum):
     UNLOADING = "unloading"
 
 
+_READY = Phase.READY
+"""Looked up once: in Python 3.11 that takes as long as calling a function."""
+
+
 @dataclass(slots=True, eq=False)
 class Resident:
     """One model in memory or on its way in or out.
 
     Attributes:
+        reserved_mib: None where its need is unknown.
         parallel: its slots.
+        task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
         loaded_at: when it became ready; what it has served since then is measured from here.
         waiting_at_load: how many waited for it when it became ready.
         settled: a waiter has been dispatched since the load, one that named the model if such waited; it is not swapped away before that.
-        task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
+        suspect: it stopped answering; nothing more is sent to it, and it is unloaded once idle.
         embeds: it was asked for embeddings or seems to be made for them, and has written nothing since: it may be unable to answer a
             prompt for any model.
-        suspect: it stopped answering; nothing more is sent to it, and it is unloaded once idle.
     """
 
     model: str
-    phase: Phase
     reserved_mib: float | None
     parallel: int
+    task_type: str | None = None
+    phase: Phase = Phase.LOADING
     loaded_at: float = 0.0
     last_used_at: float = 0.0
     waiting_at_load: int = 0
     settled: bool = True
     suspect: bool = False
-    task_type: str | None = None
     embeds: bool = False
     running: dict[int, Entry] = field(default_factory=dict)
+
+    @property
+    def free_slots(self) -> int:
+        """Requests that could be added now."""
+        return self.parallel - len(self.running)
+
+    @property
+    def is_leaving(self) -> bool:
+        """It is on its way out, or will be."""
+        return self.suspect or self.phase is Phase.UNLOADING
+
+    @property
+    def serves(self) -> bool:
+        """It can be sent work."""
+        return self.phase is _READY and not self.suspect
 
 
 @dataclass(slots=True, eq=False)
 class Swap:
-    """The swap under way: first every model in `pending` goes, then `target` comes.
+    """The swap under way: residents that are unloading go; what comes is decided anew when they are gone, and is loading then.
 
     Attributes:
-        target: None while memory is being cleared; what comes is decided anew when it is clear.
         replaced: what has been unloaded since the last load, by name: which of several went first is chance.
         cleared_s: how long that unloading took.
     """
 
     why: SwapReason
     started_at: float
-    target: str | None = None
-    pending: set[str] = field(default_factory=set)
     replaced: tuple[str, ...] = ()
     cleared_s: float = 0.0
 
+    @property
+    def origin(self) -> str:
+        """The model that it is counted from, "" for an empty GPU."""
+        return self.replaced[0] if self.replaced else ""
+
 
 class Residency:
-    """The set of residents. Owned and changed by the scheduler alone.
-
-    Attributes:
-        capacity_mib: VRAM to share out: configured, else sampled, else None for unknown; infinite without a GPU.
-        room_mib: VRAM that reservations have to fit: the capacity without what other programs hold of it now; None for unknown.
-    """
+    """The set of residents. Owned and changed by the scheduler alone."""
 
     def __init__(self, settings: SchedulerSettings, estimates: Estimates | None = None) -> None:
-        self._estimates = estimates or Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
-        self._uses: dict[str, tuple[float, float]] = {}
         self.residents: dict[str, Resident] = {}
         self.swap: Swap | None = None
         self.swaps_begun = 0
+        self._settings = settings
+        self._estimates = estimates or Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
+        self._uses: dict[str, tuple[float, float]] = {}
         self._vacated: tuple[str, ...] = ()
         self._cleared_s = 0.0
-        self._settings = settings
         self._learned_mib: dict[str, float] = {}
-        self._needs_mib: dict[str, float] = {}
         self._alone: set[str] = set()
         self._sampled_mib: float | None = None
         self._foreign_mib = 0.0
-        self.capacity_mib: float | None = None
-        self.room_mib: float | None = None
-        self._measure()
 
     def copied(self, estimates: Estimates) -> Residency:
         """The same memory for a forecast, whose residents its owner copies."""
@@ -122,27 +134,27 @@ class Residency:
     def configure(self, settings: SchedulerSettings) -> None:
         """Apply new settings; reservations and slots of residents follow them."""
         self._settings = settings
-        self._measure()
         for resident in self.residents.values():
             resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
             resident.parallel = settings.parallel(resident.model)
 
     def sample(self, capacity_mib: float | None, foreign_mib: float = 0.0) -> None:
         """Remember what the GPU says of its size, and what others hold of it."""
-        self._sampled_mib = capacity_mib
-        self._foreign_mib = max(0.0, foreign_mib)
-        self._measure()
+        self._sampled_mib, self._foreign_mib = capacity_mib, max(0.0, foreign_mib)
 
-    def _measure(self) -> None:
-        """Reckon anew what there is and what each model needs, from the settings and what was seen."""
-        configured, capacity = self._settings.gpu.vram_gb, self._sampled_mib
-        if configured is not None:
-            capacity = inf if configured == 0 else configured * MIB_PER_GB
-        chosen = self._settings.models.items()
-        configured_mib = {name: model.vram_gb * MIB_PER_GB for name, model in chosen if model.vram_gb is not None}
-        self._needs_mib = self._learned_mib | configured_mib
-        self.capacity_mib = capacity
-        self.room_mib = None if capacity is None else max(0.0, capacity - self._foreign_mib)
+    @property
+    def capacity_mib(self) -> float | None:
+        """VRAM to share out: configured, else sampled, else None for unknown; infinite without a GPU."""
+        configured_gb = self._settings.gpu.vram_gb
+        if configured_gb is None:
+            return self._sampled_mib
+        return inf if configured_gb == 0 else configured_gb * MIB_PER_GB
+
+    @property
+    def room_mib(self) -> float | None:
+        """VRAM that reservations have to fit: the capacity without what other programs hold of it now; None for unknown."""
+        capacity = self.capacity_mib
+        return None if capacity is None else max(0.0, capacity - self._foreign_mib)
 
     def need_mib(self, model: str, task_type: str | None = None) -> float | None:
         """VRAM to reserve for a model: the task's budget, else as configured, else as learned from the backend, else None for unknown.
@@ -151,10 +163,10 @@ class Residency:
         """
         if model in self._alone:
             return None
-        budget_gb = self._settings.gpu.task_vram_gb.get(task_type) if task_type is not None else None
-        if budget_gb is not None:
-            return budget_gb * MIB_PER_GB
-        return self._needs_mib.get(model)
+        gb = self._settings.gpu.task_vram_gb.get(task_type) if task_type is not None else None
+        if gb is None and model in self._settings.models:
+            gb = self._settings.models[model].vram_gb
+        return self._learned_mib.get(model) if gb is None else gb * MIB_PER_GB
 
     def never_fits(self, model: str, task_type: str | None = None) -> bool:
         """It needs more than the owner says there is, so that no eviction can help.
@@ -169,45 +181,30 @@ class Residency:
     def ready(self, model: str) -> Resident | None:
         """The resident if it can be sent work."""
         resident = self.residents.get(model)
-        return resident if resident is not None and resident.phase is Phase.READY and not resident.suspect else None
+        return resident if resident is not None and resident.serves else None
 
     def serves(self, model: str | None) -> bool:
         """Can work for this model (None: for any) be sent somewhere, as soon as there is a slot?"""
-        names = tuple(self.residents) if model is None else (model,)
-        return any(self.ready(name) is not None for name in names)
-
-    def free_slots(self, resident: Resident) -> int:
-        """Requests that could be added now."""
-        return resident.parallel - len(resident.running)
+        return any(resident.serves for resident in self.residents.values() if model in {None, resident.model})
 
     def saturated(self, wanted: Iterable[str | None]) -> bool:
         """Is every slot taken, so that none of the wanted models can be served, evict a resident, or come beside it?"""
         residents = self.residents.values()
-        known, used_mib = self.room_mib is not None, 0.0
         for resident in residents:
             if not resident.running or len(resident.running) < resident.parallel:
                 return False
-            known = known and resident.reserved_mib is not None
-            used_mib += resident.reserved_mib or 0.0
-        if not residents or self.room_mib == inf:
+        room = self.room_mib
+        if not residents or room == inf:
             return False
-        if self.room_mib is None or not known:
+        if room is None or any(resident.reserved_mib is None for resident in residents):
             return True
-        free_mib = self.room_mib - used_mib
-        for model in wanted:
-            if model is not None and model not in self.residents:
-                need = self._least_mib(model)
-                if need is not None and need <= free_mib:
-                    return False
-        return True
+        free_mib = room - sum(resident.reserved_mib or 0.0 for resident in residents)
+        return not any(self._least_mib(model) <= free_mib for model in wanted if model is not None and model not in self.residents)
 
-    def _least_mib(self, model: str) -> float | None:
-        """What it may get by with, if it is loaded for the most modest task."""
-        need, budgets_gb = self.need_mib(model), self._settings.gpu.task_vram_gb
-        if not budgets_gb:
-            return need
-        modest = min(budgets_gb.values()) * MIB_PER_GB
-        return modest if need is None or modest < need else need
+    def _least_mib(self, model: str) -> float:
+        """What it may get by with, if it is loaded for the most modest task; infinite where that is unknown."""
+        needs = (self.need_mib(model), *(gb * MIB_PER_GB for gb in self._settings.gpu.task_vram_gb.values()))
+        return min((need for need in needs if need is not None), default=inf)
 
     def eviction_for(self, model: str, keep: Iterable[str], task_type: str | None = None) -> tuple[str, ...] | None:
         """The smallest set of residents that must go so that `model` can come.
@@ -215,19 +212,21 @@ class Residency:
         Returns:
             Names, possibly none; None when only evicting something in `keep` would help.
         """
-        capacity, need = self.room_mib, self.need_mib(model, task_type)
-        if capacity == inf and self._alone.isdisjoint((model, *self.residents)):
+        room, need = self.room_mib, self.need_mib(model, task_type)
+        if room == inf and self._alone.isdisjoint((model, *self.residents)):
             return ()
         others = [resident for resident in self.residents.values() if resident.model != model]
         kept = set(keep)
-        if capacity is None or need is None or need > capacity or any(resident.reserved_mib is None for resident in others):
+        if room is None or need is None or need > room or any(resident.reserved_mib is None for resident in others):
             return None if any(resident.model in kept for resident in others) else tuple(sorted(r.model for r in others))
-        free = capacity - sum(resident.reserved_mib or 0.0 for resident in others)
+        needed = need - (room - sum(resident.reserved_mib or 0.0 for resident in others))
+        if needed <= 0:
+            return ()
         candidates = [resident for resident in others if resident.model not in kept]
-        if need <= free or len(candidates) < 2:
-            return _smallest(candidates, need - free, {})
+        if len(candidates) < 2:
+            return (candidates[0].model,) if _freed_mib(candidates) >= needed else None
         latest = max(resident.last_used_at for resident in candidates)
-        return _smallest(candidates, need - free, {resident.model: self.missed_s(resident.model, latest) for resident in candidates})
+        return _fewest(candidates, needed, {resident.model: self.missed_s(resident.model, latest) for resident in candidates})
 
     def used(self, resident: Resident, now: float) -> None:
         """A model is loaded or given an item: it was used now, and is used more often than was known."""
@@ -244,47 +243,50 @@ class Residency:
         """Reserve for `model`, or for the task that it is loaded for, and mark it loading. Returns what was unloaded for it."""
         self.swaps_begun += 1
         replaced = self._vacated
-        self.swap = Swap(why=why, started_at=now, target=model, replaced=replaced, cleared_s=self._cleared_s)
-        self.residents[model] = Resident(
-            model=model,
-            phase=Phase.LOADING,
-            reserved_mib=self.need_mib(model, task_type),
-            parallel=self._settings.parallel(model),
-            task_type=task_type,
-        )
+        self.swap = Swap(why, now, replaced, self._cleared_s)
+        self._add(model, task_type)
         self._vacated, self._cleared_s = (), 0.0
         return replaced
+
+    def _add(self, model: str, task_type: str | None = None) -> Resident:
+        resident = Resident(model, self.need_mib(model, task_type), self._settings.parallel(model), task_type)
+        self.residents[model] = resident
+        return resident
 
     def begin_unload(self, models: tuple[str, ...], now: float, why: SwapReason) -> None:
         """Mark models unloading."""
         self.swaps_begun += 1
-        self.swap = Swap(why=why, started_at=now, pending=set(models))
+        self.swap = Swap(why, now)
         for model in models:
             self.residents[model].phase = Phase.UNLOADING
+
+    @property
+    def latest_first(self) -> list[Resident]:
+        """The residents, the latest loaded first."""
+        return sorted(self.residents.values(), key=lambda resident: (-resident.loaded_at, resident.model))
+
+    @property
+    def loading(self) -> str | None:
+        """The model that the swap under way brings in; None while it makes room."""
+        return next((resident.model for resident in self.residents.values() if resident.phase is Phase.LOADING), None)
+
+    @property
+    def unloading(self) -> list[str]:
+        """The models that the swap under way removes."""
+        return [resident.model for resident in self.residents.values() if resident.phase is Phase.UNLOADING]
 
     def loaded(self, model: str, now: float, vram_mib: float | None, *, embeds: bool = False) -> Swap | None:
         """The model is ready. Returns the swap that this completes, None where nobody asked for it."""
         if vram_mib:
             self._learned_mib[model] = vram_mib
-            self._measure()
-        swap = self.swap if self.swap is not None and self.swap.target == model else None
-        known = self.residents.get(model)
-        if swap is None and known is not None:
+        swap, known = (self.swap if self.loading == model else None), self.residents.get(model)
+        if known is not None:
             known.reserved_mib = self.need_mib(model, known.task_type)
-            return None
-        task_type = None if known is None else known.task_type
-        self.residents[model] = Resident(
-            model=model,
-            phase=Phase.READY,
-            reserved_mib=self.need_mib(model, task_type),
-            parallel=self._settings.parallel(model),
-            task_type=task_type,
-            loaded_at=now,
-            last_used_at=now,
-            settled=swap is None,
-            embeds=embeds,
-        )
-        self.used(self.residents[model], now)
+            if swap is None:
+                return None
+        resident = known or self._add(model)
+        resident.phase, resident.loaded_at, resident.settled, resident.embeds = Phase.READY, now, swap is None, embeds
+        self.used(resident, now)
         if len(self._uses) > MAX_USED:
             del self._uses[min(self._uses, key=lambda name: self._uses[name])]
         if swap is not None:
@@ -293,10 +295,10 @@ class Residency:
 
     def load_failed(self, model: str) -> Swap | None:
         """The model did not come. Returns the swap that ends with it."""
-        swap = self.swap if self.swap is not None and self.swap.target == model else None
-        if swap is not None:
-            self.residents.pop(model, None)
-            self.swap = None
+        if self.loading != model:
+            return None
+        del self.residents[model]
+        swap, self.swap = self.swap, None
         return swap
 
     def keep_alone(self, model: str) -> None:
@@ -308,41 +310,34 @@ class Residency:
             self._alone.add(model)
 
     def unloaded(self, model: str, now: float) -> None:
-        """The model is gone; with the last pending one the memory is ready for the next decision."""
+        """The model is gone; with the last one that had to go the memory is ready for the next decision."""
         resident = self.residents.get(model)
-        if resident is None or (resident.phase is not Phase.UNLOADING and resident.running) or resident.phase is Phase.LOADING:
+        if resident is None or resident.phase is Phase.LOADING or (resident.phase is Phase.READY and resident.running):
             return
         del self.residents[model]
-        if self.swap is not None and model in self.swap.pending:
+        if resident.phase is Phase.UNLOADING:
             self._vacated = tuple(sorted((*self._vacated, model)))
-            self._settle_pending(model, now)
+            self._cleared(now)
 
     def unload_failed(self, model: str, now: float) -> None:
         """The model would not go: it counts as resident and is not trusted with work, so that it is unloaded again."""
         resident = self.residents.get(model)
         if resident is not None and resident.phase is Phase.UNLOADING:
-            resident.phase = Phase.READY
-            resident.suspect = True
-        if self.swap is not None and model in self.swap.pending:
-            self._settle_pending(model, now)
+            resident.phase, resident.suspect = Phase.READY, True
+            self._cleared(now)
 
-    def _settle_pending(self, model: str, now: float) -> None:
-        if self.swap is not None:
-            self.swap.pending.discard(model)
-            if not self.swap.pending:
-                self._cleared_s += now - self.swap.started_at
-                self.swap = None
+    def _cleared(self, now: float) -> None:
+        """The swap has made room once nothing is unloading any more."""
+        if self.swap is not None and not self.unloading:
+            self._cleared_s += now - self.swap.started_at
+            self.swap = None
 
 
-def _smallest(candidates: list[Resident], needed_mib: float, missed_s: Mapping[str, float]) -> tuple[str, ...] | None:
+def _fewest(candidates: list[Resident], needed_mib: float, missed_s: Mapping[str, float]) -> tuple[str, ...] | None:
     """The set with the fewest members that frees enough; among equals idle ones, then the least missed, then the least recently used."""
-    if needed_mib <= 0:
-        return ()
-    if len(candidates) == 1 and _freed_mib(candidates) >= needed_mib:
-        return (candidates[0].model,)
 
     def missed(chosen: Iterable[Resident]) -> tuple[int, float]:
-        return sum(bool(r.running) for r in chosen), sum(missed_s.get(r.model, 0.0) for r in chosen)
+        return sum(bool(r.running) for r in chosen), sum(missed_s[r.model] for r in chosen)
 
     largest = sorted(candidates, key=lambda r: (-(r.reserved_mib or 0.0), *missed((r,)), r.last_used_at, r.model))
     enough = next((size for size in range(1, len(largest) + 1) if _freed_mib(largest[:size]) >= needed_mib), None)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heappush
 from typing import TYPE_CHECKING
 
-from hearth.scheduling.actions import SwapReason
+from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
 from hearth.scheduling.arrivals import Arrivals
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.residency import Phase, Residency
-from hearth.scheduling.waiting import BANDS, Aging, Entry, Place, WaitingRoom
+from hearth.scheduling.waiting import BANDS, Entry, Place, WaitingRoom
 from hearth.types import Band, Lane, Sequence
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
+Deadlines = list[tuple[float, Sequence]]
+"""A heap of (instant, item); what no longer applies is dropped when it comes up."""
+
 
 @dataclass(slots=True, eq=False)
 class Orders:
-    """The orders in force. Owned and changed by the scheduler alone.
+    """The owner's orders in force; the latest order for a model counts.
 
     Attributes:
         paused: external work waits, whatever is free.
@@ -33,20 +38,20 @@ class Orders:
     unwanted: tuple[str, ...] = ()
 
     def want(self, model: str) -> None:
-        """Bring it in; the latest order for a model counts."""
-        self.unwanted = _without(self.unwanted, model)
-        if model not in self.wanted:
-            self.wanted = (*self.wanted, model)
+        """Bring it in."""
+        self.wanted, self.unwanted = _with(self.wanted, model), _without(self.unwanted, model)
 
     def unwant(self, model: str) -> None:
-        """Unload it; the latest order for a model counts."""
-        self.wanted = _without(self.wanted, model)
-        if model not in self.unwanted:
-            self.unwanted = (*self.unwanted, model)
+        """Unload it."""
+        self.wanted, self.unwanted = _without(self.wanted, model), _with(self.unwanted, model)
 
     def settle(self, model: str) -> None:
         """Whatever was ordered for this model is done, void or in vain."""
         self.wanted, self.unwanted = _without(self.wanted, model), _without(self.unwanted, model)
+
+
+def _with(models: tuple[str, ...], model: str) -> tuple[str, ...]:
+    return models if model in models else (*models, model)
 
 
 def _without(models: tuple[str, ...], model: str) -> tuple[str, ...]:
@@ -59,9 +64,10 @@ class State:
 
     Attributes:
         entries: every accepted item that has not left, by sequence.
+        expiries: when those that may not wait for ever are given up.
+        rising: when those that may rise by their age do.
         active: within active hours, when internal work may interrupt.
         down_since: the backend has not answered since then; None while it does.
-        orders: what the owner has ordered.
         announced: (instant, task type) of announced internal tasks, the soonest first.
         interruptions: numbers the interruptions, so that the latest goes first.
         failures: consecutive load or unload failures by model.
@@ -69,22 +75,23 @@ class State:
         idle_since: since when nothing waits or runs; None while something does.
         idle_with: what was in memory then, by name; None where the owner has loaded something since, to which no habit applies.
         home_failures: restores of the home model that failed in a row.
-        rounds: rounds of admission so far, by model and band.
         preloaded_at: `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once in each.
         cleared_for: the model for whose waiters memory is being cleared, and why; None once it is loaded, or nobody waits for it.
         held_until: the policy holds the resident model until then, in the hope of more work for it; None while it does not.
         installed: what the model server has listed, in lower case; None before its first list.
+        rounds: rounds of admission so far, by model and band.
         next_wake_at: the first instant that this decision has asked to be woken at.
     """
 
     settings: SchedulerSettings
-    waiting: WaitingRoom
-    residency: Residency
     estimates: Estimates
-    aging: Aging
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    residency: Residency
+    arrivals: Arrivals
+    waiting: WaitingRoom = field(default_factory=WaitingRoom)
     entries: dict[Sequence, Entry] = field(default_factory=dict)
-    expiries: list[tuple[float, Sequence]] = field(default_factory=list)
+    expiries: Deadlines = field(default_factory=list)
+    rising: Deadlines = field(default_factory=list)
+    promotions: int = 0
     active: bool = True
     draining: bool = False
     down_since: float | None = None
@@ -107,14 +114,7 @@ class State:
     def new(cls, settings: SchedulerSettings, *, learns: bool = True) -> State:
         """An empty queue and an empty GPU. `learns`: the policy reads what `arrivals` learns."""
         estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
-        return cls(
-            settings=settings,
-            waiting=WaitingRoom(),
-            residency=Residency(settings, estimates),
-            estimates=estimates,
-            aging=Aging(settings.scheduling.aging),
-            arrivals=Arrivals(learns=learns),
-        )
+        return cls(settings, estimates, Residency(settings, estimates), Arrivals(learns=learns))
 
     @property
     def running(self) -> list[Entry]:
@@ -133,15 +133,6 @@ class State:
         pinned = self.orders.pinned
         return pinned if pinned is not None and self.has(pinned) else None
 
-    def has(self, model: str) -> bool:
-        """Whether the model server may have this model: it lists it, or has listed nothing yet."""
-        return self.installed is None or model.lower() in self.installed
-
-    def home_for(self, entry: Entry) -> str | None:
-        """The home model, None where there is none or it could never be loaded for this item."""
-        home = self.home
-        return None if home is None or self.residency.never_fits(home, entry.item.task_type) else home
-
     @property
     def comes_back(self) -> str | None:
         """The model that is loaded when there is nothing else to do: the pinned one, else the home model."""
@@ -152,6 +143,15 @@ class State:
         """Nothing runs, and nothing waits that may start."""
         return len(self.entries) == (self.waiting.count(Lane.EXTERNAL) if self.orders.paused else 0)
 
+    def has(self, model: str) -> bool:
+        """Whether the model server may have this model: it lists it, or has listed nothing yet."""
+        return self.installed is None or model.lower() in self.installed
+
+    def home_for(self, entry: Entry) -> str | None:
+        """The home model, None where there is none or it could never be loaded for this item."""
+        home = self.home
+        return None if home is None or self.residency.never_fits(home, entry.item.task_type) else home
+
     def is_there(self, model: str) -> bool:
         """Is this model in memory, and not on its way out?"""
         resident = self.residency.residents.get(model)
@@ -161,20 +161,40 @@ class State:
         """How many wait for exactly this model that may start."""
         return self.waiting.up_to(Band.BACKGROUND if self.orders.paused else BANDS[-1], model)
 
+    def runs_on(self, model: str) -> bool:
+        """Does anything run on this model?"""
+        resident = self.residency.residents.get(model)
+        return resident is not None and bool(resident.running)
+
     def is_asked_for(self, model: str) -> bool:
         """Does anything run on this model, or wait for exactly it that may start?"""
-        resident = self.residency.residents.get(model)
-        return self.waits_for(model) > 0 or (resident is not None and bool(resident.running))
+        return self.waits_for(model) > 0 or self.runs_on(model)
 
-    def is_idle(self, model: str) -> bool:
-        """Does nothing wait for exactly this model, and nothing run on it?"""
-        resident = self.residency.residents.get(model)
-        return not self.waiting.wants(model) and (resident is None or not resident.running)
-
-    def task_is_near(self, now: float) -> bool:
-        """Is an announced internal task so near that external work that would still run then is held back?"""
+    def near_tasks(self, now: float) -> Iterable[tuple[float, str]]:
+        """The announced internal tasks so near that external work which would still run then is held back."""
         window_s = self.settings.scheduling.schedule_drain_minutes * 60
-        return any(due_at - window_s <= now < due_at for due_at, _ in self.announced)
+        return (each for each in self.announced if each[0] - window_s <= now < each[0])
+
+    def held_for(self, entry: Entry, now: float) -> tuple[float, str] | None:
+        """The announced task for which this waiting item is held back, as an external one that would still run when that is due."""
+        if not self.announced or not entry.external:
+            return None
+        return next((task for task in self.near_tasks(now) if now + self._needed_s(entry) > task[0]), None)
+
+    def is_held(self, entry: Entry, now: float) -> bool:
+        """Is it held back for an announced task? Asks to be woken when that is due."""
+        task = self.held_for(entry, now)
+        if task is not None:
+            self.wake_at(task[0])
+        return task is not None
+
+    def _needed_s(self, entry: Entry) -> float:
+        """Expected seconds until the end of an item that is begun now, its model being loaded first where it has to be."""
+        model = entry.item.model or self.home or ""
+        service_s = self.estimates.service_s(entry.item, model, entry.kept_tokens)
+        if entry.item.model is None or self.residency.ready(model) is not None:
+            return service_s
+        return self.estimates.swap_s(next(iter(self.residency.residents), ""), model) + service_s
 
     def wake_at(self, at: float) -> None:
         """Something may change at this instant without any other input."""
@@ -183,11 +203,28 @@ class State:
 
     def enqueue(self, entry: Entry) -> None:
         """Let an entry wait (again)."""
-        entry.model = None
-        entry.forwarded = False
-        entry.first_byte_at = None
+        entry.model, entry.forwarded, entry.first_byte_at = None, False, None
         self.waiting.add(entry)
-        self.aging.expect(entry)
+        if not entry.external:
+            self.expect_rise(entry)
+
+    def expect_rise(self, entry: Entry) -> None:
+        """Note when waiting raises an entry."""
+        at = self.rises_at(entry)
+        if at is not None:
+            heappush(self.rising, (at, entry.item.sequence))
+
+    def rises_at(self, entry: Entry) -> float | None:
+        """When an entry rises from the band that it is in, by its age; None for never.
+
+        Source: Macaw's scheduling page, which promotes a batch request to realtime. Here the ceiling is NORMAL unless the owner says
+        otherwise, so that nothing becomes critical by waiting. Age never crosses the lanes: external work is in order of arrival anyway;
+        what keeps it from starving is that it cannot be interrupted for ever.
+        """
+        item, aging = entry.item, self.settings.scheduling.aging
+        if entry.external or entry.band <= aging.ceiling or aging.promote_after_s <= 0:
+            return None
+        return item.arrived_at + (item.band - entry.band + 1) * aging.promote_after_s
 
     def release(self, entry: Entry, now: float) -> None:
         """The entry's attempt is over: free its slot."""
@@ -196,10 +233,12 @@ class State:
             resident.running.pop(entry.item.sequence, None)
             resident.last_used_at = now
 
-    def give_up(self, entry: Entry) -> None:
-        """The entry waits no more and is done with."""
-        self.waiting.remove(entry)
-        self.leave(entry)
+    def give_up(self, entries: list[Entry], why: Refusal) -> list[Action]:
+        """These wait no more and are done with; their callers are told why."""
+        for entry in entries:
+            self.waiting.remove(entry)
+            self.leave(entry)
+        return [Fail(sequence=entry.item.sequence, why=why) for entry in entries]
 
     def leave(self, entry: Entry) -> None:
         """The entry is done with; it may not be waiting any more."""

@@ -20,7 +20,6 @@ from hearth.events import ItemEnded
 from hearth.gateway import Gateway
 from hearth.observability.timeline import DEPTH_STEP_S, Depth, Span
 from hearth.queue.forecaster import Forecaster
-from hearth.scheduling import snapshot
 from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.state import State
@@ -60,28 +59,15 @@ def _of_model(state: State, entry: Entry, now: float) -> Reason:
 
 def _announced(state: State, entry: Entry, now: float) -> Reason | None:
     """Held back, as an external item that could still run when the house's own task is due."""
-    if entry.item.lane is not Lane.EXTERNAL:
-        return None
-    window_s = state.settings.scheduling.schedule_drain_minutes * 60
-    needed_s = _needed_s(state, entry)
-    for due_at, task in state.announced:
-        if due_at - window_s <= now < due_at < now + needed_s:
-            return {"kind": "announced", "task": task, "until": due_at}
-    return None
-
-
-def _needed_s(state: State, entry: Entry) -> float:
-    model = entry.item.model or state.home or ""
-    service_s = state.estimates.service_s(entry.item, model, entry.kept_tokens)
-    there = entry.item.model is None or state.residency.ready(model) is not None
-    return service_s if there else service_s + state.estimates.swap_s(_in_memory(state), model)
+    held = state.held_for(entry, now)
+    return None if held is None else {"kind": "announced", "task": held[1], "until": held[0]}
 
 
 def _anywhere(state: State) -> Reason:
     ready = [resident for resident in state.residency.residents.values() if resident.phase is Phase.READY]
     if not ready:
         return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
-    free = [resident for resident in ready if state.residency.free_slots(resident) > 0]
+    free = [resident for resident in ready if resident.free_slots > 0]
     return {"kind": "turn"} if free else _slot(state, ready[0])
 
 
@@ -106,11 +92,11 @@ def _present(state: State, resident: Resident) -> Reason:
     if resident.phase is Phase.LOADING:
         swap = state.residency.swap
         since = None if swap is None else swap.started_at
-        origin = "" if swap is None or not swap.replaced else swap.replaced[0]
-        return {"kind": "load", "model": resident.model, "since": since, "cost_s": state.estimates.swap_s(origin, resident.model)}
+        cost_s = state.estimates.swap_s("" if swap is None else swap.origin, resident.model)
+        return {"kind": "load", "model": resident.model, "since": since, "cost_s": cost_s}
     if resident.phase is Phase.UNLOADING or resident.suspect:
         return {"kind": "swap", "model": resident.model, "cost_s": state.estimates.swap_s("", resident.model)}
-    return {"kind": "turn"} if state.residency.free_slots(resident) > 0 else _slot(state, resident)
+    return {"kind": "turn"} if resident.free_slots > 0 else _slot(state, resident)
 
 
 def _slot(state: State, resident: Resident) -> Reason:
@@ -148,7 +134,7 @@ class View:
         return {
             "house": self._house(now, beside),
             "gpu": self._gpu(now),
-            "residents": {view.model: self._resident(view) for view in snapshot.residents(state)},
+            "residents": {each.model: self._resident(each, state.waiting.wants(each.model)) for each in state.residency.latest_first},
             "running": {str(entry.item.sequence): self._running(entry) for entry in state.running},
             "waiting": self._waiting(now),
             "models": {str(model["name"]): model for model in await self._gateway.models()},
@@ -170,7 +156,7 @@ class View:
             "reason": health["reason"],
             "mode": "active" if state.active else "quiet",
             "draining": state.draining,
-            "promotions": state.aging.promotions,
+            "promotions": state.promotions,
             "policy": state.settings.scheduling.policy.value,
             "announced": {task: self._wall(at) for at, task in reversed(state.announced) if at > now},
             "backend": beside["backend"],
@@ -202,25 +188,26 @@ class View:
         swap = state.residency.swap
         if swap is None:
             return None
-        if swap.target is None:
-            return {"unloading": sorted(swap.pending), "since": self._wall(swap.started_at), "why": swap.why.value}
-        cost_s = state.estimates.swap_s(swap.replaced[0] if swap.replaced else "", swap.target)
+        target = state.residency.loading
+        if target is None:
+            return {"unloading": sorted(state.residency.unloading), "since": self._wall(swap.started_at), "why": swap.why.value}
+        cost_s = state.estimates.swap_s(swap.origin, target)
         return {
             "from": list(swap.replaced),
-            "to": swap.target,
+            "to": target,
             "since": self._wall(swap.started_at - swap.cleared_s),
             "cost_s": round(cost_s, 1),
             "why": swap.why.value,
         }
 
-    def _resident(self, view: snapshot.ResidentView) -> dict[str, object]:
+    def _resident(self, resident: Resident, waiting: int) -> dict[str, object]:
         return {
-            "phase": view.phase,
-            "running": view.running,
-            "waiting": view.waiting,
-            "parallel": view.parallel,
-            "reserved_mib": None if view.reserved_mib is None else round(view.reserved_mib),
-            "since": self._wall(view.loaded_at) if view.phase == Phase.READY.value else None,
+            "phase": resident.phase.value,
+            "running": len(resident.running),
+            "waiting": waiting,
+            "parallel": resident.parallel,
+            "reserved_mib": None if resident.reserved_mib is None else round(resident.reserved_mib),
+            "since": self._wall(resident.loaded_at) if resident.phase is Phase.READY else None,
         }
 
     def _item(self, item: QueueItem) -> dict[str, object]:
@@ -304,8 +291,8 @@ class View:
 
     def _timeline(self, now: float) -> dict[str, object]:
         timeline = self._gateway.records.timeline
-        residents = snapshot.residents(self._gateway.worker.scheduler.state)
-        timeline.settle({view.model: view.loaded_at for view in residents if view.phase != Phase.LOADING.value}, now)
+        residents = self._gateway.worker.scheduler.state.residency.latest_first
+        timeline.settle({each.model: each.loaded_at for each in residents if each.phase is not Phase.LOADING}, now)
         return {
             "spans": {str(span.number): self._span(span) for span in timeline.spans(now)},
             "marks": {str(number): [self._wall(mark.at), mark.model or "", mark.caller] for number, mark in timeline.interruptions(now)},

@@ -11,18 +11,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hearth.config.choices import PolicyName
-from hearth.scheduling.policies.adaptive import adaptive, forces
-from hearth.scheduling.policies.context import Candidate, Hold, Situation, earned
+from hearth.scheduling.policies.adaptive import adaptive, is_late
+from hearth.scheduling.policies.candidates import Candidate, Candidates
 from hearth.scheduling.policies.plain import affinity, cost_aware, fifo, time_slice
+from hearth.scheduling.state import State
 
-__all__ = ["POLICIES", "Candidate", "Choose", "Hold", "Policy", "Situation", "earned"]
-
-Choose = Callable[[Situation], Candidate | Hold]
-"""From the candidates of a band, the one to serve next; or no swap for a while, which only makes sense where all of them need one."""
-
-
-def _once_earned(situation: Situation, oldest: Candidate) -> bool:
-    return situation.all_earned(situation.option(oldest))
+__all__ = ["POLICIES", "Candidate", "Policy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +24,25 @@ class Policy:
     """A way to choose.
 
     Attributes:
-        learns: it reads what was learned of callers and run times (`arrivals`).
+        choose: of the candidates of a band at an instant, the one to serve next; or the instant until which no swap is started, which only
+            makes sense where all of them need one.
+        learns: it reads what was learned of callers (`arrivals`).
         forces: may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of `placement`)? None: never.
-        preloads: a model that is likely to be asked for next is loaded while the house is idle.
+        preloads: a model that is likely to be asked for next is loaded while nothing else is to be done.
     """
 
-    choose: Choose
+    choose: Callable[[Candidates, State, float], Candidate | float]
     learns: bool
-    forces: Callable[[Situation, Candidate], bool] | None = None
+    forces: Callable[[Candidate, Candidates, State, float], bool] | None = None
     preloads: bool = False
 
 
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
     {
         PolicyName.FIFO: Policy(choose=fifo, learns=False),
-        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, forces=_once_earned),
+        PolicyName.AFFINITY: Policy(choose=affinity, learns=False, forces=lambda oldest, *_: oldest.all_earned()),
         PolicyName.COST_AWARE: Policy(choose=cost_aware, learns=True),
         PolicyName.TIME_SLICE: Policy(choose=time_slice, learns=True),
-        PolicyName.ADAPTIVE: Policy(choose=adaptive, learns=True, forces=forces, preloads=True),
+        PolicyName.ADAPTIVE: Policy(choose=adaptive, learns=True, forces=is_late, preloads=True),
     }
 )

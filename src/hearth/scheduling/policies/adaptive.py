@@ -1,20 +1,9 @@
-"""The policy `adaptive`, and how long it holds a model for work that is likely to come back.
+"""The policy `adaptive`: serve a model to the end, then the one that answers the most callers per second.
 
-How long a model that has run dry is kept for callers who are about to be back.
+docs/scheduling.md has the theory, the bounds and the numbers. The choice is one decision tree; the rules have the same numbers in the code
+and in the documentation. The first that applies decides.
 
-An agent's next turn comes when its tools have run, a round of a script when both of its answers are there. To swap away in between costs
-a round trip; to hold costs everybody who waits the time of the hold. From the gaps that were seen of each of the last callers, the
-hold is chosen that wins most: chance of the comeback times its worth, less the waiting. It is a bet on a distribution, not a rule like
-ski rental ("hold for as long as the swap costs"), which pays twice the best even where the past says that nobody will come.
-
-Only a likely comeback is waited for. With random arrivals a hold wins little or nothing, whatever its length; what wins is structure.
-
-Hearth's own policy: serve a model to the end, then the one that answers the most callers per second. docs/scheduling.md has the theory,
-the bounds and the numbers.
-
-The choice is one decision tree; the rules have the same numbers in the code and in the documentation. The first that applies decides.
-
-1. The longest waiting item that needs a swap is late (`forces`):
+1. The longest waiting item that needs a swap is late (`is_late`):
    a. nothing in memory has work, and it has waited twice its patience, or once if the model in memory has earned its place;
    b. a model in memory has work, and it has waited its patience, and that model has earned its place `LEAVING_FACTOR` times;
    c. a model in memory has work that has not become less while it was served, and it has waited `MOST_TRIPS` trips.
@@ -22,18 +11,34 @@ The choice is one decision tree; the rules have the same numbers in the code and
    It is left before that, for the option of rule 3, only where it has earned its place `LEAVING_FACTOR` times and the callers of the
    other model are spared much more waiting than everybody else is caused.
 3. The model that serves the most waiting items per second of swap and work, once the hold for a caller who is about to be back is over
-   (`comeback`).
+   (`held_until`).
 
 Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in overload everybody is old, and swapping
 for age would make everybody older. Bounds: rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
 `1 / (1 + MOST_TRIPS)`, and only of a model whose own load is 1 or more; rule 1a leaves nothing that has work.
+
+The hold. An agent's next turn comes when its tools have run, a round of a script when both of its answers are there. To swap away in
+between costs a round trip; to hold costs everybody who waits the time of the hold. From the gaps that were seen of each of the last
+callers, the hold is chosen that wins most: chance of the comeback times its worth, less the waiting. It is a bet on a distribution, not a
+rule like ski rental ("hold for as long as the swap costs"), which pays twice the best even where the past says that nobody will come. Only
+a likely comeback is waited for: with random arrivals a hold wins little or nothing, whatever its length; what wins is structure.
 """
 
 from __future__ import annotations
 
 from hearth.scheduling.arrivals import Habit
-from hearth.scheduling.policies.context import Candidate, Hold, Option, Situation
+from hearth.scheduling.policies.candidates import Candidate, Candidates, first, split
+from hearth.scheduling.state import State
 
+PATIENCE = 3.0
+"""An item is late by the standard of the queue when it has waited this many times what serving the whole band takes."""
+LEAVING_COST = 1.5
+"""What a swap and the way back cost each item that waits, in trips: one now, and the rest for those who come meanwhile."""
+LEAVING_FACTOR = 20.0
+"""A model with work is left only after so many times what its coming or its going costs. So at most `1 / (1 + LEAVING_FACTOR)` of the time
+goes into swaps that could be done without at this load: the queue stays stable up to a load of 0.95."""
+MOST_TRIPS = 10.0
+"""Longer than so many times the swap and the way back no item waits for a line that does not get shorter."""
 HOLD_SHARE = 0.3
 """No hold is longer than this part of the swap and the way back, counted from the caller's last end."""
 OLDEST_TRIPS = 4.0
@@ -54,16 +59,65 @@ MIN_GAPS = 3
 """Fewer gaps earn no hold that is longer than that moment: one or two short ones are common among callers who come at random."""
 
 
-def held_until(situation: Situation, option: Option, waiting: int) -> float | None:
-    """Until when what `option` evicts should be held while `waiting` items wait; None where it should not."""
-    oldest_s = situation.now - min(candidate.entry.item.arrived_at for candidate in situation.candidates)
-    if oldest_s > OLDEST_TRIPS * option.trip_s:
+def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float) -> bool:
+    """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
+    waited_s = now - oldest.entry.item.arrived_at
+    backlog_s = sum(each.cost.work_s + each.load_s for each in candidates)
+    patience_s = max(state.settings.scheduling.max_swap_wait_s, PATIENCE * backlog_s)
+    served, _ = split(candidates)
+    if not served:
+        return waited_s >= (patience_s if oldest.may_evict() else 2 * patience_s)
+    if waited_s >= patience_s and oldest.may_evict(LEAVING_FACTOR):
+        return True
+    may_shrink = waited_s < MOST_TRIPS * oldest.cost.trip_s or any(each.shrinks() for each in served)
+    return not may_shrink and oldest.may_evict(MOST_TRIPS)
+
+
+def adaptive(candidates: Candidates, _state: State, now: float) -> Candidate | float:
+    """Rules 2 and 3 of the module docstring."""
+    served, others = split(candidates)
+    own = first(served)
+    if own is not None and (not others or own.is_young()):
+        return own
+    best = max(others, key=_gain)
+    if own is not None:
+        return best if _leaves(own, best) else own
+    until = held_until(best, candidates, now) if best.swaps_at_once() else None
+    return best if until is None or until <= now else until
+
+
+def _gain(candidate: Candidate) -> tuple[float, float, int]:
+    """Items served per second, the way back counted as dear as the way there; among equals the one that came first."""
+    item = candidate.entry.item
+    return (candidate.cost.waiting / max(2 * candidate.cost.swap_s + candidate.cost.work_s, 1e-9), -item.arrived_at, -item.sequence)
+
+
+def _leaves(own: Candidate, other: Candidate) -> bool:
+    """Do the callers of the other model win more by being served first than all lose by the swap and the way back?
+
+    Served first, the other's items are spared the work of this line, while this line's wait for the round trip and the other's work; the
+    trip itself delays everybody.
+    """
+    if not other.cost.evicts or not other.may_evict(LEAVING_FACTOR):
+        return False
+    won_s = other.cost.waiting * own.cost.work_s
+    lost_s = own.cost.waiting * (other.cost.trip_s + other.cost.work_s) + LEAVING_COST * other.cost.trip_s * (
+        own.cost.waiting + other.cost.waiting
+    )
+    return won_s > lost_s
+
+
+def held_until(best: Candidate, candidates: Candidates, now: float) -> float | None:
+    """Until when what the best one evicts should be held while all of these wait; None where it should not."""
+    oldest_s = now - min(candidate.entry.item.arrived_at for candidate in candidates)
+    if oldest_s > OLDEST_TRIPS * best.cost.trip_s:
         return None
-    found = [until for habit in situation.habits(option) if (until := _until(habit, situation.now, option.trip_s, waiting)) is not None]
-    return max(found, default=None)
+    waiting = sum(candidate.cost.waiting for candidate in candidates)
+    found = (_comes_back_by(habit, now, best.cost.trip_s, waiting) for habit in best.habits())
+    return max((until for until in found if until is not None), default=None)
 
 
-def _until(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
+def _comes_back_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
     if not habit.gaps:
         return None if habit.waits else habit.since + min(UNKNOWN_HOLD_S, UNKNOWN_SHARE * trip_s)
     quiet_s = now - habit.since
@@ -82,62 +136,3 @@ def _until(habit: Habit, now: float, trip_s: float, waiting: int) -> float | Non
         if back >= LIKELY * count and won_s > most:
             most, best = won_s, gap_s
     return None if best is None else habit.since + best * LATE + LATE_S
-
-
-PATIENCE = 3.0
-"""An item is late by the standard of the queue when it has waited this many times what serving the whole band takes."""
-LEAVING_COST = 1.5
-"""What a swap and the way back cost each item that waits, in trips: one now, and the rest for those who come meanwhile."""
-LEAVING_FACTOR = 20.0
-"""A model with work is left only after so many times what its coming or its going costs. So at most `1 / (1 + LEAVING_FACTOR)` of the time
-goes into swaps that a house with this load could do without: it stays stable up to a load of 0.95."""
-MOST_TRIPS = 10.0
-"""Longer than so many times the swap and the way back no item waits for a line that does not get shorter."""
-
-
-def adaptive(situation: Situation) -> Candidate | Hold:
-    """Rules 2 and 3 of the module docstring."""
-    served = [candidate for candidate in situation.candidates if candidate.resident]
-    own = min(served, key=lambda candidate: candidate.entry.key) if served else None
-    if own is not None and (len(served) == len(situation.candidates) or situation.is_young(own)):
-        return own
-    options = [situation.option(candidate) for candidate in situation.candidates if not candidate.resident]
-    best = max(options, key=_gain)
-    if own is not None:
-        return best.candidate if _leaves(situation, own, best) else own
-    until = held_until(situation, best, sum(option.waiting for option in options)) if situation.resting(best) else None
-    return best.candidate if until is None or until <= situation.now else Hold(until=until)
-
-
-def forces(situation: Situation, oldest: Candidate) -> bool:
-    """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
-    waited_s, option = situation.now - oldest.entry.item.arrived_at, situation.option(oldest)
-    backlog_s = sum(situation.option(each).work_s + situation.load_s(each) for each in situation.candidates)
-    patience_s = max(situation.rules.max_swap_wait_s, PATIENCE * backlog_s)
-    served = [candidate for candidate in situation.candidates if candidate.resident]
-    if not served:
-        return waited_s >= (patience_s if situation.earned(option) else 2 * patience_s)
-    if waited_s >= patience_s and situation.earned(option, LEAVING_FACTOR):
-        return True
-    may_shrink = waited_s < MOST_TRIPS * option.trip_s or any(situation.shrinks(each) for each in served)
-    return not may_shrink and situation.earned(option, MOST_TRIPS)
-
-
-def _gain(option: Option) -> tuple[float, float, int]:
-    """Items served per second, the way back counted as dear as the way there; among equals the one that came first."""
-    item = option.candidate.entry.item
-    return (option.waiting / max(2 * option.swap_s + option.work_s, 1e-9), -item.arrived_at, -item.sequence)
-
-
-def _leaves(situation: Situation, own: Candidate, other: Option) -> bool:
-    """Do the callers of the other model win more by being served first than all lose by the swap and the way back?
-
-    Served first, the other's items are spared the work of this line, while this line's wait for the round trip and the other's work; the
-    trip itself delays everybody.
-    """
-    if not other.evicts or not situation.earned(other, LEAVING_FACTOR):
-        return False
-    this = situation.option(own)
-    won_s = other.waiting * this.work_s
-    lost_s = this.waiting * (other.trip_s + other.work_s) + LEAVING_COST * other.trip_s * (this.waiting + other.waiting)
-    return won_s > lost_s

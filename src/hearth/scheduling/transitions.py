@@ -1,0 +1,362 @@
+"""Taking one reported fact into the state: the first step of every decision.
+
+Each fact changes the state and may say something at once (giving an item up, stopping an attempt). Nothing is started here: who runs next
+is decided afterwards, from the whole state. Facts about items or attempts that are over are ignored.
+
+An order of the owner never goes before work: a load waits until nothing runs or waits, unless there is room beside what is in memory, and
+an unload is void as soon as somebody asks for the model.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from hearth.scheduling import inputs
+from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, Requeue, SwapReason
+from hearth.scheduling.arrivals import Arrivals
+from hearth.scheduling.home import MAX_RESTORES, idle_ended
+from hearth.scheduling.inputs import Fault, Input
+from hearth.scheduling.packing import first_byte_may_open
+from hearth.scheduling.policies import POLICIES
+from hearth.scheduling.preemption import interruptible, protected, resumable
+from hearth.scheduling.state import State
+from hearth.scheduling.waiting import Entry, Place
+from hearth.types import Band, Lane, QueueItem, Sequence, WorkKind
+
+RESENDS = 1
+"""Attempts that a backend fault may undo before the item is given up."""
+LOAD_RETRY_S = 2.0
+UNLOAD_RETRY_S = 5.0
+SAME_S = 1.0
+"""Announcements of one task type that are nearer to each other are one and the same."""
+_RUNNING, _WAITING, _EXTERNAL_BAND, _EXTERNAL_LANE = Place.RUNNING, Place.WAITING, Band.EXTERNAL, Lane.EXTERNAL
+"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
+
+
+def take_in(state: State, fact: Input, now: float) -> list[Action] | None:  # noqa: C901, PLR0911 - a closed set, one case each
+    """What a fact changes, and what is said at once.
+
+    Returns:
+        None where it makes nothing possible, and nothing due, that was not so before: then there is nothing to decide. That is so for most
+        facts of a busy day.
+    """
+    match fact:
+        case inputs.Arrived(item=item):
+            return _arrived(state, item, now)
+        case inputs.Started():
+            return _started(state, fact, now)
+        case inputs.FirstByte():
+            return _first_byte(state, fact, now)
+        case inputs.Unresumable(sequence=sequence, attempt=attempt):
+            entry = _attempt(state, sequence, attempt)
+            if entry is not None:
+                entry.unresumable = True
+                _go_on(entry)
+        case inputs.Finished():
+            _finished(state, fact, now)
+        case inputs.Failed():
+            return _failed(state, fact, now)
+        case inputs.Stopped():
+            return _stopped(state, fact, now)
+        case inputs.Cancelled(sequences=sequences):
+            return [action for sequence in sequences for action in _drop(state, sequence)]
+        case inputs.PreemptRequested():
+            yielding = [entry for entry in state.running if interruptible(state, entry)]
+            for entry in yielding:
+                entry.place = Place.STOPPING
+            return [Preempt(sequence=entry.item.sequence, attempt=entry.attempts) for entry in yielding]
+        case _:
+            return _of_memory(state, fact, now)
+    return []
+
+
+def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
+    """What the model server and the GPU report."""
+    match fact:
+        case inputs.Loaded():
+            _loaded(state, fact, now)
+        case inputs.LoadFailed():
+            return _load_failed(state, fact, now)
+        case inputs.Unloaded(model=model):
+            _unloaded(state, model, now)
+        case inputs.UnloadFailed(model=model):
+            return _unload_failed(state, model, now)
+        case inputs.Drifted(appeared=appeared, vanished=vanished):
+            for gone in vanished:
+                _unloaded(state, gone.model, now)
+            for come in appeared:
+                _loaded(state, come, now)
+        case inputs.GpuSampled(capacity_mib=capacity_mib, foreign_mib=foreign_mib):
+            state.residency.sample(capacity_mib, foreign_mib)
+        case inputs.BackendDown():
+            state.down_since = now if state.down_since is None else state.down_since
+        case inputs.BackendUp():
+            state.down_since = None
+            state.not_before.clear()
+            state.failures.clear()
+        case inputs.ModelsListed(names=names):
+            return _listed(state, names)
+        case _:
+            return _of_owner(state, fact, now)
+    return []
+
+
+def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
+    """What the owner wants, and what the clock says."""
+    orders = state.orders
+    match fact:
+        case inputs.PolicyChanged():
+            return _reconfigured(state, fact)
+        case inputs.ExternalPaused(paused=paused):
+            orders.paused = paused
+        case inputs.ModelPinned(model=model):
+            _pinned(state, model)
+        case inputs.LoadOrdered(model=model):
+            _want(state, model)
+        case inputs.UnloadOrdered(model=model):
+            orders.unwant(model)
+            if model == state.comes_back:  # left alone until something was loaded: else it would be back in a moment
+                state.home_failures = MAX_RESTORES
+        case inputs.ModeChanged(active=active):
+            state.active = active
+        case inputs.DrainRequested():
+            state.draining = True
+        case inputs.Scheduled(task_type=task_type, due_at=due_at, comes=comes):
+            # by a wall clock and a monotonic one, the instant of a task that is announced again never comes out quite the same
+            others = [each for each in state.announced if each[0] > now and not (each[1] == task_type and abs(each[0] - due_at) < SAME_S)]
+            state.announced = tuple(sorted((*others, (due_at, task_type)) if comes else others))
+        case inputs.ClockStepped(ahead_s=ahead_s):
+            moved = ((due_at - ahead_s, task_type) for due_at, task_type in state.announced)
+            state.announced = tuple(each for each in moved if each[0] > now)
+        case _:
+            pass
+    return []
+
+
+def _attempt(state: State, sequence: Sequence, attempt: int) -> Entry | None:
+    """The entry if this very attempt of it is under way."""
+    entry = state.entries.get(sequence)
+    return None if entry is None or entry.place is _WAITING or entry.attempts != attempt else entry
+
+
+def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
+    """Nothing to decide for an external item that comes to stand behind another of its own line."""
+    if _never_fits(state, item):
+        return [Fail(sequence=item.sequence, why=Refusal.NEVER_FITS)]
+    if _is_gone(state, item):
+        return [Fail(sequence=item.sequence, why=Refusal.NOT_INSTALLED)]
+    if state.idle_since is not None:
+        idle_ended(state, item, now)
+    if state.arrivals.learns:
+        state.arrivals.arrived(item.caller, item.model, now)
+        if item.model is not None and not state.waiting.wants(item.model) and not state.runs_on(item.model):
+            state.arrivals.came_back(item.caller, item.model, now)
+    entry = state.entries[item.sequence] = Entry.arrived(item)
+    state.enqueue(entry)
+    if item.expires_at is not None:
+        heapq.heappush(state.expiries, (item.expires_at, item.sequence))
+        return []
+    behind = item.lane is _EXTERNAL_LANE and state.waiting.lines[_EXTERNAL_BAND][item.model][0] is not entry
+    return None if behind and state.held_until is None and state.down_since is None and not state.draining else []
+
+
+def _is_gone(state: State, item: QueueItem) -> bool:
+    """Its model is neither installed nor in memory."""
+    return item.model is not None and not state.has(item.model) and item.model not in state.residency.residents
+
+
+def _never_fits(state: State, item: QueueItem) -> bool:
+    return item.model is not None and state.residency.never_fits(item.model, item.task_type)
+
+
+def _started(state: State, fact: inputs.Started, now: float) -> list[Action] | None:
+    """Nothing to decide for a start at the instant of its dispatch, which is what was expected then."""
+    entry = state.entries.get(fact.sequence)
+    if entry is None or now <= entry.dispatched_at:
+        return None
+    if entry.place is not _WAITING and entry.attempts == fact.attempt and entry.model is not None:
+        entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model, entry.kept_tokens)
+    return []
+
+
+def _first_byte(state: State, fact: inputs.FirstByte, now: float) -> list[Action] | None:
+    """Bytes that reached the caller while a `Preempt` was on its way win: the shell lets such an attempt go on.
+
+    Nothing to decide where the attempt was not told to stop and no round ends that somebody waits for: it only takes options away.
+    """
+    entry = state.entries.get(fact.sequence)
+    if entry is None:
+        return None
+    changes_nothing = entry.place is _RUNNING and not first_byte_may_open(state)
+    if entry.place is not _WAITING and entry.attempts == fact.attempt:
+        entry.first_byte_at = now
+        entry.forwarded = fact.forwarded
+        if entry.place is not _RUNNING and fact.forwarded and not resumable(state, entry):
+            _go_on(entry)
+    return None if changes_nothing else []
+
+
+def _go_on(entry: Entry) -> None:
+    if entry.place is Place.STOPPING and not entry.cancelled and not entry.cut:
+        entry.place = Place.RUNNING
+
+
+def _finished(state: State, fact: inputs.Finished, now: float) -> None:
+    entry = _attempt(state, fact.sequence, fact.attempt)
+    if entry is None or entry.model is None:
+        return
+    state.estimates.learn_item(entry.item, entry.model, fact.usage, now - entry.dispatched_at)
+    resident = state.residency.residents.get(entry.model)
+    if resident is not None and resident.embeds and entry.item.kind is WorkKind.GENERATE and fact.usage.output_tokens:
+        resident.embeds = False
+    state.release(entry, now)
+    state.leave(entry)
+    if state.arrivals.learns:
+        state.arrivals.ended(entry.item.caller, entry.model, now)
+
+
+def _failed(state: State, fact: inputs.Failed, now: float) -> list[Action]:
+    entry = _attempt(state, fact.sequence, fact.attempt)
+    if entry is None:
+        return []
+    resident = state.residency.residents.get(entry.model or "")
+    if fact.fault is Fault.FIRST_BYTE_TIMEOUT and resident is not None:
+        resident.suspect = True
+    state.release(entry, now)
+    is_down = state.down_since is not None
+    is_over = fact.fault is Fault.FATAL or entry.forwarded or (entry.resends >= RESENDS and not is_down)
+    if entry.cancelled or is_over:
+        state.leave(entry)
+        return [] if entry.cancelled else [Fail(sequence=entry.item.sequence, why=Refusal.ATTEMPTS_EXHAUSTED)]
+    entry.resends += not is_down
+    state.enqueue(entry)
+    return [Requeue(sequence=fact.sequence)]
+
+
+def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
+    entry = _attempt(state, fact.sequence, fact.attempt)
+    if entry is None:
+        return []
+    state.release(entry, now)
+    if entry.cancelled or entry.cut:
+        state.leave(entry)
+        return [] if entry.cancelled else [Fail(sequence=fact.sequence, why=Refusal.INTERRUPTED)]
+    entry.interrupts += 1
+    entry.kept_tokens = fact.kept_tokens
+    state.interruptions += 1
+    entry.band, entry.key = Band.INTERRUPTED, (-state.interruptions, *entry.key[1:])
+    state.enqueue(entry)
+    return [Requeue(sequence=fact.sequence, interrupts=entry.interrupts, protected=protected(state, entry))]
+
+
+def _drop(state: State, sequence: Sequence) -> list[Action]:
+    """The caller of an item is gone."""
+    entry = state.entries.get(sequence)
+    if entry is None or entry.cancelled:
+        return []
+    if entry.place is _WAITING:
+        state.waiting.remove(entry)
+        state.leave(entry)
+        return []
+    was_running, entry.place, entry.cancelled = entry.place is _RUNNING, Place.STOPPING, True
+    return [Abort(sequence=sequence, attempt=entry.attempts)] if was_running else []
+
+
+def _loaded(state: State, fact: inputs.Loaded, now: float) -> None:
+    model = fact.model
+    swap = state.residency.loaded(model, now, fact.vram_mib, embeds=fact.embeds)
+    if swap is None:
+        return
+    state.residency.residents[model].waiting_at_load = state.waiting.wants(model)
+    state.estimates.learn_swap(swap.origin, model, now - swap.started_at + swap.cleared_s)
+    state.failures.pop(model, None)
+    if model not in state.orders.unwanted:
+        state.home_failures = 0
+        state.orders.settle(model)
+    if swap.why is SwapReason.OWNER:
+        state.idle_since, state.idle_with = now, None
+
+
+def _load_failed(state: State, fact: inputs.LoadFailed, now: float) -> list[Action]:
+    model, permanent = fact.model, fact.permanent
+    swap = state.residency.load_failed(model)
+    if swap is None:
+        return []
+    if fact.unlisted:
+        state.residency.keep_alone(model)
+    if swap.why is SwapReason.HOME:
+        state.home_failures += 1
+    if state.down_since is not None and not permanent:
+        return []
+    state.failures[model] = state.failures.get(model, 0) + 1
+    if not permanent and state.failures[model] < 2:
+        state.not_before[model] = now + LOAD_RETRY_S
+        return []
+    state.failures.pop(model)
+    state.orders.settle(model)
+    stranded = state.waiting.entries(model)
+    if model == state.home and not state.residency.residents:
+        stranded += state.waiting.entries(None)
+    return state.give_up(stranded, Refusal.LOAD_FAILED)
+
+
+def _unloaded(state: State, model: str, now: float) -> None:
+    state.residency.unloaded(model, now)
+    state.failures.pop(model, None)
+
+
+def _unload_failed(state: State, model: str, now: float) -> list[Action]:
+    state.residency.unload_failed(model, now)
+    state.not_before[model] = now + UNLOAD_RETRY_S
+    state.failures[model] = state.failures.get(model, 0) + 1
+    if state.failures[model] < 2:
+        return []
+    stranded = [entry for entry in state.waiting.all_entries() if not state.residency.serves(entry.item.model)]
+    return state.give_up(stranded, Refusal.LOAD_FAILED)
+
+
+def _listed(state: State, names: frozenset[str]) -> list[Action]:
+    """What waits for a model that was deleted is told so before anything is unloaded for it."""
+    state.installed = names
+    state.home_failures = 0
+    for model in state.orders.wanted:
+        if not state.has(model):
+            state.orders.settle(model)
+    return state.give_up([entry for entry in state.waiting.all_entries() if _is_gone(state, entry.item)], Refusal.NOT_INSTALLED)
+
+
+def _reconfigured(state: State, fact: inputs.PolicyChanged) -> list[Action]:
+    """What waits and could never be loaded under the new settings is told so, as it would be on arrival; what was ordered is void."""
+    settings = state.settings = fact.settings
+    state.residency.configure(settings)
+    state.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
+    state.home_failures = 0
+    waiting = state.waiting.all_entries()
+    state.rising.clear()  # nobody falls back to a lower band
+    for entry in waiting:
+        state.expect_rise(entry)
+    for model in state.orders.wanted:
+        if state.residency.never_fits(model):
+            state.orders.settle(model)
+    learns = POLICIES[settings.scheduling.policy].learns
+    if learns is not state.arrivals.learns:
+        state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
+    return state.give_up([entry for entry in waiting if _never_fits(state, entry.item)], Refusal.NEVER_FITS)
+
+
+def _pinned(state: State, model: str | None) -> None:
+    """Pinning asks for the model, too; unpinning takes that back."""
+    orders = state.orders
+    if orders.pinned is not None and orders.pinned != model:
+        orders.settle(orders.pinned)
+    orders.pinned = model
+    state.home_failures = 0
+    if model is not None:
+        _want(state, model)
+
+
+def _want(state: State, model: str) -> None:
+    if state.is_there(model):
+        state.orders.settle(model)
+    else:
+        state.orders.want(model)
