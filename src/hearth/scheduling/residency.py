@@ -198,13 +198,14 @@ class Residency:
             return False
         if room is None or any(resident.reserved_mib is None for resident in residents):
             return True
-        free_mib = room - sum(resident.reserved_mib or 0.0 for resident in residents)
-        return not any(self._least_mib(model) <= free_mib for model in wanted if model is not None and model not in self.residents)
+        free_mib = room - sum([resident.reserved_mib or 0.0 for resident in residents])
+        absent = [model for model in wanted if model is not None and model not in self.residents]
+        return not any(self._least_mib(model) <= free_mib for model in absent)
 
     def _least_mib(self, model: str) -> float:
         """What it may get by with, if it is loaded for the most modest task; infinite where that is unknown."""
-        needs = (self.need_mib(model), *(gb * MIB_PER_GB for gb in self._settings.gpu.task_vram_gb.values()))
-        return min((need for need in needs if need is not None), default=inf)
+        need, budgets_gb = self.need_mib(model), self._settings.gpu.task_vram_gb.values()
+        return min([inf if need is None else need, *[gb * MIB_PER_GB for gb in budgets_gb]])
 
     def eviction_for(self, model: str, keep: Iterable[str], task_type: str | None = None) -> tuple[str, ...] | None:
         """The smallest set of residents that must go so that `model` can come.
