@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -22,8 +23,12 @@ def collected_from(file: str) -> frozenset[str]:
     path = ROOT / file
     if not (path.is_file() and path.name.startswith("test_")):
         return frozenset()
-    found = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return frozenset(node.name for node in found if node.name.startswith("test_"))
+    source = path.read_text()
+    found = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if "scheduling.worked" in source:  # a table, in which each title is one
+        titles = re.findall(r"^([a-z][^\[\n]*?)(?: \[.*)?$", source, flags=re.MULTILINE)
+        found |= {f"test_{title.replace(' ', '_')}" for title in titles}
+    return frozenset(name for name in found if name.startswith("test_"))
 
 
 def exists(node: str) -> bool:

@@ -75,7 +75,7 @@ PART = Part(
             "what was accepted ends well, new requests are refused",
             shown("worker/test_reloading", "a_lower_depth_drops_nobody_and_admits_nobody_until_there_is_room"),
             shown("faults/test_connections", "a_key_that_is_taken_out_ends_nothing_that_was_accepted_and_begins_nothing_more"),
-            shown("scheduling/test_residency", "what_waits_and_could_never_be_loaded_after_a_reload_is_told_so"),
+            shown("scheduling/test_memory", "what_waits_and_could_never_be_loaded_after_a_reload_is_told_so"),
         ),
     ),
 )

@@ -81,7 +81,7 @@ PART = Part(
             shown(FAULTS, "an_answer_that_the_model_died_over_is_asked_for_once_more_and_then_told_in_the_servers_words"),
             shown(HEALS, "a_runner_that_dies_over_a_whole_answer_is_asked_once_more_and_the_caller_sees_nothing_of_it"),
             shown(
-                "scheduling/test_faults",
+                "scheduling/test_memory",
                 "a_load_that_fails_is_tried_once_more_after_two_seconds",
                 "a_load_that_fails_twice_gives_its_waiters_up_and_serves_the_others",
                 "a_load_that_failed_leaves_no_reservation",
@@ -211,7 +211,7 @@ PART = Part(
                 "a_model_that_somebody_else_loaded_is_used_as_it_is",
                 "a_restart_that_emptied_the_memory_is_noticed_within_the_check_interval",
             ),
-            shown("scheduling/test_traps", "a_model_unloaded_behind_our_back_at_the_instant_of_an_arrival_is_loaded_again"),
+            shown("scheduling/test_order", "a_model_unloaded_behind_our_back_at_the_instant_of_an_arrival_is_loaded_again"),
         ),
         row(
             "F-36",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.faults.table import Part, in_every_phase, row, shown
 
-RACES, TRAPS, SUPERVISION = "worker/test_races", "scheduling/test_traps", "worker/test_supervision"
+RACES, TRAPS, SUPERVISION = "worker/test_races", "scheduling/test_order", "worker/test_supervision"
 FORCED = "dst/test_races"
 
 PART = Part(
@@ -15,7 +15,7 @@ PART = Part(
             "preemption and completion",
             "one winner; a result that is there is delivered",
             shown(RACES, "completion_and_preemption_in_one_tick_have_one_winner"),
-            shown("scheduling/test_preemption", "a_completion_that_races_its_preemption_wins_if_it_is_what_happened"),
+            shown("scheduling/test_yielding", "a_completion_that_races_its_preemption_wins_if_it_is_what_happened"),
         ),
         row(
             "F-95",
@@ -56,7 +56,7 @@ PART = Part(
                 "an_arrival_at_any_instant_of_a_restore_is_served",
                 "an_arrival_at_the_very_instant_of_a_restore_is_served_and_the_house_still_comes_home_once",
             ),
-            shown("scheduling/test_home", "a_request_that_arrives_as_the_home_timer_fires_wins"),
+            shown("scheduling/test_memory", "a_request_that_arrives_as_the_home_timer_fires_wins"),
             shown(FORCED, "a_request_at_the_instant_of_the_home_models_return_is_served_and_the_house_comes_home"),
         ),
         row(
@@ -75,7 +75,7 @@ PART = Part(
             "the reason for a swap leaves while it is under way",
             "no third swap",
             shown("faults/test_instants", "a_swap_whose_reason_leaves_ends_without_a_third_one"),
-            shown(TRAPS, "two_models_in_turn_make_one_swap_per_item_at_most"),
+            shown("scheduling/test_runs", "two_models_in_turn_make_one_swap_per_item_at_most"),
         ),
         row(
             "F-102",
