@@ -13,7 +13,6 @@ from hearth.cloud.calls import FIRST_DELAY_S, LONGEST_ADVICE_S, retry_delay_s
 from hearth.cloud.routing import (
     IMAGE_TOKENS,
     OVERHEAD_TOKENS,
-    Meter,
     asks_for_claude,
     caps_for,
     claude_model,
@@ -22,6 +21,7 @@ from hearth.cloud.routing import (
     prompt_bound_tokens,
 )
 from hearth.config.settings import AuthSettings, BudgetSettings, CloudPriceSettings, CloudSettings, KeySettings, Settings
+from hearth.dialects.claude.stream import Meter
 from hearth.errors import BackendBusy, BackendError, BackendGone, BackendTimeout, BackendUnreachable, BadRequest, CloudUnavailable
 from hearth.types import BilledTokens, Price, Rates, Sequence, nano_usd, usd
 from tests.support.cases import for_each

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from hearth.clock import Clock
 from hearth.cloud.budget import Reservation
-from hearth.cloud.routing import Meter, Why
+from hearth.cloud.routing import Why
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.answering import Answer
 from hearth.dialects.claude.asking import ClaudeRequest
+from hearth.dialects.claude.stream import Meter
 from hearth.errors import (
     BackendBusy,
     BackendError,
@@ -164,6 +165,7 @@ class Conversations:
         answer = Answer(
             call.path,
             call.request,
+            call.meter,
             model=call.shown_model,
             request_id=call.work.item.request_id,
             created_wall_s=self._clock.wall(),
@@ -174,16 +176,17 @@ class Conversations:
                 await self._each(call, answer, exchange, limit, timeout_s)
         except TimeoutError as error:
             raise BackendTimeout("Claude stopped answering") from error
-        if not (call.meter.stopped and answer.complete):
+        if not call.meter.stopped:
             raise BackendGone("Claude's answer broke off before its end")
         self._finish(call, answer)
 
     async def _each(self, call: Call, answer: Answer, exchange: CloudExchange, limit: asyncio.Timeout, timeout_s: float) -> None:
         loop, reply = asyncio.get_running_loop(), call.work.reply
         async for event in exchange.events():
-            call.meter.note(event)
-            self._note_first(call)
             data = answer.feed(event, self._clock.monotonic())
+            if call.work.first_byte_at is None and call.meter.started:
+                call.work.first_byte_at = self._clock.monotonic()
+                self._registry.first_byte(call.work, call.work.first_byte_at)
             if data:
                 reply.start(_head(answer, call.work, None))
                 reply.push(data)
@@ -193,11 +196,6 @@ class Conversations:
                 return
             if event.get("type") != "ping" or limit.when() is None:
                 limit.reschedule(loop.time() + timeout_s)
-
-    def _note_first(self, call: Call) -> None:
-        if call.work.first_byte_at is None and call.meter.started:
-            call.work.first_byte_at = self._clock.monotonic()
-            self._registry.first_byte(call.work, call.work.first_byte_at)
 
     def _finish(self, call: Call, answer: Answer) -> None:
         work, tokens = call.work, call.meter.tokens

@@ -14,10 +14,11 @@ from hearth.admission.auth import Identity
 from hearth.clock import Clock
 from hearth.cloud.budget import Purse, Reservation
 from hearth.cloud.calls import Call, Conversations
-from hearth.cloud.routing import Meter, Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
+from hearth.cloud.routing import Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import CloudSettings
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
+from hearth.dialects.claude.stream import Meter
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown, InternalFault
 from hearth.execution.request import ActiveRequest, Submission, Ticket

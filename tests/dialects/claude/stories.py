@@ -8,6 +8,7 @@ from typing import Any
 
 from hearth.dialects.claude.answering import Answer
 from hearth.dialects.claude.asking import ClaudeRequest, claude_request
+from hearth.dialects.claude.stream import Meter
 
 Event = dict[str, Any]
 
@@ -79,7 +80,8 @@ def asked(path: str, **fields: Any) -> ClaudeRequest:
 
 def answer(path: str, *, stream: bool, **fields: Any) -> Answer:
     request = asked(path, stream=stream, **fields)
-    return Answer(path, request, model=MODEL, request_id="req_0123abcd", created_wall_s=CREATED_WALL_S, started_at=STARTED_AT)
+    meter = Meter(max_tokens=request.max_tokens, thinks=False)
+    return Answer(path, request, meter, model=MODEL, request_id="req_0123abcd", created_wall_s=CREATED_WALL_S, started_at=STARTED_AT)
 
 
 def told(to: Answer, events: Sequence[Event]) -> list[bytes]:

@@ -1,21 +1,29 @@
 """Claude's answer for one caller: the events of Anthropic's stream in, the bytes of the caller's own dialect out.
 
-Sans-IO and incremental: what an event adds is written at once, what does not stream is written at the end. Must never invent an end: only
-`message_stop` completes an answer.
+Incremental: what an event adds is written at once, what does not stream is written at the end. Only `message_stop` completes an answer: an
+end is never invented.
 """
 
 from __future__ import annotations
 
-from hearth.dialects.claude.asking import ClaudeRequest
-from hearth.dialects.claude.stream import ClaudeUsage, Event, Telling
-from hearth.dialects.claude.to_responses import ResponsesWriter
-from hearth.dialects.claude.writers import MessagesWriter, NativeWriter, Occasion, OpenAiWriter, Writer
-from hearth.dialects.errors import stream_error
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
-from hearth.errors import BackendGone, HearthError
-from hearth.types import Dialect, RequestId
+from typing import TYPE_CHECKING, cast
 
-__all__ = ["Answer", "ClaudeUsage"]
+from hearth.dialects.claude.asking import ClaudeRequest
+from hearth.dialects.claude.stream import ClaudeStream, Event, Meter
+from hearth.dialects.gojson import encode
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.writers import AssembledMessage, NativeWriter, OpenAiWriter, ResponsesWriter, Writer
+from hearth.dialects.writers import event as event_frame
+from hearth.errors import BackendGone, BackendProtocolError
+from hearth.types import Dialect
+
+if TYPE_CHECKING:
+    from hearth.dialects.gojson import JsonObject
+
+_PASSED = ("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "ping")
+"""Errors are told in Hearth's words; what a client library adds to the events is none of the caller's."""
+_INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
+"""Unlike Ollama's, a response that was cut off says so, as OpenAI's reference has it."""
 
 
 class Answer:
@@ -23,22 +31,33 @@ class Answer:
 
     status = 200
 
-    def __init__(self, path: str, request: ClaudeRequest, *, model: str, request_id: str, created_wall_s: float, started_at: float) -> None:
+    def __init__(
+        self, path: str, request: ClaudeRequest, meter: Meter, *, model: str, request_id: str, created_wall_s: float, started_at: float
+    ) -> None:
         """Args:
+        meter: counts the events of this answer, which are shown to it here.
         model: the name to show, the one that the caller asked for.
         created_wall_s: seconds since 1970 at the instant `started_at`.
         """
         self._route = INFERENCE_ROUTES[path]
-        self._request_id = RequestId(request_id)
-        self._telling = Telling(json_text=request.json_text)
-        names = request_id.removeprefix("req_")
-        self._occasion = Occasion(request=request, model=model, names=names, created_wall_s=created_wall_s, started_at=started_at)
-        self._writer = _writer(self._route, self._occasion, self._telling)
+        self._request, self._request_id, self._model = request, request_id, model
+        self._created_wall_s, self._started_at = created_wall_s, started_at
+        self._meter = meter
+        self._stream = ClaudeStream(meter, json_text=request.json_text)
+        self._message = AssembledMessage()
+        self._writer = self._new_writer()
 
     def feed(self, event: Event, now: float) -> bytes:
         """The bytes that one event of Claude's stream adds; always empty for a caller who does not stream."""
-        written = self._writer.take(event, self._telling.take(event, now), now)
-        return written if self._occasion.request.streaming else b""
+        self._meter.note(event)
+        if self._writer is None:
+            return self._pass_on(event)
+        new = self._stream.take(event, now)
+        if not self._request.streaming:
+            return b""
+        begun = self._writer.begin() if event.get("type") == "message_start" else []
+        wall_s = self._wall_s(now)
+        return b"".join([*begun, *(frame for said in new for frame in self._writer.say(said, wall_s))])
 
     def finish(self, now: float) -> bytes:
         """The last bytes of a stream, or the whole answer of a caller who does not stream.
@@ -47,38 +66,56 @@ class Answer:
             BackendGone: the stream ended before the answer did.
             BackendProtocolError: the answer cannot be written in this dialect.
         """
-        if not self.complete:
+        if not self._meter.stopped:
             raise BackendGone("Claude's stream ended before the answer was complete")
-        return self._writer.end(now) if self._occasion.request.streaming else self._writer.whole(now)
-
-    def failure(self, error: HearthError) -> bytes:
-        """The error as the last bytes of a stream that has begun; nothing where the answer is one document, which has no place for it."""
-        return stream_error(self._route, error, self._request_id) if self._occasion.request.streaming else b""
+        if self._writer is None:
+            return b"" if self._request.streaming else encode(self._message.fields) + b"\n"
+        done, wall_s = self._stream.generation(started_at=self._started_at, now=now), self._wall_s(now)
+        native = self._route.dialect is Dialect.OLLAMA
+        if native and done.reason == "stop" and any(call.arguments is None for call in done.calls):
+            raise BackendProtocolError("Claude called a tool with arguments that are not JSON")
+        if self._request.streaming:
+            return b"".join(self._writer.end(done, wall_s))
+        return encode(self._writer.whole(done, wall_s)) + (b"" if native else b"\n")
 
     @property
     def content_type(self) -> str:
         """As Ollama labels such an answer."""
         native = self._route.dialect is Dialect.OLLAMA
-        if self._occasion.request.streaming:
+        if self._request.streaming:
             return "application/x-ndjson" if native else "text/event-stream"
         return "application/json; charset=utf-8" if native else "application/json"
 
-    @property
-    def usage(self) -> ClaudeUsage:
-        """What has been counted so far; final once `complete`."""
-        return self._telling.usage
+    def _wall_s(self, now: float) -> float:
+        return self._created_wall_s + now - self._started_at
 
-    @property
-    def complete(self) -> bool:
-        """Claude has said that this is all."""
-        return self._telling.complete
+    def _new_writer(self) -> Writer | None:
+        """None for `/v1/messages`, whose events are Claude's own."""
+        name, path = self._request_id.removeprefix("req_"), self._route.path
+        if self._route.dialect is Dialect.OLLAMA:
+            return NativeWriter(self._model, chat=path is Endpoint.CHAT)
+        if self._route.dialect is Dialect.ANTHROPIC:
+            return None
+        created_wall_s = self._created_wall_s
+        if path is Endpoint.OPENAI_RESPONSES:
+            return ResponsesWriter(name, self._model, asked=self._request.asked, created_wall_s=created_wall_s, incomplete=_INCOMPLETE)
+        return OpenAiWriter(
+            name,
+            self._model,
+            chat=path is Endpoint.OPENAI_CHAT,
+            created_wall_s=created_wall_s,
+            made_by="fp_claude",
+            include_usage=self._request.include_usage,
+        )
 
-
-def _writer(route: Route, occasion: Occasion, telling: Telling) -> Writer:
-    if route.dialect is Dialect.ANTHROPIC:
-        return MessagesWriter(occasion)
-    if route.path is Endpoint.OPENAI_RESPONSES:
-        return ResponsesWriter(occasion, telling)
-    if route.dialect is Dialect.OPENAI:
-        return OpenAiWriter(occasion, telling, chat=route.path is Endpoint.OPENAI_CHAT)
-    return NativeWriter(occasion, telling, chat=route.path is Endpoint.CHAT)
+    def _pass_on(self, event: Event) -> bytes:
+        fields = cast("JsonObject", dict(event))
+        if fields.get("type") not in _PASSED:
+            return b""
+        message = fields.get("message")
+        if isinstance(message, dict):
+            fields["message"] = {**message, "model": self._model}
+        if self._request.streaming:
+            return event_frame(fields)
+        self._message.add(fields)
+        return b""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hearth.dialects.claude.readers import chat_draft, completion_draft, generate_draft, messages_draft, openai_chat_draft, response_draft
+from hearth.dialects.claude.messages import messages_draft
+from hearth.dialects.claude.readers import chat_draft, completion_draft, generate_draft, openai_chat_draft, response_draft
 from hearth.dialects.claude.request import Draft, refused, text_block
 from hearth.dialects.claude.tools import strict_schema
 from hearth.dialects.gojson import JsonObject, JsonValue, bool_field, decode, struct_of
@@ -72,7 +73,10 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
     streaming = bool_field(fields, "stream", route.go_struct)
     draft = _DRAFTS[route.path](fields)
     max_tokens = draft.limit_tokens if draft.limit_tokens is not None and draft.limit_tokens > 0 else default_max_tokens
-    _check_thinking(draft.others.get("thinking"), max_tokens)
+    thinking = draft.others.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    if isinstance(budget, int) and budget >= max_tokens:
+        raise refused("thinking.budget_tokens", f"it must be less than the output limit, which is {max_tokens} tokens here")
     return ClaudeRequest(
         body=_parameters(draft, max_tokens),
         streaming=route.dialect is Dialect.OLLAMA if streaming is None else streaming,
@@ -95,13 +99,7 @@ def _parameters(draft: Draft, max_tokens: int) -> JsonObject:
     elif draft.called:
         parameters |= {"tools": draft.called, "tool_choice": {"type": "none"}}
     if draft.stop:
-        parameters["stop_sequences"] = list(draft.stop)
+        parameters["stop_sequences"] = [*draft.stop]
     if isinstance(draft.wanted, dict):
         parameters["output_config"] = {"format": {"type": "json_schema", "schema": strict_schema(draft.wanted, "schema")}}
     return {**parameters, **draft.others}
-
-
-def _check_thinking(thinking: JsonValue, max_tokens: int) -> None:
-    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
-    if isinstance(budget, int) and budget >= max_tokens:
-        raise refused("thinking.budget_tokens", f"it must be less than the output limit, which is {max_tokens} tokens here")

@@ -1,19 +1,25 @@
 """A request to Claude as it is put together: its draft, the turns of the conversation, and their content blocks.
 
 Must never fetch anything: an image is in the request or it is refused, so that what a request costs can be bounded by its size and its
-number of images. Source: Anthropic's reference of `POST /v1/messages` (image formats).
+number of images. Source: Anthropic's reference of `POST /v1/messages`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hearth.dialects.gojson import JsonObject, JsonValue, lookup, string_field
 from hearth.errors import Untranslatable
 
 LOCAL = "leave it out, or ask a local model"
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_NOT_ID = re.compile(r"[^A-Za-z0-9_-]")
+_DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
+_MAGIC = (("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif"), ("UklGR", "image/webp"))
+"""How files of each kind begin, in base64. What a caller claims them to be is not asked: Claude refuses a wrong claim."""
 
 
 def refused(field: str, advice: str = LOCAL) -> Untranslatable:
@@ -26,44 +32,24 @@ class Draft:
     """What a body of any dialect asks of Claude.
 
     Attributes:
-        system: texts or blocks for the system prompt, in order.
+        called: stand-ins for the tools that the conversation has called, for where none is offered any more.
         limit_tokens: the caller's own limit of the output; None without one.
         wanted: `"json"` for any JSON object, a JSON schema, or None for text.
-        called: stand-ins for the tools that the conversation has called, for where none is offered any more.
         others: parameters that go on as they are.
         asked: what an answer has to repeat of the request.
     """
 
     messages: list[JsonValue]
     system: list[JsonValue]
-    tools: list[JsonValue]
+    tools: list[JsonValue] = field(default_factory=list)
     tool_choice: JsonObject | None = None
     called: list[JsonValue] = field(default_factory=list)
     limit_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     wanted: JsonValue = None
     others: Mapping[str, JsonValue] = field(default_factory=dict)
     include_usage: bool = False
     asked: Mapping[str, JsonValue] = field(default_factory=dict)
-
-
-def stop_texts(value: JsonValue, where: str) -> tuple[str, ...]:
-    """The texts that end an answer, from one or a list of them; empty ones do nothing and are left out.
-
-    Raises:
-        Untranslatable: something else, or nothing but white space, which Claude refuses.
-    """
-    listed = value if isinstance(value, list) else [] if value is None else [value]
-    texts = tuple(text for text in listed if isinstance(text, str))
-    if len(texts) != len(listed):
-        raise refused(where, "give a text or a list of texts")
-    if any(text and not text.strip() for text in texts):
-        raise refused(where, "a stop text of nothing but white space; use one with a letter in it, or ask a local model")
-    return tuple(text for text in texts if text)
-
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_NOT_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Turns:
@@ -71,21 +57,20 @@ class Turns:
 
     def __init__(self) -> None:
         self.system: list[JsonValue] = []
-        self._roles: list[str] = []
-        self._contents: list[list[JsonValue]] = []
-        self._pending: dict[str, str] = {}
+        self._turns: list[tuple[str, list[JsonValue]]] = []
+        self._open_calls: dict[str, str] = {}
         self._ids: dict[str, str] = {}
         self._used: set[str] = set()
-        self._tools: list[str] = []
+        self._tools: dict[str, None] = {}
 
     def instruct(self, text: str) -> None:
         """A system message: wherever it stood, Claude has one place for all of them."""
         if text.strip():
             self.system.append(text_block(text))
 
-    def say(self, role: str, blocks: list[JsonValue], where: str) -> None:
+    def say(self, role: str, blocks: Sequence[JsonObject], where: str) -> None:
         """What `role` (user or assistant) says; Claude refuses empty texts, so they are left out."""
-        kept = [block for block in blocks if not _is_blank(block)]
+        kept = _not_blank(blocks)
         if kept:
             self._expect_no_results(role, where)
             self._add(role, kept)
@@ -93,35 +78,39 @@ class Turns:
     def call(self, call_id: str, name: str, arguments: JsonObject, where: str) -> None:
         """A tool call by the assistant; an id that is missing, malformed or taken is replaced, also in its result."""
         self._expect_no_results("assistant", where)
-        safe_id = self._fresh(call_id)
+        wanted = call_id if _ID.fullmatch(call_id) else _NOT_ID.sub("_", call_id)[:100] or "call"
+        number, safe_id = 1, wanted
+        while safe_id in self._used:
+            number += 1
+            safe_id = f"{wanted[:100]}_{number}"
+        self._used.add(safe_id)
         self._ids[call_id] = safe_id
-        self._pending[safe_id] = name
-        if name not in self._tools:
-            self._tools.append(name)
+        self._open_calls[safe_id] = name
+        self._tools[name] = None
         self._add("assistant", [{"type": "tool_use", "id": safe_id, "name": name, "input": arguments}])
 
-    def result(self, call_id: str, name: str, blocks: list[JsonValue], where: str) -> None:
+    def result(self, call_id: str, name: str, blocks: Sequence[JsonObject], where: str) -> None:
         """A tool's result for the call `call_id`; without an id for the first open call of that tool, or of any.
 
         Raises:
             Untranslatable: no such call is open.
         """
-        kept = [block for block in blocks if not _is_blank(block)]
-        safe_id = self._ids.get(call_id, "") if call_id else self._open_call(name)
-        if self._pending.pop(safe_id, None) is None:
+        named = [open_id for open_id, called in self._open_calls.items() if called == name]
+        safe_id = self._ids.get(call_id, "") if call_id else [*named, *self._open_calls, ""][0]
+        if self._open_calls.pop(safe_id, None) is None:
             raise refused(where, "there is no tool call before it that it answers")
-        self._add("user", [{"type": "tool_result", "tool_use_id": safe_id, "content": kept}])
+        self._add("user", [{"type": "tool_result", "tool_use_id": safe_id, "content": _not_blank(blocks)}])
 
     @property
     def messages(self) -> list[JsonValue]:
         """All turns. Raises Untranslatable where it is not Claude's turn."""
-        if self._pending:
+        if self._open_calls:
             raise refused("messages", "a tool call in it has no result")
-        if not self._roles:
+        if not self._turns:
             raise refused("messages", "there is nothing in it to answer")
-        if self._roles[-1] == "assistant":
+        if self._turns[-1][0] == "assistant":
             raise refused("messages", "the last one is the assistant's own, and Claude does not go on with an answer that was begun")
-        return [{"role": role, "content": content} for role, content in zip(self._roles, self._contents, strict=True)]
+        return [{"role": role, "content": content} for role, content in self._turns]
 
     @property
     def stand_ins(self) -> list[JsonValue]:
@@ -129,43 +118,18 @@ class Turns:
         return [{"name": name, "input_schema": {"type": "object", "properties": {}}} for name in self._tools]
 
     def _add(self, role: str, blocks: list[JsonValue]) -> None:
-        if self._roles and self._roles[-1] == role:
-            self._contents[-1].extend(blocks)
+        if self._turns and self._turns[-1][0] == role:
+            self._turns[-1][1].extend(blocks)
         else:
-            self._roles.append(role)
-            self._contents.append(list(blocks))
+            self._turns.append((role, blocks))
 
     def _expect_no_results(self, role: str, where: str) -> None:
-        if self._pending and not (role == "assistant" == self._roles[-1]):
+        if self._open_calls and not (role == "assistant" == self._turns[-1][0]):
             raise refused(where, "the tool calls before it have no results yet")
 
-    def _fresh(self, call_id: str) -> str:
-        wanted = call_id if _ID.fullmatch(call_id) else _NOT_ID.sub("_", call_id)[:100] or "call"
-        number, safe_id = 1, wanted
-        while safe_id in self._used:
-            number += 1
-            safe_id = f"{wanted[:100]}_{number}"
-        self._used.add(safe_id)
-        return safe_id
 
-    def _open_call(self, name: str) -> str:
-        open_calls = list(self._pending)
-        named = [call_id for call_id in open_calls if self._pending[call_id] == name]
-        return (named or open_calls or [""])[0]
-
-
-def _is_blank(block: JsonValue) -> bool:
-    text = block.get("text") if isinstance(block, dict) else None
-    return isinstance(text, str) and not text.strip()
-
-
-_DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
-_MAGIC = (("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif"), ("UklGR", "image/webp"))
-"""How files of each kind begin, in base64. What a caller claims them to be is not asked: Claude refuses a wrong claim."""
-
-_TEXTS = ("text", "input_text", "output_text")
-_IMAGES = ("image_url", "input_image")
-_ONLY_BASE64 = "send the image itself, as a base64 `data:` URL"
+def _not_blank(blocks: Sequence[JsonObject]) -> list[JsonValue]:
+    return [block for block in blocks if block["type"] != "text" or str(block["text"]).strip()]
 
 
 def text_block(text: str) -> JsonObject:
@@ -173,8 +137,10 @@ def text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 
-def image_block(data: str, where: str) -> JsonObject:
+def image_block(data: JsonValue, where: str) -> JsonObject:
     """One image from its base64 text. Raises Untranslatable for a format that Claude does not know."""
+    if not isinstance(data, str):
+        raise refused(where, f"give base64 text, or {LOCAL}")
     packed = "".join(data.split())
     for magic, media_type in _MAGIC:
         if packed.startswith(magic):
@@ -182,7 +148,7 @@ def image_block(data: str, where: str) -> JsonObject:
     raise refused(where, "it reads base64 of PNG, JPEG, GIF and WebP images")
 
 
-def content_blocks(content: JsonValue, where: str) -> list[JsonValue]:
+def content_blocks(content: JsonValue, where: str) -> list[JsonObject]:
     """The blocks of an OpenAI content: a string, or a list of text and image parts; null is none.
 
     Raises:
@@ -197,30 +163,19 @@ def content_blocks(content: JsonValue, where: str) -> list[JsonValue]:
     return [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
 
 
-def plain_text(content: JsonValue, where: str) -> str:
-    """The text of a content that may hold nothing else. Raises Untranslatable for images."""
-    texts = [block.get("text") for block in content_blocks(content, where) if isinstance(block, dict)]
-    if not all(isinstance(text, str) for text in texts):
-        raise refused(where, "only text can stand here")
-    return "".join(text for text in texts if isinstance(text, str))
-
-
 def _part(part: JsonValue, where: str) -> JsonObject:
     if not isinstance(part, dict):
         raise refused(where, "give an object with a `type`")
-    kind = lookup(part, "type")
-    if kind in _TEXTS:
-        return text_block(string_field(part, "text", where))
-    if kind == "refusal":
-        return text_block(string_field(part, "refusal", where))
-    if kind in _IMAGES:
-        return _image(lookup(part, "image_url"), f"{where}.image_url")
+    match lookup(part, "type"):
+        case "text" | "input_text" | "output_text":
+            return text_block(string_field(part, "text", where))
+        case "refusal":
+            return text_block(string_field(part, "refusal", where))
+        case "image_url" | "input_image":
+            image = lookup(part, "image_url")
+            url = lookup(image, "url") if isinstance(image, dict) else image
+            found = _DATA_URL.match(url) if isinstance(url, str) else None
+            if found is None:
+                raise refused(f"{where}.image_url", "send the image itself, as a base64 `data:` URL")
+            return image_block(found.string[found.end() :], f"{where}.image_url")
     raise refused(f"{where}.type", "only text and images can be carried")
-
-
-def _image(image: JsonValue, where: str) -> JsonObject:
-    url = lookup(image, "url") if isinstance(image, dict) else image
-    found = _DATA_URL.match(url) if isinstance(url, str) else None
-    if not isinstance(url, str) or found is None:
-        raise refused(where, _ONLY_BASE64)
-    return image_block(url[found.end() :], where)

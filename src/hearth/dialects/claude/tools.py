@@ -1,17 +1,18 @@
-"""Functions that a caller offers, as Claude's tools. Source: Anthropic's guide to tool use."""
+"""Functions as Claude's tools, and JSON schemas as far as Claude enforces them. Source: Anthropic's guide to tool use."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from hearth.dialects.claude.request import refused
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup, string_field
 
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-_KEPT = ("title",)
-_IGNORED = frozenset({"$schema", "$id", "$comment", "additionalProperties", "description", "strict"})
+_NOT_ADVICE = ("$schema", "$id", "$comment", "additionalProperties", "description", "strict")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
 def strict_schema(schema: JsonValue, where: str) -> JsonObject:
@@ -23,16 +24,17 @@ def strict_schema(schema: JsonValue, where: str) -> JsonObject:
     if not isinstance(schema, dict):
         raise refused(where, "give a JSON schema object")
     rest = dict(schema)
-    strict: JsonObject = {}
-    for name in ("$defs", "definitions"):
-        if name in rest:
-            strict[name] = _each(rest.pop(name), f"{where}.{name}")
+    strict: JsonObject = {name: _each(rest.pop(name), f"{where}.{name}") for name in ("$defs", "definitions") if name in rest}
     if "$ref" in rest:
         return {**strict, "$ref": rest["$ref"]}
     strict |= _shape(rest, where)
-    strict |= {name: rest.pop(name) for name in _KEPT if name in rest}
-    described = _description(rest)
-    return {**strict, "description": described} if described else strict
+    if "title" in rest:
+        strict["title"] = rest.pop("title")
+    advice = ", ".join(f"{name}: {encode(value).decode()}" for name, value in rest.items() if name not in _NOT_ADVICE)
+    described = rest.get("description")
+    texts = [described if isinstance(described, str) else "", f"{{{advice}}}" if advice else ""]
+    description = "\n\n".join(text for text in texts if text)
+    return {**strict, "description": description} if description else strict
 
 
 def _shape(rest: JsonObject, where: str) -> JsonObject:
@@ -47,20 +49,15 @@ def _shape(rest: JsonObject, where: str) -> JsonObject:
         rest.pop("type", None)
         return literals
     kind = rest.pop("type", None)
-    if isinstance(kind, list) and kind:
-        return _one_of_types(kind, rest, where)
+    if isinstance(kind, list) and kind:  # such as ["string", "null"], with the other keywords for each of them
+        others = {name: rest.pop(name) for name in list(rest) if name not in ("title", "description")}
+        return {"anyOf": [strict_schema({"type": one, **(others if one != "null" else {})}, where) for one in kind]}
     if not isinstance(kind, str) or kind not in _TYPES:
         raise refused(where, "every part of a schema for it needs a `type`")
     return {"type": kind, **_inside(kind, rest, where)}
 
 
-def _one_of_types(kinds: list[JsonValue], rest: JsonObject, where: str) -> JsonObject:
-    """`"type": ["string", "null"]`, with the other keywords for each of them."""
-    others = {name: rest.pop(name) for name in list(rest) if name not in ("title", "description")}
-    return {"anyOf": [strict_schema({"type": kind, **others} if kind != "null" else {"type": kind}, where) for kind in kinds]}
-
-
-def _is_literal(name: str, rest: Mapping[str, JsonValue]) -> bool:
+def _is_literal(name: str, rest: JsonObject) -> bool:
     if name not in rest:
         return False
     value = rest[name]
@@ -70,7 +67,12 @@ def _is_literal(name: str, rest: Mapping[str, JsonValue]) -> bool:
 
 def _inside(kind: str, rest: JsonObject, where: str) -> JsonObject:
     if kind == "object":
-        return _object(rest, where)
+        if isinstance(rest.get("additionalProperties"), dict) or rest.get("patternProperties"):
+            raise refused(where, "an object in a schema for it must list its properties")
+        properties = _each(rest.pop("properties", None) or {}, f"{where}.properties")
+        required = rest.pop("required", None)
+        needs: JsonObject = {"required": required} if isinstance(required, list) else {}
+        return {"properties": properties, "additionalProperties": False, **needs}
     if kind == "array" and rest.get("items") is not None:
         few: JsonObject = {"minItems": rest.pop("minItems")} if rest.get("minItems") in (0, 1) else {}
         return {"items": strict_schema(rest.pop("items"), f"{where}.items"), **few}
@@ -79,34 +81,13 @@ def _inside(kind: str, rest: JsonObject, where: str) -> JsonObject:
     return {}
 
 
-def _object(rest: JsonObject, where: str) -> JsonObject:
-    if isinstance(rest.get("additionalProperties"), dict) or rest.get("patternProperties"):
-        raise refused(where, "an object in a schema for it must list its properties")
-    properties = _each(rest.pop("properties", None) or {}, f"{where}.properties")
-    required = rest.pop("required", None)
-    needs: JsonObject = {"required": required} if isinstance(required, list) else {}
-    return {"properties": properties, "additionalProperties": False, **needs}
-
-
 def _each(schemas: JsonValue, where: str) -> JsonObject:
     if not isinstance(schemas, dict):
         raise refused(where, "give an object of schemas")
     return {name: strict_schema(schema, f"{where}.*") for name, schema in schemas.items()}
 
 
-def _description(rest: JsonObject) -> str:
-    advice = [f"{name}: {encode(value).decode()}" for name, value in rest.items() if name not in _IGNORED]
-    described = rest.get("description")
-    texts = [described] if isinstance(described, str) and described else []
-    return "\n\n".join([*texts, *([f"{{{', '.join(advice)}}}"] if advice else [])])
-
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
-_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
-
-
-def function_tools(tools: Iterable[JsonValue], *, nested: bool) -> list[JsonValue]:
+def function_tools(tools: Iterable[JsonValue], *, nested: bool = True) -> list[JsonValue]:
     """Function definitions as tools; `nested` where the function is an object inside (not so in the Responses API).
 
     Raises:
@@ -121,20 +102,13 @@ def _tool(tool: JsonValue, where: str, *, nested: bool) -> JsonObject:
     function = lookup(tool, "function") if nested else tool
     if not isinstance(function, dict):
         raise refused(f"{where}.function", "give an object with name and parameters")
-    name = string_field(function, "name", where)
+    name, described = string_field(function, "name", where), string_field(function, "description", where)
     if not _NAME.fullmatch(name):
         raise refused(f"{where}.name", "a name is 1 to 128 letters, digits, `_` or `-`")
-    described = string_field(function, "description", where)
-    says: JsonObject = {"description": described} if described else {}
-    return {"name": name, **says, "input_schema": _parameters(lookup(function, "parameters"), where)}
-
-
-def _parameters(schema: JsonValue, where: str) -> JsonObject:
-    if not schema:
-        return _NO_PARAMETERS
+    schema = lookup(function, "parameters") or {"properties": {}}
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise refused(f"{where}.parameters", "the parameters of a function are a JSON schema of type object")
-    return {"type": "object", **schema}
+    return {"name": name, **({"description": described} if described else {}), "input_schema": {"type": "object", **schema}}
 
 
 def tool_choice(choice: JsonValue, parallel: JsonValue, where: str) -> JsonObject | None:
@@ -156,17 +130,18 @@ def tool_choice(choice: JsonValue, parallel: JsonValue, where: str) -> JsonObjec
     raise refused(where, 'give "auto", "none", "required" or one function')
 
 
-def arguments_in(text: JsonValue, where: str) -> JsonObject:
-    """The arguments of a call from their JSON text (or the object itself); an empty text is no arguments.
+def arguments_in(given: JsonValue, where: str) -> JsonObject:
+    """The arguments of a call from their JSON text (or the object itself); nothing is no arguments.
 
     Raises:
         Untranslatable: not a JSON object.
     """
-    if isinstance(text, str):
+    arguments: JsonValue = given or {}
+    if isinstance(arguments, str):
         try:
-            text = decode(text.encode(errors="replace")) if text.strip() else {}
+            arguments = decode(arguments.encode(errors="replace")) if arguments.strip() else {}
         except GoJsonError:
-            text = None
-    if not isinstance(text, dict):
+            arguments = None
+    if not isinstance(arguments, dict):
         raise refused(where, "the arguments of a call are a JSON object")
-    return text
+    return arguments

@@ -1,0 +1,546 @@
+"""An answer in each dialect as Ollama writes it: one JSON object, or a stream frame by frame.
+
+Key order, omission of zeros and grouping into frames are those of ollama/ollama v0.33.0-rc2: `api/types.go`, `openai/openai.go`,
+`openai/responses.go`, `anthropic/anthropic.go`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode
+from hearth.types import value
+
+
+@value
+class Text:
+    """A piece of the answer, or of the thinking before it; `logprobs` are its tokens' entries where the caller asked for them."""
+
+    text: str
+    thinking: bool = False
+    logprobs: Sequence[JsonValue] = ()
+
+
+@value
+class ToolCall:
+    """A whole tool call; `arguments` is None where `written`, what the model wrote, is not a JSON object: it was cut off."""
+
+    call_id: str
+    name: str
+    arguments: JsonObject | None
+    written: str = ""
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as Go would write them."""
+        return self.written if self.arguments is None else encode(self.arguments).decode()
+
+
+Said: TypeAlias = Text | ToolCall
+
+
+@value
+class Generation:
+    """A whole answer, in the words of no dialect.
+
+    Attributes:
+        reason: why it ended: `stop`, `length` or `refusal`; None where the model server broke it off without an end.
+        context: token numbers of the whole conversation (`/api/generate` only).
+        total_ns, load_ns, prompt_ns, output_ns: durations; 0 leaves the field out.
+    """
+
+    said: Sequence[Said]
+    reason: str | None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    context: Sequence[int] = ()
+    total_ns: int = 0
+    load_ns: int = 0
+    prompt_ns: int = 0
+    output_ns: int = 0
+
+    @property
+    def text(self) -> str:
+        return _text(self.said)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return [said for said in self.said if isinstance(said, ToolCall)]
+
+
+class Writer(ABC):
+    """One answer: either `say` every part and then `end`, or `whole`. `wall_s` is now, in seconds since 1970; an element is a frame."""
+
+    def begin(self) -> list[bytes]:
+        """The frames before the first part; again is harmless."""
+        return []
+
+    @abstractmethod
+    def say(self, said: Said, wall_s: float) -> list[bytes]:
+        """The frames of one part."""
+
+    @abstractmethod
+    def end(self, done: Generation, wall_s: float) -> list[bytes]:
+        """The frames after the last part; none where the answer was broken off."""
+
+    @abstractmethod
+    def whole(self, done: Generation, wall_s: float) -> JsonObject:
+        """The answer that does not stream."""
+
+    def broken(self) -> list[bytes]:
+        """The frames that Ollama sends where the runner dies within a stream."""
+        return []
+
+
+class NativeWriter(Writer):
+    """`/api/chat` and `/api/generate`."""
+
+    def __init__(self, model: str, *, chat: bool) -> None:
+        self._model = model
+        self._chat = chat
+        self._calls = 0
+
+    def line(self, wall_s: float, said: Sequence[Said] = ()) -> JsonObject:
+        """The first fields of an object, with these parts of the answer; calls that were cut off are left out."""
+        thinking = _text(said, thinking=True)
+        content: JsonObject = {"content" if self._chat else "response": _text(said), **({"thinking": thinking} if thinking else {})}
+        if self._chat:
+            whole = [one for one in said if isinstance(one, ToolCall) and one.arguments is not None]
+            calls: list[JsonValue] = [
+                {"id": call.call_id, "function": {"index": index, "name": call.name, "arguments": call.arguments}}
+                for index, call in enumerate(whole, self._calls)
+            ]
+            content = {"message": {"role": "assistant", **content, **({"tool_calls": calls} if calls else {})}}
+        return {"model": self._model, "created_at": rfc3339(wall_s), **content}
+
+    def say(self, said: Said, wall_s: float) -> list[bytes]:
+        if isinstance(said, ToolCall) and said.arguments is None:
+            return []
+        line = encode(self.line(wall_s, (said,)) | {"done": False} | _logprobs((said,))) + b"\n"
+        self._calls += isinstance(said, ToolCall)
+        return [line]
+
+    def end(self, done: Generation, wall_s: float) -> list[bytes]:
+        if done.reason is None:
+            return []
+        return [encode(self.line(wall_s) | _ending(done) | _timings(done)) + b"\n"]
+
+    def whole(self, done: Generation, wall_s: float) -> JsonObject:
+        if done.reason is None:
+            return self.line(wall_s, done.said) | {"done": False} | _logprobs(done.said)
+        return self.line(wall_s, done.said) | _ending(done) | _logprobs(done.said) | _timings(done)
+
+
+def _ending(done: Generation) -> JsonObject:
+    ending: JsonObject = {"done": True, "done_reason": done.reason}
+    return ending | {"context": [*done.context]} if done.context else ending
+
+
+def _logprobs(said: Sequence[Said]) -> JsonObject:
+    entries = [entry for one in said if isinstance(one, Text) for entry in one.logprobs]
+    return {"logprobs": entries} if entries else {}
+
+
+def _timings(done: Generation) -> JsonObject:
+    timings: JsonObject = {
+        "total_duration": done.total_ns,
+        "load_duration": done.load_ns,
+        "prompt_eval_count": done.prompt_tokens,
+        "prompt_eval_duration": done.prompt_ns,
+        "eval_count": done.output_tokens,
+        "eval_duration": done.output_ns,
+    }
+    return {name: count for name, count in timings.items() if count}
+
+
+class OpenAiWriter(Writer):
+    """`/v1/chat/completions`, or with `chat=False` `/v1/completions`; `name` is what its id ends with."""
+
+    def __init__(self, name: str, model: str, *, chat: bool, created_wall_s: float, made_by: str, include_usage: bool) -> None:
+        self._chat = chat
+        self._include_usage = include_usage
+        self._id: JsonObject = {"id": f"chatcmpl-{name}" if chat else f"cmpl-{name}"}
+        self._created: JsonObject = {"created": int(created_wall_s)}
+        self._made_by: JsonObject = {"model": model, "system_fingerprint": made_by}
+        self._begun = False
+        self._calls = 0
+
+    def say(self, said: Said, wall_s: float) -> list[bytes]:
+        del wall_s
+        if isinstance(said, ToolCall):
+            index, self._calls = self._calls, self._calls + 1
+            return [_data(self._chunk({"content": "", "tool_calls": [_function(said, index)]}))]
+        if said.thinking and self._chat:
+            return [_data(self._chunk({"content": "", "reasoning": said.text}, said=said))]
+        return [_data(self._chunk({"content": said.text}, said=said))]
+
+    def end(self, done: Generation, wall_s: float) -> list[bytes]:
+        del wall_s
+        if done.reason is None:
+            return []
+        usage = _data(self._chunk() | {"usage": _usage(done)}) if self._include_usage else b""
+        return [_data(self._chunk({}, reason=_finish_reason(done))) + usage + b"data: [DONE]\n\n"]
+
+    def broken(self) -> list[bytes]:
+        """Empty text, no model, and nothing after it."""
+        self._begun = True
+        return [_data(self._chunk({"content": ""}) | {"model": ""})]
+
+    def whole(self, done: Generation, wall_s: float) -> JsonObject:
+        del wall_s
+        text: JsonObject = {"text": done.text, "index": 0, "finish_reason": _finish_reason(done)}
+        kind: JsonObject = {"object": "chat.completion" if self._chat else "text_completion"}
+        return (
+            self._id
+            | kind
+            | self._created
+            | self._made_by
+            | {"choices": [self._choice(done) if self._chat else text], "usage": _usage(done)}
+        )
+
+    def _choice(self, done: Generation) -> JsonObject:
+        thinking, calls = _text(done.said, thinking=True), [_function(call, index) for index, call in enumerate(done.calls)]
+        message: JsonObject = {"role": "assistant", "content": done.text, **({"reasoning": thinking} if thinking else {})}
+        message |= {"tool_calls": [*calls]} if calls else {}
+        return {"index": 0, "message": message, "finish_reason": _finish_reason(done), **_openai_logprobs(done.said)}
+
+    def _chunk(self, delta: JsonObject | None = None, *, reason: str | None = None, said: Text | None = None) -> JsonObject:
+        """One chunk; without a delta one without choices. The first delta names the role."""
+        kind: JsonObject = {"object": "chat.completion.chunk" if self._chat else "text_completion"}
+        head = self._id | kind | self._created
+        if delta is None:
+            return head | self._made_by | {"choices": []} if self._chat else head | {"choices": []} | self._made_by
+        if not self._chat:
+            choice: JsonObject = {"text": delta.get("content", ""), "index": 0, "finish_reason": reason}
+            zero: JsonObject = {"usage": _usage(Generation(said=(), reason=None))} if self._include_usage else {}
+            return head | {"choices": [choice]} | self._made_by | zero
+        begun, self._begun = self._begun, True
+        choice = {"index": 0, "delta": delta if begun else {"role": "assistant", **delta}, "finish_reason": reason}
+        return head | self._made_by | {"choices": [choice | _openai_logprobs(() if said is None else (said,))]}
+
+
+def _data(fields: JsonObject) -> bytes:
+    return b"data: " + encode(fields) + b"\n\n"
+
+
+def _function(call: ToolCall, index: int) -> JsonObject:
+    function: JsonObject = {"name": call.name, "arguments": call.arguments_text}
+    return {"id": call.call_id, "index": index, "type": "function", "function": function}
+
+
+def _finish_reason(done: Generation) -> str | None:
+    if done.calls and done.reason in ("stop", None):
+        return "tool_calls"
+    return "content_filter" if done.reason == "refusal" else done.reason
+
+
+def _openai_logprobs(said: Sequence[Said]) -> JsonObject:
+    entries = _logprobs(said).get("logprobs")
+    return {"logprobs": {"content": entries}} if entries else {}
+
+
+def _usage(done: Generation) -> JsonObject:
+    prompt, output = done.prompt_tokens, done.output_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+
+class ResponsesWriter(Writer):
+    """`/v1/responses`: numbered events, which are maps in Go, so that their keys come out sorted.
+
+    Args:
+        name: what its ids end with.
+        asked: fields of the request, which the response repeats.
+        incomplete: which reasons of an end the response calls incomplete, and how; Ollama knows none.
+    """
+
+    def __init__(
+        self, name: str, model: str, *, asked: Mapping[str, JsonValue], created_wall_s: float, incomplete: Mapping[str, str]
+    ) -> None:
+        self._name, self._model, self._asked, self._created_wall_s = name, model, asked, created_wall_s
+        self._incomplete = incomplete
+        self._number = 0
+        self._items: list[JsonValue] = []
+        self._texts: list[str] | None = None
+        """The texts of the message that is open."""
+
+    def begin(self) -> list[bytes]:
+        return [] if self._number else [self._event(name, response=self._frame()) for name in ("created", "in_progress")]
+
+    def say(self, said: Said, wall_s: float) -> list[bytes]:
+        del wall_s
+        if isinstance(said, ToolCall):
+            return [*self.begin(), *self._close_message(), *self._call(said)]
+        if said.thinking:
+            return []
+        opened = [*self.begin(), *(self._open_message() if self._texts is None else [])]
+        self._texts = [*(self._texts or ()), said.text]
+        return [*opened, self._event("output_text.delta", **self._place(), delta=said.text, logprobs=[])]
+
+    def end(self, done: Generation, wall_s: float) -> list[bytes]:
+        begun = self.begin()
+        if done.reason is None:
+            return begun
+        opened = [] if self._items or self._texts is not None else self._open_message()
+        closed = self._close_message()
+        name = "incomplete" if done.reason in self._incomplete else "completed"
+        return [*begun, *opened, *closed, self._event(name, response=self._response(done, wall_s))]
+
+    def whole(self, done: Generation, wall_s: float) -> JsonObject:
+        for said in done.said:
+            self.say(said, wall_s)
+        self.end(replace(done, reason=done.reason or "stop"), wall_s)
+        return self._response(done, wall_s)
+
+    def _open_message(self) -> list[bytes]:
+        self._texts = []
+        item: JsonObject = {"content": [], "id": self._message_id(), "role": "assistant", "status": "in_progress", "type": "message"}
+        return [
+            self._event("output_item.added", item=item, output_index=len(self._items)),
+            self._event("content_part.added", **self._place(), part=_part("")),
+        ]
+
+    def _close_message(self) -> list[bytes]:
+        if self._texts is None:
+            return []
+        text, place, index = "".join(self._texts), self._place(), len(self._items)
+        head: JsonObject = {"id": self._message_id(), "type": "message", "status": "completed", "role": "assistant"}
+        item: JsonObject = head | {"content": [_part(text)]}
+        self._texts = None
+        self._items.append(item)
+        return [
+            self._event("output_text.done", **place, logprobs=[], text=text),
+            self._event("content_part.done", **place, part=_part(text)),
+            self._event("output_item.done", item=item, output_index=index),
+        ]
+
+    def _call(self, call: ToolCall) -> list[bytes]:
+        index, arguments, item_id = len(self._items), call.arguments_text, f"fc_{call.call_id}"
+        head: JsonObject = {"id": item_id, "type": "function_call", "status": "in_progress", "call_id": call.call_id, "name": call.name}
+        done = head | {"status": "completed", "arguments": arguments}
+        self._items.append(done)
+        return [
+            self._event("output_item.added", item=head | {"arguments": ""}, output_index=index),
+            self._event("function_call_arguments.delta", delta=arguments, item_id=item_id, output_index=index),
+            self._event("function_call_arguments.done", arguments=arguments, item_id=item_id, output_index=index),
+            self._event("output_item.done", item=done, output_index=index),
+        ]
+
+    def _message_id(self) -> str:
+        return f"msg_{self._name}" + (f"_{len(self._items)}" if self._items else "")
+
+    def _place(self) -> JsonObject:
+        return {"content_index": 0, "item_id": self._message_id(), "output_index": len(self._items)}
+
+    def _event(self, name: str, **fields: JsonValue) -> bytes:
+        fields |= {"sequence_number": self._number, "type": f"response.{name}"}
+        self._number += 1
+        return event({key: _sorted(fields[key]) for key in sorted(fields)})
+
+    def _response(self, done: Generation, wall_s: float) -> JsonObject:
+        """The finished response: the keys of the frame keep their places."""
+        usage: JsonObject = {
+            "input_tokens": done.prompt_tokens,
+            "output_tokens": done.output_tokens,
+            "total_tokens": done.prompt_tokens + done.output_tokens,
+            "input_tokens_details": {"cached_tokens": done.cached_tokens},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        }
+        ended: JsonObject = {"completed_at": int(wall_s), "status": "completed"}
+        incomplete = self._incomplete.get(done.reason or "")
+        if incomplete is not None:
+            ended = {"status": "incomplete", "incomplete_details": {"reason": incomplete}}
+        return self._frame() | ended | {"output": self._items, "usage": usage}
+
+    def _frame(self) -> JsonObject:
+        """The response in progress, keys in Go's order."""
+        asked, text = self._asked, self._asked.get("text")
+        wanted = text.get("format") if isinstance(text, dict) else None
+        top_p, temperature = asked.get("top_p"), asked.get("temperature")
+        return {
+            "id": f"resp_{self._name}",
+            "object": "response",
+            "created_at": int(self._created_wall_s),
+            "completed_at": None,
+            "status": "in_progress",
+            "incomplete_details": None,
+            "model": self._model,
+            "previous_response_id": None,
+            "instructions": asked.get("instructions"),
+            "output": [],
+            "error": None,
+            "tools": asked.get("tools") or [],
+            "tool_choice": "auto",
+            "truncation": "disabled",
+            "parallel_tool_calls": True,
+            "text": {"format": wanted if isinstance(wanted, dict) else {"type": "text"}},
+            "top_p": 1 if top_p is None else top_p,
+            "presence_penalty": 0,
+            "frequency_penalty": 0,
+            "top_logprobs": 0,
+            "temperature": 1 if temperature is None else temperature,
+            "reasoning": None,
+            "usage": None,
+            "max_output_tokens": asked.get("max_output_tokens"),
+            "max_tool_calls": None,
+            "store": False,
+            "background": False,
+            "service_tier": "default",
+            "metadata": {},
+            "safety_identifier": None,
+            "prompt_cache_key": None,
+        }
+
+
+def _part(text: str) -> JsonObject:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _sorted(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(one) for one in value] if isinstance(value, list) else value
+
+
+RESPONSE_REPEATS = ("instructions", "tools", "text", "temperature", "top_p", "max_output_tokens")
+"""Fields of a request that a response repeats."""
+
+
+class MessagesWriter(Writer):
+    """`/v1/messages`; `estimated_tokens` is what the first event gives as the size of the prompt."""
+
+    def __init__(self, message_id: str, model: str, *, estimated_tokens: int) -> None:
+        usage: JsonObject = {"input_tokens": estimated_tokens, "output_tokens": 0}
+        made_by: JsonObject = {"type": "message", "role": "assistant", "model": model, "content": []}
+        self._start: JsonObject | None = {"type": "message_start", "message": {"id": message_id, **made_by, "usage": usage}}
+        self._open: str | None = None
+        self._index = -1
+
+    def say(self, said: Said, wall_s: float) -> list[bytes]:
+        del wall_s
+        return [event(one) for one in self._events(said)]
+
+    def end(self, done: Generation, wall_s: float) -> list[bytes]:
+        del wall_s
+        return [event(one) for one in self._last_events(done)] if done.reason is not None else []
+
+    def whole(self, done: Generation, wall_s: float) -> JsonObject:
+        del wall_s
+        message = AssembledMessage()
+        for said in done.said:
+            for one in self._events(said):
+                message.add(one)
+        for one in self._last_events(done):
+            message.add(one)
+        return message.fields
+
+    def _events(self, said: Said) -> list[JsonObject]:
+        if isinstance(said, ToolCall):
+            opened = self._open_block({"type": "tool_use", "id": said.call_id, "name": said.name, "input": {}})
+            delta: JsonObject = {"type": "input_json_delta", "partial_json": said.arguments_text}
+        else:
+            kind = "thinking" if said.thinking else "text"
+            opened = [] if self._open == kind else self._open_block({"type": kind, kind: ""})
+            delta = {"type": f"{kind}_delta", kind: said.text}
+        return [*opened, {"type": "content_block_delta", "index": self._index, "delta": delta}]
+
+    def _last_events(self, done: Generation) -> list[JsonObject]:
+        reason = "tool_use" if done.calls else "max_tokens" if done.reason == "length" else "end_turn"
+        usage: JsonObject = {"input_tokens": done.prompt_tokens, "output_tokens": done.output_tokens}
+        delta: JsonObject = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage}
+        return [*self._begin(), *self._close_block(), delta, {"type": "message_stop"}]
+
+    def _begin(self) -> list[JsonObject]:
+        start, self._start = self._start, None
+        return [] if start is None else [start]
+
+    def _open_block(self, block: JsonObject) -> list[JsonObject]:
+        before = [*self._begin(), *self._close_block()]
+        self._open, self._index = str(block["type"]), self._index + 1
+        return [*before, {"type": "content_block_start", "index": self._index, "content_block": block}]
+
+    def _close_block(self) -> list[JsonObject]:
+        was_open, self._open = self._open, None
+        return [] if was_open is None else [{"type": "content_block_stop", "index": self._index}]
+
+
+class AssembledMessage:
+    """A message of Anthropic's, put together from the events of its stream; tolerant of events and blocks that are not known yet."""
+
+    def __init__(self) -> None:
+        self._message: JsonObject = {}
+        self._blocks: list[JsonObject] = []
+        self._input = ""
+
+    @property
+    def fields(self) -> JsonObject:
+        """The message as far as it has come."""
+        return {**self._message, "content": [*self._blocks]}
+
+    def add(self, event: JsonObject) -> None:
+        """Take in the next event."""
+        match event.get("type"):
+            case "message_start":
+                self._message = _object(event.get("message"))
+            case "content_block_start":
+                self._blocks.append(_object(event.get("content_block")))
+                self._input = ""
+            case "content_block_delta" if self._blocks:
+                self._grow(self._blocks[-1], _object(event.get("delta")))
+            case "content_block_stop" if self._blocks and self._input:
+                self._blocks[-1]["input"] = _input(self._input)
+            case "message_delta":
+                told = {name: one for name, one in _object(event.get("usage")).items() if one is not None}
+                usage = _object(self._message.pop("usage", None)) | told
+                self._message |= _object(event.get("delta")) | {"usage": usage}
+
+    def _grow(self, block: JsonObject, delta: JsonObject) -> None:
+        match delta.get("type"):
+            case "text_delta":
+                block["text"] = f"{block.get('text') or ''}{delta.get('text') or ''}"
+            case "thinking_delta":
+                block["thinking"] = f"{block.get('thinking') or ''}{delta.get('thinking') or ''}"
+            case "signature_delta":
+                block["signature"] = delta.get("signature")
+            case "input_json_delta":
+                self._input += str(delta.get("partial_json") or "")
+            case "citations_delta":
+                citations = block.get("citations")
+                block["citations"] = [*(citations if isinstance(citations, list) else []), delta.get("citation")]
+
+
+def _input(written: str) -> JsonValue:
+    """A tool's input; empty where the answer was cut off in the middle of it."""
+    try:
+        return decode(written.encode(errors="replace"))
+    except GoJsonError:
+        return {}
+
+
+def _object(value: JsonValue) -> JsonObject:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def event(fields: JsonObject) -> bytes:
+    """A server-sent event that says its type before its data."""
+    return f"event: {fields['type']}\ndata: ".encode() + encode(fields) + b"\n\n"
+
+
+def _text(said: Sequence[Said], *, thinking: bool = False) -> str:
+    return "".join([one.text for one in said if isinstance(one, Text) and one.thinking is thinking])
+
+
+def rfc3339(wall_s: float) -> str:
+    """Seconds since 1970 as `2026-11-21T02:09:14.423976812Z`; up to nine decimals, without zeros at their end."""
+    days, second = divmod(int(wall_s), 86_400)
+    decimals = f".{int(wall_s % 1 * 1e9):09d}".rstrip("0").rstrip(".")
+    # The calendar repeats after 400 years of 146,097 days. Years begin in March here, so that leap days come last.
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day = day_of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * day + 2) // 153
+    date = f"{era * 400 + year + (month >= 10):04d}-{month + 3 if month < 10 else month - 9:02d}-{day - (153 * month + 2) // 5 + 1:02d}"
+    return f"{date}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}{decimals}Z"
