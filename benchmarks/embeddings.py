@@ -33,12 +33,13 @@ from benchmarks.keys import authorization
 from benchmarks.process import Child, free_port
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
-from hearth.emulator.native import embed
-from hearth.emulator.service_model import ModelProfile
+from hearth.emulator.embeddings import embed
+from hearth.emulator.models import EmulatedModel
+from hearth.emulator.server import Endpoint
 from hearth.emulator.wire import Call, Handler
 
 MODEL = "bench-embed"
-PROFILE = ModelProfile(
+PROFILE = EmulatedModel(
     name=MODEL,
     size_gib=0.26,
     vram_gib=0.6,
@@ -187,10 +188,13 @@ async def ask_all(port: int, callers: int, turns: int) -> Round:
 class CostlyEmulator(Emulator):
     """Charges for a call as such."""
 
-    async def _serve(self, handler: Handler, call: Call) -> None:
-        if handler is embed:
-            await asyncio.sleep(CALL_S)
-        await super()._serve(handler, call)
+    def _endpoint(self, handler: Handler) -> Endpoint:
+        return super()._endpoint(_costly_embed if handler is embed else handler)
+
+
+async def _costly_embed(call: Call) -> None:
+    await asyncio.sleep(CALL_S)
+    await embed(call)
 
 
 async def serve(port: int, counts: int) -> None:

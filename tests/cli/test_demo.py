@@ -19,7 +19,7 @@ from hearth.cli.demo_callers import CALLERS, HOME_MODEL, ROUND, ask_for_ever
 from hearth.cli.demo_narrator import Narrator, Tally
 from hearth.cli.views import console_for
 from hearth.config.loading import exposure_problem
-from hearth.emulator.service_model import default_profiles
+from hearth.emulator.models import default_profiles
 from hearth.events import (
     Event,
     ItemDispatched,

@@ -17,9 +17,9 @@ import pytest
 from hearth.cli.emulate import models_table, read_models, run_emulator, until_stopped
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
+from hearth.emulator.models import default_profiles
 from hearth.emulator.quirks import Quirk, QuirkName
 from hearth.emulator.server import Emulator
-from hearth.emulator.service_model import default_profiles
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
@@ -92,7 +92,7 @@ def test_models_come_from_a_file_and_one_that_is_not_usable_ends_with_2(hearth, 
         assert f"  {path}: " in result.stderr
         assert "Errno" not in result.stderr
     path.write_text("- {name: tiny, load_s: 0.5}\n")
-    assert [model.profile.name for model in read_models(path)] == ["tiny"]
+    assert [model.name for model in read_models(path)] == ["tiny"]
 
 
 @for_each(

@@ -30,7 +30,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
 from hearth.emulator import Emulator
-from hearth.emulator.service_model import default_profiles
+from hearth.emulator.models import default_profiles
 from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted, Event, GatewayStarted, GatewayStopped, ModeChanged
 from tests.support.cases import for_each

@@ -39,8 +39,8 @@ from hearth.config.settings import (
     StartedStreams,
     Window,
 )
-from hearth.emulator import EmulatedModel, Emulator
-from hearth.emulator.service_model import ModelProfile, default_profiles
+from hearth.emulator import Emulator
+from hearth.emulator.models import EmulatedModel, default_profiles
 from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.types import Lane, Priority
@@ -196,18 +196,18 @@ def new_emulator() -> Emulator:
     return Emulator(_models(), clock=SystemClock(), speed=SPEED, seed=1, max_loaded=5)
 
 
-def _profiles() -> tuple[ModelProfile, ...]:
+def _profiles() -> tuple[EmulatedModel, ...]:
     return (*default_profiles(), _slow(SLOW), _slow(OTHER_SLOW), _slow(HEAVY, load_s=SPEED))
 
 
-def _slow(name: str, load_s: float = 1.0) -> ModelProfile:
-    return ModelProfile(
+def _slow(name: str, load_s: float = 1.0) -> EmulatedModel:
+    return EmulatedModel(
         name=name, size_gib=1, vram_gib=1, prompt_tokens_per_s=1000, decode_tokens_per_s=200 / SPEED, load_s=load_s, unload_s=0.5
     )
 
 
 def _models() -> list[EmulatedModel]:
-    return [EmulatedModel(profile=profile, ends=profile.name not in (SLOW, OTHER_SLOW)) for profile in _profiles()]
+    return [model.model_copy(update={"ends": model.name not in (SLOW, OTHER_SLOW)}) for model in _profiles()]
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from hearth.cli import LazyCommand, main
 from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config, parse_config
 from hearth.emulator import Emulator
-from hearth.emulator.service_model import default_profiles
+from hearth.emulator.models import default_profiles
 from tests.docs import stand_ins
 from tests.docs.pages import PAGES, Block, blocks, inline_code
 from tests.support.cases import for_each

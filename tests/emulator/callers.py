@@ -8,7 +8,6 @@ from typing import Any
 import aiohttp
 
 from hearth.emulator import EmulatedModel, Emulator
-from hearth.emulator.service_model import ModelProfile
 from tests.emulator.conftest import StartEmulator
 from tests.emulator.waiting import until
 
@@ -16,7 +15,7 @@ from tests.emulator.waiting import until
 def model(name: str, **changes: Any) -> EmulatedModel:
     facts = {"size_gib": 10.0, "vram_gib": 12.0, "load_s": 0.01, "unload_s": 0.001, "prompt_tokens_per_s": 1e6}
     rates = {"decode_tokens_per_s": 1e5, "context_tokens": 8192}
-    return EmulatedModel(profile=ModelProfile(name=name, **{**facts, **rates, **changes}), ends=False)
+    return EmulatedModel(name=name, ends=False, **{**facts, **rates, **changes})
 
 
 SLOW = {"decode_tokens_per_s": 500.0}

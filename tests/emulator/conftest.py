@@ -16,7 +16,7 @@ StartEmulator = Callable[..., Awaitable[tuple[Emulator, str]]]
 
 def toys(*names: str) -> list[EmulatedModel]:
     models = load_profiles((CAPTURES / "models.yaml").read_text())
-    return [model for model in models if not names or model.profile.name in names]
+    return [model for model in models if not names or model.name in names]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from math import isclose
 from typing import Any
 
@@ -13,7 +12,7 @@ import ollama
 import openai
 import pytest
 
-from hearth.emulator.service_model import default_profiles
+from hearth.emulator.models import default_profiles
 from tests.emulator.conftest import StartEmulator
 
 CODER = "qwen2.5-coder:14b"
@@ -175,7 +174,7 @@ async def test_anthropic_tool_use_whole_and_streamed(claude):
 
 
 async def test_a_thinking_model_thinks_first_in_every_dialect(start_emulator):
-    thinker = replace(default_profiles()[1], name="thinker", capabilities=("completion", "thinking"))
+    thinker = default_profiles()[1].model_copy(update={"name": "thinker", "capabilities": ("completion", "thinking")})
     _, url = await start_emulator([thinker], speed=1000.0)
     async with ollama.AsyncClient(host=url, trust_env=False) as native, anthropic.AsyncAnthropic(base_url=url, api_key="unused") as claude:
         parts = [part.message async for part in await native.chat(model="thinker", messages=SAY_HELLO, stream=True)]

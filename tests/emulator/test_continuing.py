@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.emulator.models import EmulatedModel
+from hearth.emulator.models import default_profiles
 from hearth.emulator.quirks import parse_quirk
-from hearth.emulator.service_model import default_profiles
 from hearth.emulator.text import Wish, plan_reply
 from tests.emulator.callers import Caller, model
 from tests.emulator.conftest import StartEmulator
 
-MODEL = EmulatedModel(profile=default_profiles()[2])
+MODEL = default_profiles()[2]
 PROMPT = "<user>hello\n<assistant>"
 
 

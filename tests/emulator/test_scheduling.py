@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import time
-from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -198,7 +197,7 @@ async def test_names_that_share_their_weights_share_a_runner(start_emulator, ses
 
 
 async def test_a_template_model_gets_its_own_context_from_its_parameters(start_emulator, session):
-    pinned = replace(model("a"), parameters={"num_ctx": 1234})
+    pinned = model("a", parameters={"num_ctx": 1234})
     _, caller = await started(start_emulator, session, pinned)
     await caller.post("/v1/chat/completions", model="a", messages=[{"role": "user", "content": "x"}], max_tokens=1)
 

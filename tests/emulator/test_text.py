@@ -7,14 +7,13 @@ import struct
 import pytest
 
 from hearth.dialects.gojson import JsonObject
-from hearth.emulator.models import EmulatedModel, OllamaError
-from hearth.emulator.native import shortest, vector_of
+from hearth.emulator.embeddings import shortest, vector_of
+from hearth.emulator.models import OllamaError, default_profiles
 from hearth.emulator.prompts import Message, Room, count_tokens, fit_messages, pieces_of
-from hearth.emulator.service_model import default_profiles
 from hearth.emulator.session import chosen_tool
 from hearth.emulator.text import Wish, draws, plan_reply, sample
 
-MODEL = EmulatedModel(profile=default_profiles()[2])
+MODEL = default_profiles()[2]
 
 
 def said(wish: Wish, prompt: str = "hello") -> str:
@@ -109,4 +108,4 @@ def test_vectors_are_those_of_their_text_and_print_shortest() -> None:
 
 def test_prompts_are_counted_with_their_begin_token() -> None:
     assert count_tokens(MODEL, "") == 1
-    assert count_tokens(EmulatedModel(profile=MODEL.profile, byte_tokens=True), "the of") == 9
+    assert count_tokens(MODEL.model_copy(update={"byte_tokens": True}), "the of") == 9

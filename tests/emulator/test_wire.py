@@ -170,7 +170,7 @@ async def test_the_requests_are_logged_with_their_bodies(start_emulator: StartEm
 
 
 def test_a_model_file_may_be_json_and_needs_only_names() -> None:
-    assert [one.profile.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')] == ["a", "b:c"]
+    assert [one.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')] == ["a", "b:c"]
 
 
 @for_each("text", ["{}", "[{}]", "[{name: a, nope: 1}]", "[{name: 'no good'}]", "[{name: a, decode_tokens_per_s: 0}]", "[", ""])

@@ -13,7 +13,7 @@ from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, GpuSettings, Settings
 from hearth.emulator import Emulator
-from hearth.emulator.service_model import default_profiles
+from hearth.emulator.models import default_profiles
 from hearth.events import GpuFound
 from tests.gpu.stub_driver import UUID, StubDriver
 from tests.support.patience import WITHIN_S

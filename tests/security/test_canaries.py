@@ -20,8 +20,8 @@ from aiohttp import web
 
 from hearth.admission.auth import digest_of
 from hearth.clock import SystemClock
-from hearth.emulator import EmulatedModel, Emulator
-from hearth.emulator.service_model import ModelProfile, default_profiles
+from hearth.emulator import Emulator
+from hearth.emulator.models import EmulatedModel, default_profiles
 from tests.api.house import Caller
 from tests.api.test_app import STREAMS
 from tests.security.house import request, tell
@@ -115,9 +115,9 @@ def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
 
 def outspoken() -> Emulator:
     """A model server whose models say nothing but canaries, one of them slowly."""
-    slow = ModelProfile(name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1e6, decode_tokens_per_s=100 / SPEED, load_s=1, unload_s=1)
+    slow = EmulatedModel(name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1e6, decode_tokens_per_s=100 / SPEED, load_s=1, unload_s=1)
     words = tuple(f" {word}" for word in ANSWERS.values())
-    models = [EmulatedModel(profile=profile, vocabulary=words, ends=profile is not slow) for profile in (*default_profiles(), slow)]
+    models = [one.model_copy(update={"vocabulary": words, "ends": one is not slow}) for one in (*default_profiles(), slow)]
     return Emulator(models, clock=SystemClock(), speed=SPEED, seed=1, max_loaded=5)
 
 

@@ -12,8 +12,8 @@ from enum import Enum, auto
 from typing import Self
 
 from hearth.clock import SystemClock
+from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
-from hearth.emulator.service_model import default_profiles
 
 SPEED = 10.0
 SLOTS = 4

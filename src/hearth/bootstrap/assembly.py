@@ -31,7 +31,7 @@ from hearth.cloud.service import Cloud
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import AlertSettings, BackendMode
 from hearth.config.watching import FileWatch
-from hearth.emulator.service_model import default_profiles
+from hearth.emulator.models import default_profiles
 from hearth.errors import BackendError, ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch

@@ -20,8 +20,8 @@ from hearth.cli.views import console_for, program
 from hearth.clock import SystemClock
 from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import BackendMode, CallerLimits, RateLimitSettings, Settings, Window
+from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
-from hearth.emulator.service_model import default_profiles
 from hearth.types import Priority
 
 _HOST = "127.0.0.1"

@@ -17,10 +17,9 @@ from rich.table import Table
 from hearth.cli.client import printable
 from hearth.cli.views import Fitting, console_for, duration
 from hearth.clock import SystemClock
-from hearth.emulator.models import EmulatedModel, load_profiles
+from hearth.emulator.models import EmulatedModel, default_profiles, load_profiles
 from hearth.emulator.quirks import KINDS, Quirk, parse_quirk
 from hearth.emulator.server import Emulator
-from hearth.emulator.service_model import ModelProfile, ServiceModel, default_profiles
 from hearth.errors import AddressUnavailable, ConfigError
 
 _QUIRKS_HELP = "\n".join(
@@ -86,7 +85,7 @@ def emulate(
         models, clock=clock, speed=speed, seed=seed, num_parallel=parallel, max_queue=max_queue, vram_gib=vram_gib, quirks=quirks
     )
     about: list[RenderableType] = [f"Quirks: {', '.join(sorted(map(str, quirks)))}.\n"] if quirks else []
-    about.append(models_table([model.profile for model in models], speed=speed))
+    about.append(models_table(models, speed=speed))
     console = console_for(sys.stdout, environ=os.environ)
     asyncio.run(run_emulator(emulator, console, host=host, port=port, speed=speed, about=about))
 
@@ -114,7 +113,7 @@ async def run_emulator(
 def read_models(path: Path | None) -> Sequence[EmulatedModel]:
     """The models in a file, None for the default ones. Raises ConfigError when the file is not usable."""
     if path is None:
-        return tuple(EmulatedModel(profile=profile) for profile in default_profiles())
+        return default_profiles()
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -133,9 +132,8 @@ async def _start(emulator: Emulator, host: str, port: int) -> str:
         raise AddressUnavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
-def models_table(profiles: Sequence[ModelProfile], *, speed: float) -> RenderableType:
+def models_table(profiles: Sequence[EmulatedModel], *, speed: float) -> RenderableType:
     """The models with the numbers a client will measure at that speed."""
-    service = ServiceModel(profiles, speed=speed)
     table = Table("model", box=None)
     for name in ("GPU memory", "load", "prompt", "answer", "context"):
         table.add_column(name, justify="right")
@@ -143,7 +141,7 @@ def models_table(profiles: Sequence[ModelProfile], *, speed: float) -> Renderabl
         table.add_row(
             printable(profile.name),
             f"{profile.vram_gib:g} GiB",
-            duration(service.load_s(profile.name)),
+            duration(profile.load_s / speed),
             f"{profile.prompt_tokens_per_s * speed:,.0f} tokens/s",
             f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s" if "completion" in profile.capabilities else "-",
             f"{profile.context_tokens:,} tokens",

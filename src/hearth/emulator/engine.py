@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from hearth.clock import Clock
+from hearth.dialects.writers import Said, Text
 from hearth.emulator.models import BUSY_TEXT, GIB, EmulatedModel, Installed, OllamaError, RunnerDied
 from hearth.emulator.prompts import LoadKey
 from hearth.emulator.quirks import Faults
-from hearth.emulator.service_model import ServiceModel
-from hearth.emulator.text import Piece, ReplyPlan
 
 _LOGGED_LOADS = 10_000
 _CACHED_PROMPTS = 8
@@ -27,7 +26,7 @@ _TIMER_RESOLUTION_S = 0.001
 _KEEP_ALIVE_S = 300.0
 """Ollama's own, OLLAMA_KEEP_ALIVE unset."""
 
-Say = Callable[[Piece], Awaitable[None]]
+Say = Callable[[Said], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -78,11 +77,6 @@ class Runner:
     orphans: int = 0
     cached: deque[str] = field(default_factory=lambda: deque(maxlen=_CACHED_PROMPTS))
 
-    @property
-    def eviction_rank(self) -> tuple[float, str]:
-        """Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used."""
-        return (self.keep_alive_s, self.model.weights)
-
     def reads(self, prompt: str) -> bool:
         """Whether the cache is warm for this prompt, which is in it from now on."""
         warm = any(prompt.startswith(known) for known in self.cached)
@@ -114,11 +108,13 @@ class Limits:
     """What the emulated server was started with.
 
     Attributes:
+        speed: divides every service time.
         parallel: slots per model (OLLAMA_NUM_PARALLEL); waiting: length of the load queue (OLLAMA_MAX_QUEUE).
         loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
         vram_gib: 0 means no GPU and no limit.
     """
 
+    speed: float
     parallel: int
     waiting: int
     loaded: int
@@ -135,8 +131,7 @@ class Limits:
 class Engine:
     """Runners and the loop that loads them. `start` before use, `stop` once; both on one event loop."""
 
-    def __init__(self, service: ServiceModel, limits: Limits, clock: Clock, faults: Faults) -> None:
-        self.service = service
+    def __init__(self, limits: Limits, clock: Clock, faults: Faults) -> None:
         self.limits = limits
         self.clock = clock
         self.faults = faults
@@ -151,7 +146,7 @@ class Engine:
         self._loop_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._loop_task = asyncio.get_running_loop().create_task(self._load_loop())
+        self._loop_task = asyncio.create_task(self._load_loop())
 
     async def stop(self) -> None:
         for runner in self._loaded.values():
@@ -179,8 +174,65 @@ class Engine:
         finally:
             self._release(runner)
 
+    async def speak(
+        self,
+        runner: Runner,
+        prompt_tokens: int,
+        pieces: Sequence[Text],
+        eval_tokens: int,
+        say: Say | None,
+        *,
+        dies_after: float = math.inf,
+    ) -> tuple[float, float]:
+        """Say every piece when it is due, and hold a slot until the last one has been taken; how long prompt and answer took, in seconds.
+
+        Args:
+            say: takes a piece; None where the answer is sent whole at the end.
+            dies_after: pieces after which the runner's process ends, at the latest after the last; infinity for never.
+
+        Raises `RunnerDied` when the runner's process ends meanwhile.
+        """
+        async with self._slot(runner) as use:
+            began_at = self.clock.monotonic()
+            first_at = await self._read(runner, use, prompt_tokens)
+            spoke_at = self.clock.monotonic()
+            token_s = runner.slowdown / runner.model.decode_tokens_per_s / self.limits.speed
+            dies_at = dies_after if dies_after == math.inf else min(dies_after, len(pieces))
+            for place, piece in enumerate(pieces):
+                await self._until(runner, first_at + place * token_s)
+                if say is not None:
+                    await say(piece)
+                    use.streams = True
+                if place + 1 == dies_at:
+                    runner.died.set()
+            await self._until(runner, first_at + max(0, eval_tokens - 1) * token_s)
+            return spoke_at - began_at, self.clock.monotonic() - spoke_at
+
+    async def read(self, runner: Runner, prompt_tokens: int) -> None:
+        """Read a prompt without an answer: one embedding."""
+        async with self._slot(runner) as use:
+            await self._read(runner, use, prompt_tokens)
+
+    async def _read(self, runner: Runner, use: SlotUse, prompt_tokens: int) -> float:
+        """Returns the instant at which the first piece is due."""
+        read_s = prompt_tokens / runner.model.prompt_tokens_per_s / self.limits.speed * runner.slowdown
+        use.reads_until = self.clock.monotonic() + read_s
+        await self._until(runner, use.reads_until)
+        return use.reads_until
+
+    async def _until(self, runner: Runner, due_at: float) -> None:
+        ahead_s = due_at - self.clock.monotonic()
+        if ahead_s > _TIMER_RESOLUTION_S:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ahead_s):
+                    await runner.died.wait()
+        else:
+            await asyncio.sleep(0)
+        if runner.died.is_set():
+            raise RunnerDied
+
     @asynccontextmanager
-    async def slot(self, runner: Runner) -> AsyncIterator[SlotUse]:
+    async def _slot(self, runner: Runner) -> AsyncIterator[SlotUse]:
         """One of the runner's slots, in order of arrival."""
         await runner.slots.acquire()
         self.running[runner.name] += 1
@@ -272,14 +324,15 @@ class Engine:
             return None
         if len(self._loaded) < self.limits.loaded and self._fits_beside(pending):
             return None
-        ranked = sorted(self._loaded.values(), key=lambda runner: runner.eviction_rank)
+        # Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used.
+        ranked = sorted(self._loaded.values(), key=lambda runner: (runner.keep_alive_s, runner.model.weights))
         return next((runner for runner in ranked if runner.references == 0), ranked[0])
 
     def _fits_beside(self, pending: _Pending) -> bool:
         if self.limits.vram_gib == 0:
             return True
         used = sum(runner.vram_bytes for runner in self._loaded.values())
-        return pending.installed.model.profile.vram_gib * GIB <= 0.8 * (self.limits.vram_gib * GIB - used)
+        return pending.installed.model.vram_gib * GIB <= 0.8 * (self.limits.vram_gib * GIB - used)
 
     async def _evict(self, victim: Runner) -> None:
         self._unloaded.clear()
@@ -294,8 +347,8 @@ class Engine:
         if pending.answer.done():
             return
         model = pending.installed.model
-        endless = self.faults.load_never_ends(pending.installed.name.short, model.profile.name)
-        await asyncio.wait({pending.answer}, timeout=None if endless else self.service.load_s(model.profile.name))
+        endless = self.faults.load_never_ends(pending.installed.name.short, model.name)
+        await asyncio.wait({pending.answer}, timeout=None if endless else model.load_s / self.limits.speed)
         if pending.answer.done():
             return
         runner = self._new_runner(pending)
@@ -310,18 +363,16 @@ class Engine:
 
     def _new_runner(self, pending: _Pending) -> Runner:
         model = pending.installed.model
-        keep_alive_s = _KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s
-        parallel = 1 if model.can("embedding") else self.limits.parallel
         runner = Runner(
             model=model,
             name=pending.installed.name.short,
             digest=pending.installed.digest,
             key=pending.key,
-            vram_bytes=int(min(self.limits.vram_gib, model.profile.vram_gib) * GIB),
-            keep_alive_s=keep_alive_s,
-            slots=asyncio.Semaphore(parallel),
+            vram_bytes=int(min(self.limits.vram_gib, model.vram_gib) * GIB),
+            keep_alive_s=_KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s,
+            slots=asyncio.Semaphore(1 if model.can("embedding") else self.limits.parallel),
             expires_wall=0.0,
-            slowdown=self.faults.slowdown(model.profile.vram_gib, self.limits.vram_gib),
+            slowdown=self.faults.slowdown(model.vram_gib, self.limits.vram_gib),
         )
         runner.expires_wall = runner.expires_at_wall(self.clock.wall())
         return runner
@@ -362,89 +413,10 @@ class Engine:
             self._end_orphan(runner)
         del self.leaked[runner.name]
         del self._loaded[runner.model.weights]
-        task = asyncio.get_running_loop().create_task(self._unload(runner))
+        task = asyncio.create_task(self._unload(runner))
         self._unloading.add(task)
         task.add_done_callback(self._unloading.discard)
 
     async def _unload(self, runner: Runner) -> None:
-        await asyncio.sleep(self.service.unload_s(runner.model.profile.name))
+        await asyncio.sleep(runner.model.unload_s / self.limits.speed)
         self._unloaded.set()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What one execution took, by the emulator's clock."""
-
-    prompt_tokens: int
-    eval_tokens: int
-    prompt_s: float
-    eval_s: float
-
-
-class Execution:
-    """One use of a runner."""
-
-    def __init__(self, engine: Engine, runner: Runner, prompt_tokens: int) -> None:
-        self._engine = engine
-        self._runner = runner
-        self._prompt_tokens = prompt_tokens
-
-    async def speak(self, plan: ReplyPlan, say: Say | None, *, dies_after: float = math.inf) -> Measured:
-        """Say every piece of `plan` when it is due; the slot is held until the last one has been taken.
-
-        Args:
-            say: takes a piece; None where the answer is sent whole at the end.
-            dies_after: pieces after which the runner's process ends, at the latest after the last; infinity for never.
-
-        Raises `RunnerDied` when the runner's process ends meanwhile.
-        """
-        async with self._engine.slot(self._runner) as use:
-            clock = self._engine.clock
-            began_at = clock.monotonic()
-            first_at = await self._read(use)
-            spoke_at = clock.monotonic()
-            dies_at = dies_after if dies_after == math.inf else min(dies_after, len(plan.pieces))
-            for place, piece in enumerate(plan.pieces):
-                await self._until(first_at + self._decode_s(place))
-                if say is not None:
-                    await say(piece)
-                    use.streams = True
-                if place + 1 == dies_at:
-                    self._runner.died.set()
-            await self._until(first_at + self._decode_s(max(0, plan.eval_tokens - 1)))
-            return self._measured(plan, spoke_at - began_at, clock.monotonic() - spoke_at)
-
-    async def read(self) -> None:
-        """Read the prompt without an answer: one embedding."""
-        async with self._engine.slot(self._runner) as use:
-            await self._read(use)
-
-    async def _read(self, use: SlotUse) -> float:
-        """Returns the instant at which the first piece is due."""
-        name, engine = self._runner.model.profile.name, self._engine
-        use.reads_until = engine.clock.monotonic() + engine.service.prompt_s(name, self._prompt_tokens) * self._runner.slowdown
-        await self._until(use.reads_until)
-        return use.reads_until
-
-    def _decode_s(self, tokens: int) -> float:
-        return self._engine.service.decode_s(self._runner.model.profile.name, tokens) * self._runner.slowdown
-
-    def _measured(self, plan: ReplyPlan, prompt_s: float, eval_s: float) -> Measured:
-        return Measured(prompt_tokens=self._prompt_tokens, eval_tokens=plan.eval_tokens, prompt_s=prompt_s, eval_s=eval_s)
-
-    async def _until(self, due_at: float) -> None:
-        ahead_s = due_at - self._engine.clock.monotonic()
-        if ahead_s > _TIMER_RESOLUTION_S:
-            await _sleep_unless(self._runner.died, ahead_s)
-        else:
-            await asyncio.sleep(0)
-        if self._runner.died.is_set():
-            raise RunnerDied
-
-
-async def _sleep_unless(event: asyncio.Event, duration_s: float) -> None:
-    try:
-        async with asyncio.timeout(duration_s):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeAlias
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode, lookup, mismatch
 from hearth.emulator.models import EmulatedModel, OllamaError
@@ -24,6 +25,8 @@ _MIN_CONTEXT_TOKENS = 4
 GREEDY_SEED = 0
 ASSISTANT = "<assistant>"
 """Where the model's own words begin."""
+LoadKey: TypeAlias = "tuple[int, tuple[tuple[str, JsonValue], ...]]"
+"""What decides how a model is loaded, its context size first; another value means a reload."""
 THOUGHT = "<think>{}</think>"
 _TOO_LONG_TEXT = (
     "the prompt is longer than the context length currently available to the model; shorten the prompt, adjust the context length in "
@@ -118,7 +121,7 @@ def token_ids(model: EmulatedModel, text: str) -> list[int]:
     """The numbers of the tokens of `text`: bytes plus 3 for a byte-level model (a blank is U+2581 there), else word pieces."""
     if model.byte_tokens:
         return [byte + 3 for byte in text.replace(" ", "\u2581").encode()]
-    return [_token_number(piece) for piece in _WORD_PART.findall(text)]
+    return [reduce(lambda total, char: (total * 131 + ord(char)) % 151_643, piece, 7) for piece in _WORD_PART.findall(text)]
 
 
 def pieces_of(text: str) -> tuple[str, ...]:
@@ -126,33 +129,18 @@ def pieces_of(text: str) -> tuple[str, ...]:
     return tuple(_WORD_PART.findall(text))
 
 
-def _token_number(piece: str) -> int:
-    return reduce(lambda total, char: (total * 131 + ord(char)) % 151_643, piece, 7)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadKey:
-    """The options that decide how a model is loaded; another value means a reload.
-
-    Attributes:
-        num_ctx: context of one slot after clamping.
-        others: the remaining load-time options that were given, sorted by name.
-    """
-
-    num_ctx: int
-    others: tuple[tuple[str, JsonValue], ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options that the emulated runner heeds.
 
     Attributes:
+        num_ctx: context of one slot after clamping.
         seed: None draws a fresh one. At temperature 0 it is always the same: the likeliest token follows, whatever the seed.
         limit_tokens: None where the reply may end by itself.
     """
 
-    load: LoadKey
+    num_ctx: int
+    load_key: LoadKey
     seed: int | None
     limit_tokens: int | None
     stop: tuple[str, ...]
@@ -164,14 +152,15 @@ def read_options(model: EmulatedModel, given: Mapping[str, JsonValue], *, defaul
     merged = {**model.parameters, **given}
     for name, value in merged.items():
         _check(name, value)
-    num_ctx = max(_MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.profile.context_tokens))
+    num_ctx = max(_MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.context_tokens))
     seed, num_predict = _integer(merged, "seed", -1), _integer(merged, "num_predict", -1)
     temperature, stops = merged.get("temperature"), merged.get("stop")
     if isinstance(temperature, int | float) and temperature <= 0:
         seed = GREEDY_SEED
     chosen = [(name, merged[name]) for name in _LOAD_TIME if merged.get(name) is not None]
     return Options(
-        load=LoadKey(num_ctx=num_ctx, others=tuple(chosen) if shift else (*chosen, ("shift", False))),
+        num_ctx=num_ctx,
+        load_key=(num_ctx, tuple(chosen) if shift else (*chosen, ("shift", False))),
         seed=None if seed == -1 else seed,
         limit_tokens=num_predict if num_predict > 0 else (None if model.ends else 10 * num_ctx),
         stop=tuple(one for one in stops if isinstance(one, str)) if isinstance(stops, list) else (),

@@ -18,11 +18,10 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from hearth.clock import Clock
-from hearth.emulator import anthropic, management, native, openai
+from hearth.emulator import embeddings, generation, management
 from hearth.emulator.engine import Engine, Limits
 from hearth.emulator.models import Catalogue, EmulatedModel, OllamaError
 from hearth.emulator.quirks import Faults, Quirk
-from hearth.emulator.service_model import ModelProfile, ServiceModel
 from hearth.emulator.wire import Call, Handler, Server, write_headers_like_go
 from hearth.errors import BadRequest
 from hearth.types import MIB
@@ -56,10 +55,10 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/api/status", management.status),
     ("GET HEAD", "/api/tags", management.tags),
     ("GET", "/api/ps", management.ps),
-    ("POST", "/api/generate", native.generate),
-    ("POST", "/api/chat", native.chat),
-    ("POST", "/api/embed", native.embed),
-    ("POST", "/api/embeddings", native.legacy),
+    ("POST", "/api/generate", generation.generate),
+    ("POST", "/api/chat", generation.chat),
+    ("POST", "/api/embed", embeddings.embed),
+    ("POST", "/api/embeddings", embeddings.legacy),
     ("POST", "/api/show", management.show),
     ("POST", "/api/create", management.create),
     ("POST", "/api/pull", management.pull),
@@ -68,17 +67,17 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("DELETE", "/api/delete", management.delete),
     ("HEAD", "/api/blobs/{tail}", management.find_blob),
     ("POST", "/api/blobs/{tail}", management.put_blob),
-    ("POST", "/v1/chat/completions", openai.chat_completions),
-    ("POST", "/v1/completions", openai.completions),
-    ("POST", "/v1/embeddings", native.openai_embeddings),
-    ("POST", "/v1/responses", openai.responses),
-    ("POST", "/v1/messages", anthropic.messages),
-    ("POST", "/v1/audio/transcriptions", openai.transcriptions),
+    ("POST", "/v1/chat/completions", generation.chat_completions),
+    ("POST", "/v1/completions", generation.completions),
+    ("POST", "/v1/embeddings", embeddings.openai_embeddings),
+    ("POST", "/v1/responses", generation.responses),
+    ("POST", "/v1/messages", generation.messages),
+    ("POST", "/v1/audio/transcriptions", generation.transcriptions),
     ("GET", "/v1/models", management.v1_models),
     ("GET", "/v1/models/{tail}", management.v1_model),
 )
 """Every path that Ollama v0.33.0-rc2 serves, cloud routes excepted."""
-_Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ class Emulator:
     """An Ollama without a GPU.
 
     Args:
-        profiles: installed models; a plain profile behaves like a library model.
+        profiles: installed models.
         speed: divides every service time (load, unload, prompt, decode); keep_alive times are not scaled.
         seed: makes ids and the seeds of requests without one repeatable; None is different on each run.
         num_parallel: slots per model; max_queue: loads that may wait before 503; max_loaded: models in memory at most.
@@ -104,7 +103,7 @@ class Emulator:
 
     def __init__(
         self,
-        profiles: Sequence[ModelProfile | EmulatedModel],
+        profiles: Sequence[EmulatedModel],
         *,
         clock: Clock,
         speed: float = 1.0,
@@ -115,17 +114,13 @@ class Emulator:
         vram_gib: float = 24.0,
         quirks: frozenset[Quirk] = frozenset(),
     ) -> None:
-        models = [EmulatedModel(profile=one) if isinstance(one, ModelProfile) else one for one in profiles]
-        service = ServiceModel([model.profile for model in models], speed=speed)
-        limits = Limits(parallel=num_parallel, waiting=max_queue, loaded=max_loaded, vram_gib=vram_gib)
+        if speed <= 0:
+            raise ValueError("speed must be positive")
+        limits = Limits(speed=speed, parallel=num_parallel, waiting=max_queue, loaded=max_loaded, vram_gib=vram_gib)
         self._clock = clock
         rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
-        self._engine = Engine(service, limits, clock, Faults(quirks, rng))
-        self._server = Server(
-            catalogue=Catalogue(models, now_wall=clock.wall()),
-            engine=self._engine,
-            rng=rng,
-        )
+        self._engine = Engine(limits, clock, Faults(quirks, rng))
+        self._server = Server(catalogue=Catalogue(profiles, now_wall=clock.wall()), engine=self._engine, rng=rng)
         self._requests: deque[LoggedRequest] = deque(maxlen=_LOGGED_REQUESTS)
         self._runner: web.AppRunner | None = None
 
@@ -194,7 +189,7 @@ class Emulator:
         self._engine.let_go()
 
     @web.middleware
-    async def _log_and_check(self, request: web.Request, handler: _Endpoint) -> web.StreamResponse:
+    async def _log_and_check(self, request: web.Request, handler: Endpoint) -> web.StreamResponse:
         received_at = self._clock.monotonic()
         body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(method=request.method, path=request.path_qs, body=body))
@@ -212,11 +207,11 @@ class Emulator:
         except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as missing:
             return _not_served(missing, call)
 
-    def _endpoint(self, handler: Handler) -> _Endpoint:
+    def _endpoint(self, handler: Handler) -> Endpoint:
         async def answer(request: web.Request) -> web.StreamResponse:
             call = request[_CALL]
             try:
-                await self._serve(handler, call)
+                await handler(call)
             except BadRequest as error:
                 await call.refuse(OllamaError(400, error.message, at_bind=True))
             except OllamaError as error:
@@ -224,9 +219,6 @@ class Emulator:
             return await call.finish()
 
         return answer
-
-    async def _serve(self, handler: Handler, call: Call) -> None:
-        await handler(call)
 
 
 def _preflight(request: web.Request, call: Call) -> web.Response:

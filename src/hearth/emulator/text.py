@@ -7,12 +7,13 @@ letter is missing. Pure: draws come from a hash.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, count
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.writers import Text, ToolCall
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, pieces_of
 
@@ -30,14 +31,6 @@ _CHOICES = 4
 _MAX_DEPTH = 12
 _SAMPLES = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "ivory", "juniper", "lumen", "meadow"]
 _FORMATS = {"date": "2026-01-15", "date-time": "2026-01-15T08:30:00Z", "time": "08:30:00Z", "email": "ann@example.org"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """A call that the model makes of one of the tools it was given."""
-
-    name: str
-    arguments: JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +55,10 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One token of a reply."""
-
-    text: str
-    thinking: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyPlan:
     """All that will be said. `reason` is Ollama's done_reason, None for the reply that breaks off without one."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Text, ...]
     reason: str | None
     eval_tokens: int
     tool: ToolCall | None = None
@@ -93,32 +78,24 @@ def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> ReplyPlan:
         spent = len(pieces_of(encode({"name": wish.tool.name, "arguments": wish.tool.arguments}).decode()))
         return ReplyPlan(pieces=(), reason="stop", eval_tokens=spent, tool=wish.tool)
     base, said = begun(prompt)
-    source = draws(f"{model.profile.name}\x00{wish.seed}\x00{base}")
+    source = draws(f"{model.name}\x00{wish.seed}\x00{base}")
     if wish.schema is not None:
-        return _bounded([Piece(text=text) for text in pieces_of(encode(sample(wish.schema, source)).decode())], wish)
-    thoughts = _thoughts(model, base, source) if wish.thinks else []
+        return _bounded([Text(text=text) for text in pieces_of(encode(sample(wish.schema, source)).decode())], wish)
+    thoughts: list[str] = []
+    if wish.thinks:
+        thoughts = Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(8 + next(source) % 16)
     before = base + (THOUGHT.format("".join(thoughts)) if thoughts else "")
     spoken = _THOUGHT.sub("", said)
     speaker = Speaker(model, before + said[: len(said) - len(spoken)], spoken, wish)
-    natural_tokens = _natural_tokens(model, wish, next(source)) - speaker.told
+    natural_tokens = (40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20) - speaker.told
     texts = speaker.say(natural_tokens if wish.limit_tokens is None else min(natural_tokens, wish.limit_tokens + 1))
-    return _bounded([*(Piece(text=text, thinking=True) for text in thoughts), *(Piece(text=text) for text in texts)], wish)
+    return _bounded([*(Text(text=text, thinking=True) for text in thoughts), *(Text(text=text) for text in texts)], wish)
 
 
 def begun(prompt: str) -> tuple[str, str]:
     """A rendered prompt up to the assistant's turn, and what of that turn it holds already."""
     base, marker, said = prompt.rpartition(ASSISTANT)
     return (base + marker, said) if marker else (prompt, "")
-
-
-def _thoughts(model: EmulatedModel, base: str, source: Iterator[int]) -> list[str]:
-    return Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(8 + next(source) % 16)
-
-
-def _natural_tokens(model: EmulatedModel, wish: Wish, draw: int) -> int:
-    if model.ends:
-        return 40 + draw % 161
-    return (wish.limit_tokens or 10 * 4096) + 2**20
 
 
 class Speaker:
@@ -139,7 +116,7 @@ class Speaker:
         self._last = told[-1:]
         """The character that was said last."""
         self._last_whole = whole[-1:]
-        self._heard = blake2b(f"{model.profile.name}\x00{before}{whole}".encode())
+        self._heard = blake2b(f"{model.name}\x00{before}{whole}".encode())
 
     def say(self, tokens: int) -> list[str]:
         """The next pieces of the text; a sentence that is open then is closed."""
@@ -201,7 +178,7 @@ def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
     return pieces
 
 
-def _bounded(pieces: list[Piece], wish: Wish) -> ReplyPlan:
+def _bounded(pieces: list[Text], wish: Wish) -> ReplyPlan:
     kept, reason = _until_stop(pieces, wish.stop), "stop"
     if wish.limit_tokens is not None and len(kept) >= wish.limit_tokens:
         kept, reason = kept[: wish.limit_tokens], "length"
@@ -211,7 +188,7 @@ def _bounded(pieces: list[Piece], wish: Wish) -> ReplyPlan:
     return ReplyPlan(pieces=tuple(kept), reason=reason, eval_tokens=len(kept) + (reason == "stop"))
 
 
-def _until_stop(pieces: list[Piece], stops: tuple[str, ...]) -> list[Piece]:
+def _until_stop(pieces: list[Text], stops: tuple[str, ...]) -> list[Text]:
     ends = list(accumulate(len(piece.text) for piece in pieces))
     whole = "".join(piece.text for piece in pieces)
     cuts = [place for place in (whole.find(stop) for stop in stops if stop) if place >= 0]
@@ -220,10 +197,10 @@ def _until_stop(pieces: list[Piece], stops: tuple[str, ...]) -> list[Piece]:
     cut = min(cuts)
     kept = [piece for piece, end in zip(pieces, ends, strict=True) if end <= cut]
     rest = whole[sum(len(piece.text) for piece in kept) : cut]
-    return [*kept, Piece(text=rest)] if rest else kept
+    return [*kept, Text(text=rest)] if rest else kept
 
 
-def _run_length_limit(pieces: list[Piece]) -> int | None:
+def _run_length_limit(pieces: list[Text]) -> int | None:
     """Where Ollama gives up on a reply: more than 30 equal tokens in a row; None if it never does."""
     run = 0
     for place, piece in enumerate(pieces):
@@ -317,12 +294,8 @@ def _bound(schema: JsonObject, key: str, default: int) -> int:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
-def logprobs_of(pieces: Iterable[Piece], *, top: int) -> list[JsonValue]:
-    """One plausible, deterministic entry per piece with `top` alternatives (0 for none), the likeliest first, in Ollama's field order."""
-    return [_entry(piece.text, top) for piece in pieces]
-
-
-def _entry(text: str, top: int) -> JsonObject:
+def logprobs_of(text: str, top: int) -> JsonObject:
+    """A plausible, deterministic entry for a token with `top` alternatives (0 for none), the likeliest first, in Ollama's field order."""
     source = draws(text)
     entry = _token(text, -(next(source) % 4000 + 1) / 1000)
     if top:

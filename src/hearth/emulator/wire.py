@@ -7,13 +7,14 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from hearth.dialects.gojson import MAX_INT, JsonObject, JsonValue, decode, encode, struct_of
+from hearth.dialects.routes import dialect_of
 from hearth.dialects.validation import keep_alive_ns
+from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import Engine
 from hearth.emulator.models import Catalogue, OllamaError, error_body
 from hearth.errors import BadRequest
@@ -53,7 +54,7 @@ class Call:
         self._response: web.StreamResponse | None = None
         self.server, self.received_at, self.body = server, received_at, body
         self.headers: CIMultiDict[str] = CIMultiDict()
-        self.dialect = _dialect_of(request.path)
+        self.dialect = dialect_of(request.path)
 
     @property
     def tail(self) -> str:
@@ -134,12 +135,6 @@ class Call:
 Handler = Callable[[Call], Awaitable[None]]
 
 
-def _dialect_of(path: str) -> Dialect:
-    if path == "/v1/messages":
-        return Dialect.ANTHROPIC
-    return Dialect.OPENAI if path.startswith("/v1/") else Dialect.OLLAMA
-
-
 async def write_headers_like_go(_request: web.Request, response: web.StreamResponse) -> None:
     """Drop what net/http does not send and sort the rest as it does: set ones by name, then its own."""
     headers = response.headers
@@ -162,12 +157,8 @@ def keep_alive_s(value: JsonValue) -> float | None:
 
 
 def timestamp(wall_s: float) -> str:
-    """RFC 3339 with up to nine decimals and Z; infinity is where Go's largest duration ends, about the year 2318."""
-    nanos = int(min(wall_s, _LAST_WALL_S) * 1e9)
-    seconds, fraction = divmod(nanos, 1_000_000_000)
-    text = datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    decimals = f".{fraction:09d}".rstrip("0").rstrip(".")
-    return f"{text}{decimals}Z"
+    """RFC 3339; infinity is where Go's largest duration ends, about the year 2318."""
+    return rfc3339(min(wall_s, _LAST_WALL_S))
 
 
 def nanoseconds(duration_s: float, *, step: int = 1) -> int:
