@@ -40,10 +40,12 @@ def test_equal_settings_do_not_differ() -> None:
 
 
 def test_a_change_is_named_with_whether_a_reload_applies_it() -> None:
-    new = settings_of("scheduling: {active_hours: '07:00-22:00'}\nserver: {port: 9000}\nrate_limits: {default: {requests_per_hour: 5}}")
-    assert list(differences(settings_of("{}"), new).items()) == [
+    old = "models: {m: {num_ctx: 1}}\n"
+    new = "scheduling: {active_hours: '07:00-22:00'}\nserver: {port: 9000}\nrate_limits: {default: {requests_per_hour: 5}}\n"
+    assert list(differences(settings_of(old), settings_of(new + old.replace("1", "2"))).items()) == [
         ("scheduling.active_hours", True),
         ("rate_limits.default.requests_per_hour", True),
+        ("models.m.num_ctx", True),
         ("server.port", False),
     ]
 

@@ -64,10 +64,13 @@ def submit(
     headers = {name: value for name, value in named.items() if value is not None}
     pieces, last = [], {}
     on_terminal = sys.stdout.isatty()
-    progress = waiting_line(client, request_id, console_for(sys.stderr, environ=os.environ)) if _shows_progress() else nullcontext(_nothing)
+    shows_progress = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    console = console_for(sys.stderr, environ=os.environ)
+    progress = waiting_line(client, request_id, console) if shows_progress else nullcontext(lambda: None)
     with progress as end_progress, client.send("/api/generate", body, headers) as (answered, lines):
         for last in _checked(lines):
-            if piece := text_of(last):
+            piece = last.get("response")
+            if isinstance(piece, str) and piece:
                 end_progress()
                 pieces.append(piece)
                 if not as_json:
@@ -77,14 +80,6 @@ def submit(
         click.echo(json.dumps({"request_id": request_id, "model": body["model"], "output": output, **_measures(last, answered)}))
     elif not output.endswith("\n"):
         click.echo()
-
-
-def _nothing() -> None:
-    """Where there is no line to end."""
-
-
-def _shows_progress() -> bool:
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _prompt(path: Path) -> str:
@@ -119,12 +114,6 @@ def _checked(lines: Iterator[dict[str, object]]) -> Iterator[dict[str, object]]:
         yield line
     if not done:
         raise CommandFailed("the answer broke off before its end")
-
-
-def text_of(line: Json) -> str:
-    """The piece of the answer in a line of it, as it is."""
-    piece = line.get("response")
-    return piece if isinstance(piece, str) else ""
 
 
 def _measures(last: Json, headers: Message) -> dict[str, object]:

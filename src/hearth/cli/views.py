@@ -270,15 +270,11 @@ def _gib(model: Json, field: str) -> str:
     return "-" if mib is None else f"{mib / _MIB_PER_GIB:.1f} GiB"
 
 
-def _slots_of_model(model: Json) -> str:
-    return f"{count(model, 'running')} of {count(model, 'parallel')}" if model.get("resident") is True else "-"
-
-
 _MODELS = (
     Field("model", lambda model: text(model, "name") or "-", _FOLDED),
     Field("", lambda model: Text("home" if model.get("home") is True else "", style="cyan"), _FOLDED),
     Field("state", _state_of_model, _FOLDED | {"min_width": 14}),
-    Field("running", _slots_of_model, _NUMBER),
+    Field("running", lambda it: f"{count(it, 'running')} of {count(it, 'parallel')}" if it.get("resident") is True else "-", _NUMBER),
     Field("waiting", lambda model: str(count(model, "waiting") or "-"), _NUMBER),
     Field("on the GPU", lambda model: _gib(model, "vram_mib"), _NUMBER),
     Field("size", lambda model: _gib(model, "size_mib"), _NUMBER),

@@ -210,11 +210,6 @@ def _listen_host(text: str) -> str:
     return text
 
 
-def _allowed_host(text: str) -> str:
-    """As it stands in a Host header, without the port."""
-    return _listen_host(text.removeprefix("[").removesuffix("]") if text.startswith("[") else text)
-
-
 def _api_key(text: str) -> str:
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("holds a character that no HTTP header can carry")
@@ -284,7 +279,10 @@ HttpUrl = Annotated[Text, AfterValidator(http_url)]
 HttpUrlOrNothing = Annotated[Text, AfterValidator(lambda text: text and http_url(text))]
 WebhookUrl = Annotated[Text, AfterValidator(lambda text: text and _webhook_url(text))]
 ListenHost = Annotated[Text, AfterValidator(_listen_host)]
-AllowedHost = Annotated[Text, AfterValidator(_allowed_host)]
+AllowedHost = Annotated[
+    Text, AfterValidator(lambda text: _listen_host(text.removeprefix("[").removesuffix("]") if text.startswith("[") else text))
+]
+"""As it stands in a Host header, without the port."""
 Origin = Annotated[
     Text,
     _matching(

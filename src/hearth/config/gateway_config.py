@@ -10,7 +10,7 @@ from datetime import tzinfo
 from pathlib import Path
 
 from hearth.config import active_hours
-from hearth.config.settings import Announcement, SchedulerSettings, SchedulingSettings, Settings
+from hearth.config.settings import Announcement, SchedulerSettings, Settings
 from hearth.types import Priority
 
 
@@ -31,20 +31,18 @@ class GatewayConfig:
 
     def priority_for_task_type(self, task_type: str | None) -> Priority:
         """The internal band of a task type; NORMAL for one that `priority_map` does not list, and for none."""
-        if task_type is None:
-            return Priority.NORMAL
-        return self.settings.priority_map.get(task_type, Priority.NORMAL)
+        return self.settings.priority_map.get(task_type or "", Priority.NORMAL)
 
     def is_active_hours(self, wall_s: float) -> bool:
         """Whether internal work preempts external work at an instant (seconds since 1970-01-01 UTC).
 
         Start inclusive, end exclusive, read off a clock on the wall in `scheduling.time_zone`; `active_hours` tells of DST changes.
         """
-        return active_hours.is_active(self._scheduling.active_hours, self._zone, wall_s)
+        return active_hours.is_active(self.settings.scheduling.active_hours, self._zone, wall_s)
 
     def next_mode_change(self, wall_s: float) -> float | None:
         """The first instant after `wall_s` at which `is_active_hours` changes; None where the window is the whole day."""
-        return active_hours.next_change(self._scheduling.active_hours, self._zone, wall_s)
+        return active_hours.next_change(self.settings.scheduling.active_hours, self._zone, wall_s)
 
     def day_of(self, wall_s: float) -> tuple[float, float]:
         """The calendar day in `scheduling.time_zone` that an instant belongs to, as instants [start, end)."""
@@ -52,7 +50,7 @@ class GatewayConfig:
 
     def next_announcements(self, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
         """The announced tasks that come first after `wall_s`, with their common instant; None where nothing is announced."""
-        return active_hours.next_occurrences(self._scheduling.announcements, self._zone, wall_s)
+        return active_hours.next_occurrences(self.settings.scheduling.announcements, self._zone, wall_s)
 
     def rpm_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 60 seconds."""
@@ -68,9 +66,5 @@ class GatewayConfig:
         return SchedulerSettings.of(self.settings)
 
     @property
-    def _scheduling(self) -> SchedulingSettings:
-        return self.settings.scheduling
-
-    @property
     def _zone(self) -> tzinfo:
-        return active_hours.zone_of(self._scheduling.time_zone)
+        return active_hours.zone_of(self.settings.scheduling.time_zone)
