@@ -22,31 +22,37 @@ LabelOf = Callable[[str], str]
 Reading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
 _LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band}
-_PARTS_OF_CARD = (
-    ("hearth_gpu_memory_used_bytes", "memory_used_mib", MIB),
-    ("hearth_gpu_memory_total_bytes", "memory_total_mib", MIB),
-    ("hearth_gpu_memory_foreign_bytes", "foreign_mib", MIB),
-    ("hearth_gpu_utilisation_ratio", "utilisation_pct", 0.01),
-    ("hearth_gpu_temperature_celsius", "temperature_c", 1.0),
-    ("hearth_gpu_power_watts", "power_w", 1.0),
-    ("hearth_gpu_power_limit_watts", "power_limit_w", 1.0),
-    ("hearth_gpu_throttled", "throttled", 1.0),
-)
 _NUMBERS = (
-    ("hearth_alerts_suppressed_total", "alerts", "suppressed"),
-    ("hearth_alerts_dropped_total", "alerts", "dropped"),
-    ("hearth_jobs_waiting", "jobs", "waiting"),
-    ("hearth_jobs_running", "jobs", "running"),
-    ("hearth_batches_open", "batches", "open"),
-    ("hearth_batch_requests_left", "batches", "requests_left"),
-    ("hearth_store_queue_rows", "storage", "waiting_rows"),
-    ("hearth_store_dropped_rows_total", "storage", "dropped"),
-    ("hearth_requests_lost_total", "latency", "lost"),
-    ("hearth_connections", "connections", "open"),
-    ("hearth_connection_limit", "connections", "limit"),
-    ("hearth_connections_refused_total", "connections", "refused"),
+    ("hearth_uptime_seconds", "health", "uptime_s", 1.0),
+    ("hearth_backend_up", "backend", "up", 1.0),
+    ("hearth_backend_emulated", "backend", "emulator", 1.0),
+    ("hearth_config_generation", "config", "generation", 1.0),
+    ("hearth_swap_overhead_ratio", "gpu", "swap_overhead_pct_1h", 0.01),
+    ("hearth_home_resident", "gpu", "is_home", 1.0),
+    ("hearth_residency_drifts_total", "gpu", "drift_count", 1.0),
+    ("hearth_gpu_memory_used_bytes", "gpu", "memory_used_mib", MIB),
+    ("hearth_gpu_memory_total_bytes", "gpu", "memory_total_mib", MIB),
+    ("hearth_gpu_memory_foreign_bytes", "gpu", "foreign_mib", MIB),
+    ("hearth_gpu_utilisation_ratio", "gpu", "utilisation_pct", 0.01),
+    ("hearth_gpu_temperature_celsius", "gpu", "temperature_c", 1.0),
+    ("hearth_gpu_power_watts", "gpu", "power_w", 1.0),
+    ("hearth_gpu_power_limit_watts", "gpu", "power_limit_w", 1.0),
+    ("hearth_gpu_throttled", "gpu", "throttled", 1.0),
+    ("hearth_cloud_limit_today_usd", "cloud", "limit_today_usd", 1.0),
+    ("hearth_alerts_suppressed_total", "alerts", "suppressed", 1.0),
+    ("hearth_alerts_dropped_total", "alerts", "dropped", 1.0),
+    ("hearth_jobs_waiting", "jobs", "waiting", 1.0),
+    ("hearth_jobs_running", "jobs", "running", 1.0),
+    ("hearth_batches_open", "batches", "open", 1.0),
+    ("hearth_batch_requests_left", "batches", "requests_left", 1.0),
+    ("hearth_store_queue_rows", "storage", "waiting_rows", 1.0),
+    ("hearth_store_dropped_rows_total", "storage", "dropped", 1.0),
+    ("hearth_requests_lost_total", "latency", "lost", 1.0),
+    ("hearth_connections", "connections", "open", 1.0),
+    ("hearth_connection_limit", "connections", "limit", 1.0),
+    ("hearth_connections_refused_total", "connections", "refused", 1.0),
 )
-"""Metric, part of the status, and key in it."""
+"""Metric, part of the status, key in it, and by what it is multiplied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,7 @@ class Live:
 def live_metrics(live: Live, label_of: LabelOf) -> list[Metric]:
     """Every metric of this moment; `label_of` gives the bounded name of a model. Rows with the same labels are added up."""
     rows: dict[str, dict[tuple[str, ...], float]] = {each.name: {} for each in FAMILIES.values() if each.live}
-    for read in (_gateway, _queue, _residency, _card, _cloud, _others):
+    for read in (_gateway, _queue, _residency, _cloud, _others):
         for name, labels, value in read(live, label_of):
             if value is not None:
                 rows[name][labels] = rows[name].get(labels, 0.0) + value
@@ -88,7 +94,6 @@ def _metric(name: str, rows: Mapping[tuple[str, ...], float]) -> Metric:
 def _gateway(live: Live, label_of: LabelOf) -> Iterator[Reading]:
     state, backend, config = live.state, _part(live.health, "backend"), _part(live.health, "config")
     yield "hearth_build_info", (_text(live.health, "version"), _text(backend, "mode"), _text(backend, "version")), 1.0
-    yield "hearth_uptime_seconds", (), _number(live.health, "uptime_s")
     yield "hearth_loop_tasks", (), len(asyncio.all_tasks())
     yield "hearth_ready", (), live.health.get("status") == "ok"
     yield "hearth_mode_active", (), state.active
@@ -96,10 +101,7 @@ def _gateway(live: Live, label_of: LabelOf) -> Iterator[Reading]:
     yield "hearth_paused", (Lane.EXTERNAL.value,), state.orders.paused
     if state.orders.pinned is not None:
         yield "hearth_pinned", (label_of(state.orders.pinned),), 1.0
-    yield "hearth_backend_up", (), _number(backend, "up")
-    yield "hearth_backend_emulated", (), _number(backend, "emulator")
     yield "hearth_config_last_reload_successful", (), not config.get("problems")
-    yield "hearth_config_generation", (), _number(config, "generation")
     yield "hearth_config_restart_pending", (), len(_listed(config, "restart_pending"))
 
 
@@ -130,16 +132,7 @@ def _residency(live: Live, label_of: LabelOf) -> Iterator[Reading]:
         yield "hearth_model_reserved_bytes", (model,), None if reserved_mib is None else reserved_mib * MIB
         yield "hearth_model_slots", (model,), resident.parallel
     yield "hearth_swap_in_progress", (), live.gpu.get("current_swap") is not None
-    yield "hearth_swap_overhead_ratio", (), _number(live.gpu, "swap_overhead_pct_1h", 0.01)
-    yield "hearth_home_resident", (), _number(live.gpu, "is_home")
     yield "hearth_models_offloaded", (), len(_listed(live.gpu, "offloaded_models"))
-    yield "hearth_residency_drifts_total", (), _number(live.gpu, "drift_count")
-
-
-def _card(live: Live, _: LabelOf) -> Iterator[Reading]:
-    yield "hearth_gpu_up", (), {"ok": 1.0, "lost": 0.0}.get(_text(live.gpu, "readings"))
-    for name, key, factor in _PARTS_OF_CARD:
-        yield name, (), _number(live.gpu, key, factor)
 
 
 def _cloud(live: Live, _: LabelOf) -> Iterator[Reading]:
@@ -149,12 +142,13 @@ def _cloud(live: Live, _: LabelOf) -> Iterator[Reading]:
     for lane, prefix in (Lane.EXTERNAL, ""), (Lane.INTERNAL, "internal_"):
         yield "hearth_cloud_spent_today_usd", (lane.value,), _number(cloud, f"{prefix}spent_today_usd")
         yield "hearth_cloud_reserved_usd", (lane.value,), _number(cloud, f"{prefix}reserved_usd")
-    yield "hearth_cloud_limit_today_usd", (), _number(cloud, "limit_today_usd")
 
 
 def _others(live: Live, _: LabelOf) -> Iterator[Reading]:
-    for name, part, key in _NUMBERS:
-        yield name, (), _number(_part(live.parts, part), key)
+    yield "hearth_gpu_up", (), {"ok": 1.0, "lost": 0.0}.get(_text(live.gpu, "readings"))
+    every = {**live.parts, "gpu": live.gpu, "health": live.health, **{part: live.health.get(part) for part in ("backend", "config")}}
+    for name, part, key, factor in _NUMBERS:
+        yield name, (), _number(_part(every, part), key, factor)
     store = _part(live.parts, "storage")
     yield "hearth_store_up", (), _text(store, "state") == "ok" if store else None
     for alert in _listed(_part(live.parts, "alerts"), "active"):
