@@ -6,17 +6,17 @@ from datetime import datetime
 
 import pytest
 
-from tests.dst.soak import BERLIN, DAYS, month
+from tests.dst.soak import BEFORE, BERLIN, DAYS, month
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("first_day", "number"),
-    [(datetime(2026, 3, 15, tzinfo=BERLIN), 1), (datetime(2026, 10, 11, tzinfo=BERLIN), 2)],
+    ("change", "number"),
+    [(datetime(2026, 3, 29, tzinfo=BERLIN), 1), (datetime(2026, 10, 25, tzinfo=BERLIN), 2)],
     ids=["the day of 23 hours", "the day of 25 hours"],
 )
-def test_after_a_month_nothing_has_drifted(first_day: datetime, number: int) -> None:
-    house = month(number, first_day)
+def test_after_a_month_nothing_has_drifted(change: datetime, number: int) -> None:
+    house = month(number, change - BEFORE)
     assert house.judged == DAYS
     assert house.changed_its_clock
     assert house.deaths >= 6 * DAYS

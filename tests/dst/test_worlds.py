@@ -20,7 +20,7 @@ from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 BLOCK = 125
-BLOCKS = 16 if EXAMPLES == 1 else 40 * EXAMPLES
+BLOCKS = 10 if EXAMPLES == 1 else 40 * EXAMPLES
 REGRESSIONS = (3910, 4521, 3648, 4223, 8213, 8198, 24438, 21130, 52645, 54268, 84546)
 """Worlds that broke a rule once, kept in case fewer are drawn. The first two: a reload between the choice of a job and its start; the next
 two: a home model that embeds and is asked for a text; then one who leaves a shared call as it is sent; a shared call that fails during a

@@ -83,3 +83,8 @@ def test_a_model_that_the_owner_has_loaded_stays_for_the_whole_setting():
     house.tell(inputs.LoadOrdered(model="c"))
     settled(house)
     assert house.timer == house.now + 120.0
+
+
+def test_those_who_would_come_into_the_load_of_the_home_model_count_for_the_rest_of_it():
+    ends = [(2.0, "c", None), (10.0, "h", Priority.CRITICAL), (10.0, "h", Priority.CRITICAL)]
+    assert after_idle_times(*ends * 4).unloading == ["c"]

@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.scheduling.machine import House
 from tests.support.examples import EXAMPLES
 
-CI = settings(max_examples=1000 * EXAMPLES, stateful_step_count=50, suppress_health_check=list(HealthCheck))
+CI = settings(max_examples=500 * EXAMPLES, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.timeout(300 * EXAMPLES)

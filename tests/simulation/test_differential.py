@@ -24,7 +24,7 @@ from tests.support.examples import EXAMPLES
 from tests.support.virtual_time import run_virtual
 from tests.support.workloads import Mix, random_workload
 
-WORKLOADS = 200
+WORKLOADS = 100
 BLOCK = 10
 KEPT = (646, 1107, 3670, 3919)
 """Have differed: which of two models that leave at one instant went first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,33 +13,23 @@ from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
 from hearth.scheduling.invariants import DecisionChecker
-from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Brain, Engine, Run, brain_for, simulate
+from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Engine, Run, brain_for, simulate
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane
 from tests.support.cases import for_each
 from tests.support.workloads import Mix, random_workload
 
-
-def job(number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more) -> Job:
-    return Job(id=number, model=model, at=at, service_s=service_s, first_byte_s=service_s, **more)
+CUT_AT = 1.0 + SchedulerSettings().scheduling.preempt_finish_bound_s
 
 
-def workload(*jobs: Job, **more) -> Workload:
+def job(number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more: Any) -> Job:
+    return replace(Job(id=number, model=model, at=at, service_s=service_s, first_byte_s=service_s), **more)
+
+
+def workload(*jobs: Job, **more: Any) -> Workload:
     models = {name: ModelSettings(vram_gb=13.0) for name in "ab"}
     costs = {("a", "b"): 7.4, ("b", "a"): 2.0, ("", "a"): 2.5, ("", "b"): 7.0}
     return Workload(jobs=jobs, **{"models": models, "swap_costs": costs, "vram_gb": 24.0, "resident": ("a",), **more})
-
-
-class Listening:
-    """A scheduler that keeps what it was told."""
-
-    def __init__(self, scheduler: Brain) -> None:
-        self._scheduler = scheduler
-        self.told: list[tuple[float, Input]] = []
-
-    def handle(self, fact: Input, now: float) -> list[Action]:
-        self.told.append((now, fact))
-        return self._scheduler.handle(fact, now)
 
 
 def run(house: Workload, policy: PolicyName = PolicyName.AFFINITY) -> Run:
@@ -46,21 +37,55 @@ def run(house: Workload, policy: PolicyName = PolicyName.AFFINITY) -> Run:
     return simulate(house, settings, DecisionChecker(Scheduler(settings)))
 
 
-def test_a_request_for_a_resident_model_runs_for_its_service_time():
-    record = run(workload(job(0, "a", at=3.0, service_s=0.5))).records[0]
-    assert (record.arrived, record.started, record.ended, record.interrupts) == (3.0, 3.0, 3.5, 0)
+URGENT = job(1, "a", 1.0, lane=Lane.INTERNAL)
+STREAM = {"streaming": True, "first_byte_s": 0.5}
 
 
-def test_a_swap_takes_exactly_the_time_that_the_trace_tells():
-    outcome = run(workload(job(0, "a"), job(1, "b", at=0.5)))
-    assert [(swap.origin, swap.model, swap.start, swap.end) for swap in outcome.swaps] == [("a", "b", 1.0, 8.4)]
-    assert outcome.records[1].started == 8.4
+@for_each(
+    ("what", "jobs", "more", "told"),
+    [
+        ("a resident model runs for the service time", [job(0, "a", 3.0, 0.5)], {}, [(3.0, 3.0, 3.5)]),
+        ("a swap takes what the trace tells", [job(0, "a"), job(1, "b", 0.5)], {}, [(0.0, 0.0, 1.0), (0.5, 8.4, 9.4)]),
+        ("a load into an empty GPU has a cost of its own", [job(0, "b")], {"resident": ()}, [(0.0, 7.0, 8.0)]),
+        ("a closed loop thinks", [job(0, "a", service_s=2.0), job(1, "a", after=0, think_s=0.5)], {}, [(0, 0, 2), (2.5, 2.5, 3.5)]),
+        ("and keeps its own instant", [job(0, "a"), job(1, "a", 9.0, after=0, think_s=0.5)], {}, [(0, 0, 1), (9, 9, 10)]),
+        ("and goes on after who left", [job(0, "a", cancel_after_s=0.25), job(1, "a", after=0)], {}, [(0, 0, 0.25), (0.25, 0.25, 1.25)]),
+        (
+            "one that waits for several comes after the last of them",
+            [job(0, "a"), job(1, "a", service_s=3.0), job(2, "a", after=0, also_after=(1,), think_s=0.5)],
+            {},
+            [(0, 0, 1), (0, 1, 4), (4.5, 4.5, 5.5)],
+        ),
+        ("an interrupted one starts again", [job(0, "a", service_s=30.0), URGENT], {}, [(0, 2, 32), (1, 1, 2)]),
+        ("a stream that is seen is not interrupted", [job(0, "a", service_s=30.0, **STREAM), URGENT], {}, [(0, 0, 30), (1, 30, 31)]),
+        ("but cut at the bound", [job(0, "a", service_s=300.0, **STREAM), URGENT], {}, [(0, 0, CUT_AT), (1, CUT_AT, CUT_AT + 1)]),
+        ("outside active hours all wait", [job(0, "a", service_s=30.0), URGENT], {"modes": ((0.5, False),)}, [(0, 0, 30), (1, 30, 31)]),
+        ("what ends as it is preempted has ended", [job(0, "a", service_s=1.0), URGENT], {}, [(0, 0, 1), (1, 1, 2)]),
+        ("who leaves frees the GPU", [job(0, "a", service_s=30.0, cancel_after_s=4.0), job(1, "a")], {}, [(0, 0, 4), (0, 4, 5)]),
+        ("who waited too long expires", [job(0, "a", service_s=30.0), job(1, "a", max_wait_s=5.0)], {}, [(0, 0, 30), (0, None, 5)]),
+        ("what never fits is refused", [job(0, "a")], {"vram_gb": 8.0}, [(0.0, None, 0.0)]),
+        (
+            "models that fit together run side by side",
+            [job(0, "a"), job(1, "b")],
+            {"vram_gb": 26.0, "resident": ("a", "b")},
+            [(0, 0, 1)] * 2,
+        ),
+        ("any model will do", [job(0, None)], {"home": "a"}, [(0, 0, 1)]),
+    ],
+)
+def test_what_happens_takes_as_long_as_the_workload_says(what: str, jobs: list[Job], more: dict[str, Any], told: list[tuple[float, ...]]):
+    records = run(workload(*jobs, **more)).records
+    assert [(record.arrived, record.started, record.ended) for record in records] == [pytest.approx(each) for each in told], what
 
 
-def test_a_load_into_an_empty_gpu_has_a_cost_of_its_own():
-    outcome = run(workload(job(0, "b"), resident=()))
-    assert outcome.records[0].started == 7.0
-    assert outcome.swaps[0].origin == ""
+def test_swaps_stops_and_failures_are_told_apart():
+    swapped = run(workload(job(0, "a"), job(1, "b", at=0.5)))
+    assert [(swap.origin, swap.model, swap.start, swap.end) for swap in swapped.swaps] == [("a", "b", 1.0, 8.4)]
+    stopped = run(workload(job(0, "a", service_s=30.0), URGENT))
+    assert [(stop.model, stop.start, stop.end) for stop in stopped.stops] == [("a", 0.0, 1.0)]
+    assert ([record.interrupts for record in stopped.records], stopped.busy_s) == ([1, 0], 32.0)
+    cut = run(workload(job(0, "a", service_s=300.0, **STREAM), URGENT))
+    assert [record.failed for record in cut.records] == [True, False]
 
 
 def test_the_scheduler_learns_the_swap_that_the_trace_tells():
@@ -70,155 +95,59 @@ def test_the_scheduler_learns_the_swap_that_the_trace_tells():
     assert scheduler.state.estimates.swap_s("a", "b") == pytest.approx(7.4)
 
 
-def test_a_closed_loop_request_arrives_when_another_has_ended_and_its_caller_has_thought():
-    records = run(workload(job(0, "a", service_s=2.0), job(1, "a", after=0, think_s=0.5))).records
-    assert records[1].arrived == 2.5
-
-
-def test_a_closed_loop_request_does_not_arrive_before_its_own_instant():
-    records = run(workload(job(0, "a"), job(1, "a", at=9.0, after=0, think_s=0.5))).records
-    assert records[1].arrived == 9.0
-
-
-def test_a_closed_loop_goes_on_after_a_request_that_was_given_up():
-    records = run(workload(job(0, "a", cancel_after_s=0.25), job(1, "a", after=0))).records
-    assert records[0].failed
-    assert records[1].arrived == 0.25
-
-
-def test_an_interrupted_request_starts_again_from_the_beginning():
-    outcome = run(workload(job(0, "a", service_s=30.0), job(1, "a", at=1.0, lane=Lane.INTERNAL)))
-    record = outcome.records[0]
-    assert (record.interrupts, record.started, record.ended) == (1, 2.0, 32.0)
-
-
-def test_a_stream_that_its_caller_sees_is_not_interrupted():
-    seen = replace(job(0, "a", service_s=30.0), streaming=True, first_byte_s=0.5)
-    outcome = run(workload(seen, job(1, "a", at=1.0, lane=Lane.INTERNAL)))
-    assert outcome.records[0].interrupts == 0
-
-
-def test_a_stream_that_cannot_be_resumed_is_cut_when_its_time_is_up():
-    seen = replace(job(0, "a", service_s=300.0), streaming=True, first_byte_s=0.5)
-    outcome = run(workload(seen, job(1, "a", at=1.0, lane=Lane.INTERNAL)))
-    bound_s = SchedulerSettings().scheduling.preempt_finish_bound_s
-    assert (outcome.records[0].failed, outcome.records[0].ended) == (True, 1.0 + bound_s)
-    assert outcome.records[1].started == 1.0 + bound_s
-
-
-def test_a_request_that_waits_for_several_others_arrives_after_the_last_of_them():
-    jobs = job(0, "a"), job(1, "a", service_s=3.0), job(2, "a", after=0, also_after=(1,), think_s=0.5)
-    assert run(workload(*jobs)).records[2].arrived == 4.5
-
-
-def test_what_was_stopped_is_kept_apart_from_what_was_answered():
-    outcome = run(workload(job(0, "a", service_s=30.0), job(1, "a", at=1.0, lane=Lane.INTERNAL)))
-    assert [(stop.model, stop.start, stop.end) for stop in outcome.stops] == [("a", 0.0, 1.0)]
-    assert [record.model for record in outcome.records] == ["a", "a"]
-    assert outcome.busy_s == 32.0
-
-
-def test_a_request_that_ends_at_the_instant_of_its_preemption_has_ended():
-    outcome = run(workload(job(0, "a", service_s=10.0), job(1, "a", at=10.0, lane=Lane.INTERNAL)))
-    assert (outcome.records[0].ended, outcome.records[0].interrupts) == (10.0, 0)
-    assert outcome.records[1].started == 10.0
-
-
-def test_a_cancelled_request_frees_the_gpu_at_once():
-    outcome = run(workload(job(0, "a", service_s=30.0, cancel_after_s=4.0), job(1, "a")))
-    assert outcome.records[0].ended == 4.0
-    assert outcome.records[1].started == 4.0
-
-
-def test_a_request_that_waited_too_long_expires():
-    outcome = run(workload(job(0, "a", service_s=30.0), job(1, "a", max_wait_s=5.0)))
-    assert (outcome.records[1].started, outcome.records[1].ended, outcome.records[1].failed) == (None, 5.0, True)
-
-
-def test_a_model_that_never_fits_is_refused_at_once():
-    outcome = run(workload(job(0, "a"), vram_gb=8.0))
-    assert (outcome.records[0].started, outcome.records[0].ended) == (None, 0.0)
-
-
-def test_models_that_fit_together_run_side_by_side():
-    small = {name: ModelSettings(vram_gb=4.0) for name in "ab"}
-    outcome = run(workload(job(0, "a", service_s=5.0), job(1, "b", service_s=5.0), models=small, resident=("a", "b")))
-    assert [record.started for record in outcome.records] == [0.0, 0.0]
-    assert outcome.busy_s == 5.0
-
-
-def test_the_home_model_comes_back_at_the_end_of_the_day():
+def test_the_home_model_is_the_workloads_or_the_owners_where_the_workload_knows_it():
     outcome = run(workload(job(0, "b"), home="a"))
     assert [(swap.model, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
-
-
-def test_a_home_model_that_the_trace_does_not_know_is_no_home():
     assert workload().settings(SchedulerSettings(), PolicyName.FIFO).gpu.home_model == ""
+    assert workload().settings(SchedulerSettings(gpu=GpuSettings(home_model="a:latest")), PolicyName.FIFO).gpu.home_model == "a"
 
 
-def test_the_owners_home_model_is_known_with_and_without_its_tag():
-    base = SchedulerSettings(gpu=GpuSettings(home_model="a:latest"))
-    assert workload().settings(base, PolicyName.FIFO).gpu.home_model == "a"
-
-
-def test_active_hours_end_when_the_workload_says_so():
-    house = workload(job(0, "a", service_s=30.0), job(1, "a", at=1.0, lane=Lane.INTERNAL), modes=((0.5, False),))
-    assert run(house).records[0].interrupts == 0
-
-
-def test_policies_differ_where_affinity_saves_a_swap():
-    house = workload(job(0, "a"), job(1, "b", at=0.1), job(2, "a", at=0.2))
-    assert [len(run(house, policy).swaps) for policy in (PolicyName.FIFO, PolicyName.AFFINITY)] == [2, 1]
-
-
-@pytest.mark.parametrize(("policy", "starts"), [(PolicyName.FIFO, [0.0, 7.7, 10.0]), (PolicyName.AFFINITY, [0.0, 8.0, 0.3])])
+@for_each(("policy", "starts"), [(PolicyName.FIFO, [0.0, 7.7, 10.0]), (PolicyName.AFFINITY, [0.0, 8.0, 0.3])])
 def test_the_worked_example_of_the_page_on_scheduling_is_what_happens(policy, starts):
     outcome = run(workload(*(job(number, model, at=number / 10, service_s=0.3) for number, model in enumerate("aba"))), policy)
     assert [record.started for record in outcome.records] == pytest.approx(starts)
 
 
+class Listening(Scheduler):
+    """Keeps what it is told."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        super().__init__(settings)
+        self.told: list[tuple[float, Input]] = []
+
+    def handle(self, fact: Input, now: float) -> list[Action]:
+        self.told.append((now, fact))
+        return super().handle(fact, now)
+
+
 def recorded(house: Workload) -> list[tuple[float, Input]]:
-    listening = Listening(Scheduler(house.settings(SchedulerSettings(), PolicyName.AFFINITY)))
+    listening = Listening(house.settings(SchedulerSettings(), PolicyName.AFFINITY))
     Engine(listening, house).run()
     return listening.told
 
 
-def test_facts_of_one_instant_come_in_the_order_in_which_they_were_caused():
+def test_facts_of_one_instant_come_in_the_order_in_which_they_were_caused_and_time_never_goes_back():
     told = recorded(workload(job(0, "a"), job(1, "a")))
-    kinds = [type(fact) for at, fact in told if at == 0.0][1:]
-    assert kinds == [Arrived, Arrived, Started]
+    assert [type(fact) for at, fact in told if at == 0.0][1:] == [Arrived, Arrived, Started]
     assert [type(fact) for at, fact in told if at == 1.0] == [FirstByte, Finished, Started]
-
-
-def test_time_never_goes_back():
     for seed in range(20):
         instants = [at for at, _ in recorded(random_workload(Random(seed), Mix()))]
         assert instants == sorted(instants)
 
 
-def test_the_same_workload_gives_the_same_decisions():
-    first, second = (run(random_workload(Random(7), Mix())) for _ in range(2))
+def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept():
+    house = random_workload(Random(7), Mix())
+    first, second = run(house), run(random_workload(Random(7), Mix()))
     assert first.decisions == second.decisions
     assert [record.ended for record in first.records] == [record.ended for record in second.records]
-
-
-def test_the_log_of_decisions_holds_everything_but_the_timer():
-    outcome = run(random_workload(Random(3), Mix()))
-    assert outcome.decisions
-    assert not [action for _, action in outcome.decisions if isinstance(action, WakeAt)]
-
-
-def test_decisions_need_not_be_kept():
-    house = random_workload(Random(3), Mix())
+    assert not [action for _, action in first.decisions if isinstance(action, WakeAt)]
     outcome = simulate(house, house.settings(SchedulerSettings(), PolicyName.AFFINITY), keep_decisions=False)
-    assert outcome.decisions == []
-    assert len(outcome.records) == len(house.jobs)
+    assert (outcome.decisions, len(outcome.records)) == ([], len(house.jobs))
 
 
 def test_whoever_wants_to_know_is_told_how_far_a_long_run_is():
     told: list[int] = []
-    jobs = [job(number, "a", at=float(number), service_s=0.5) for number in range(2 * PROGRESS_JOBS)]
-    house = workload(*jobs)
+    house = workload(*(job(number, "a", at=float(number), service_s=0.5) for number in range(2 * PROGRESS_JOBS)))
     simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO), on_progress=told.append)
     assert told == [PROGRESS_JOBS, 2 * PROGRESS_JOBS]
 
@@ -230,23 +159,24 @@ def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy)
         settings = house.settings(SchedulerSettings(), policy)
         checker = DecisionChecker(Scheduler(settings))
         outcome = simulate(house, settings, checker)
-        assert all(record.ended is not None for record in outcome.records)
-        assert not checker.state.entries
-        assert len(outcome.records) == len(house.jobs)
+        assert [record.job.id for record in outcome.records if record.ended is None] == []
+        assert (len(checker.state.entries), len(outcome.records)) == (0, len(house.jobs))
 
 
-def test_a_swap_whose_cost_nobody_knows_is_an_error_and_not_a_guess():
+@for_each(
+    ("costs", "replaced", "expected"),
+    [
+        ({("a", "b"): 7.4, ("", "b"): 7.0}, ("a",), 7.4),
+        ({("a", "b"): 7.4, ("", "b"): 7.0}, (), 7.0),
+        ({("a", "b"): 7.4, ("", "b"): 7.0}, ("x",), 7.0),
+        ({("a", "b"): 7.4, ("", "b"): 7.0}, ("a", "x"), 7.4),
+        ({("a", "b"): 3.0, ("c", "b"): 5.0}, ("d",), 5.0),
+    ],
+)
+def test_a_swap_costs_what_its_dearest_pair_costs_and_an_unknown_one_the_dearest_known_way(costs, replaced, expected):
+    assert replace(workload(), swap_costs=costs).swap_s(replaced, "b") == expected
     with pytest.raises(KeyError):
-        workload().swap_s((), "d")
-
-
-@for_each(("replaced", "expected"), [(("a",), 7.4), ((), 7.0), (("x",), 7.0), (("a", "x"), 7.4)])
-def test_a_swap_costs_what_its_dearest_pair_costs(replaced, expected):
-    assert workload().swap_s(replaced, "b") == expected
-
-
-def test_a_pair_that_is_not_known_costs_the_dearest_known_way():
-    assert replace(workload(), swap_costs={("a", "b"): 3.0, ("c", "b"): 5.0}).swap_s(("d",), "b") == 5.0
+        workload().swap_s(replaced, "nobody knows")
 
 
 def test_every_decision_of_a_workload_that_is_not_huge_is_judged():

@@ -24,7 +24,7 @@ from tests.support.workloads import household
 
 FIFO, AFFINITY, ADAPTIVE = PolicyName.FIFO, PolicyName.AFFINITY, PolicyName.ADAPTIVE
 SHARE = 1 / (1 + SchedulerSettings().scheduling.residency_factor)
-SEEDS = range(101, 102 + EXAMPLES)
+SEEDS = range(101, 101 + EXAMPLES)
 SWAPS_DOMINATE = ("two_heavy", "equal_heavy", "three_heavy", "four_heavy", "two_medium", "equal_medium", "three_medium", "four_medium")
 
 
