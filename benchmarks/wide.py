@@ -1,6 +1,6 @@
 """`hearth serve` for a crowd: the same gateway and server, with room for more connections. `python -m benchmarks.wide CONFIG CONNECTIONS`.
 
-`hearth serve` refuses connections beyond `hearth.api.server.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
+`hearth serve` refuses connections beyond `hearth.admission.peers.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
 waiting callers than that can only be measured without this limit.
 """
 

@@ -10,7 +10,7 @@ from starlette.routing import compile_path
 
 from hearth.admission.peers import WINDOW_S
 from hearth.api.app import FAULT_TEXT, HearthApp
-from hearth.api.dashboard.feed import DashboardPages
+from hearth.api.dashboard.pages import DashboardPages
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
 from hearth.execution.request import Submission

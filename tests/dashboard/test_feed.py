@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from hearth.api.dashboard.feed import HEARTBEAT_S, MIN_INTERVAL_S, DashboardFeed
+from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.view import bare
-from hearth.api.status_stream import MAX_OF_ONE
+from hearth.api.status_stream import HEARTBEAT_S, MAX_OF_ONE
 from hearth.config.settings import KeySettings
 from hearth.errors import CapacityError
 from hearth.types import Priority

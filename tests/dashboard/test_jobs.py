@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from hearth.api.dashboard.feed import FAILURES_SHOWN, MIN_INTERVAL_S, ROWS_SHOWN, DashboardFeed
+from hearth.api.dashboard.feed import FAILURES_SHOWN, MIN_INTERVAL_S, DashboardFeed
+from hearth.api.dashboard.view import JOBS_SHOWN as ROWS_SHOWN
 from hearth.config.settings import SchedulingSettings, Window
 from hearth.jobs.queue import body_of
 from tests.dashboard.listening import Listener, guest

@@ -10,7 +10,7 @@ pytest.importorskip("playwright.async_api", reason="playwright is not installed:
 
 from playwright.async_api import expect
 
-from hearth.api.dashboard.feed import ROWS_SHOWN
+from hearth.api.dashboard.view import JOBS_SHOWN as ROWS_SHOWN
 from hearth.config.settings import AlertSettings
 from tests.clients.home import CODER, EMBEDDER, LLAMA, SLOW
 from tests.dashboard.browsing import KEYS, House, opened, whole_house

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.dashboard.feed import CONTENT_SECURITY_POLICY, DashboardPages
+from hearth.api.dashboard.pages import CONTENT_SECURITY_POLICY, DashboardPages
 from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway, ask
 from tests.support.cases import for_each
 

@@ -21,7 +21,7 @@ from starlette.routing import compile_path
 
 from hearth.admission.auth import Identity
 from hearth.api.admin import AdminPages
-from hearth.api.dashboard.feed import DashboardPages, wants_page
+from hearth.api.dashboard.pages import DashboardPages, wants_page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, large_body_route
 from hearth.api.files import FILES_PATH, FilePages, FileTransfer
 from hearth.api.inference import CompletionBody, CompletionPages, Inference
@@ -29,7 +29,7 @@ from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPag
 from hearth.api.openapi import described
 from hearth.api.passthrough import Passthrough, refuse_unserved
 from hearth.api.request import Body, Request
-from hearth.api.status import LogPages, StatusPages
+from hearth.api.status import StatusPages
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH
 from hearth.gateway import Gateway
 from hearth.types import Dialect
@@ -96,7 +96,7 @@ class Routes:
 
     def _add_pages(self, gateway: Gateway) -> None:
         """Hearth's own, in the order in which `/openapi.json` lists them."""
-        status, log, admin, jobs = self.status, LogPages(gateway), AdminPages(gateway), JobPages(gateway)
+        status, admin, jobs = self.status, AdminPages(gateway), JobPages(gateway)
         files, batches, completions = FilePages(gateway), BatchPages(gateway), CompletionPages(gateway)
         pages: tuple[tuple[str, str, Callable[..., Any]], ...] = (
             ("GET", "/healthz", status.alive),
@@ -107,8 +107,8 @@ class Routes:
             ("GET", "/llm/queue/item/{sequence}", status.item),
             ("POST", "/llm/queue/item/{sequence}/cancel", status.cancel_item),
             ("GET", "/llm/dashboard/stream", status.dashboard),
-            ("GET", "/llm/log", log.log),
-            ("GET", "/llm/swaps", log.swaps),
+            ("GET", "/llm/log", status.log),
+            ("GET", "/llm/swaps", status.swaps),
             ("GET", "/llm/models", status.models),
             ("GET", "/llm/health", status.health),
             ("POST", "/llm/requests/cancel", status.cancel_caller),

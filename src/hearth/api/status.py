@@ -1,16 +1,7 @@
 """Hearth's own pages about the queue: status, its changes, health, items, cancelling, and the log.
 
-Cancelling requests and durable jobs together. Whose work somebody may cancel is settled before.
-
-Programs that run a gateway in their own process call it too.
-
-`GET /llm/log`: the items that have ended, latest first, for their own callers and for admins; `GET /llm/swaps`: the swaps.
-
-A caller who is no admin sees its own items only. Swaps name models and nobody.
-
-Hearth's own pages about the queue: status, health, items, cancelling.
-
-What belongs to others looks like what does not exist, except to an admin. No prompt is ever shown.
+What belongs to others looks like what does not exist, except to an admin. No prompt is ever shown. Programs that run a gateway in their own
+process cancel through here too.
 """
 
 from __future__ import annotations
@@ -127,44 +118,6 @@ class SwapsQuery(BaseModel):
     since: str | None = None
     until: str | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
-
-
-class LogPages:
-    """The handlers; each returns what its page shows."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
-        """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
-        history, (since, until) = self._history(), self._between(query)
-        if not caller.admin and query.caller not in (None, caller.caller):
-            return {"items": []}
-        wanted = InvocationFilter(
-            caller=query.caller if caller.admin else caller.caller,
-            model=None if query.model is None else canonical_model(query.model),
-            outcome=query.outcome,
-            since_wall_s=since,
-            until_wall_s=until,
-            limit=query.limit,
-        )
-        return {"items": [asdict(found) for found in await history.find(wanted)]}
-
-    async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
-        """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
-        history, (since, until) = self._history(), self._between(query)
-        found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)
-        return {"swaps": [asdict(swap) for swap in found]}
-
-    def _history(self) -> InvocationHistory:
-        if self._gateway.history is None:
-            raise NotFound("no log is kept here: storage.enabled is off")
-        return self._gateway.history
-
-    def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
-        now_wall_s = self._gateway.clock.wall()
-        since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
-        return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
 
 
 def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
@@ -292,6 +245,37 @@ class StatusPages:
             raise Forbidden("this key cancels its own requests only; those of others need an admin key")
         gone = await cancel_caller(self._gateway, whose)
         return {"caller": whose, "cancelled": gone.count, "requests": gone.requests, "jobs": gone.jobs, "batches": gone.batches}
+
+    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
+        """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        history, (since, until) = self._history(), self._between(query)
+        if not caller.admin and query.caller not in (None, caller.caller):
+            return {"items": []}
+        wanted = InvocationFilter(
+            caller=query.caller if caller.admin else caller.caller,
+            model=None if query.model is None else canonical_model(query.model),
+            outcome=query.outcome,
+            since_wall_s=since,
+            until_wall_s=until,
+            limit=query.limit,
+        )
+        return {"items": [asdict(found) for found in await history.find(wanted)]}
+
+    async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
+        """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        history, (since, until) = self._history(), self._between(query)
+        found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit)
+        return {"swaps": [asdict(swap) for swap in found]}
+
+    def _history(self) -> InvocationHistory:
+        if self._gateway.history is None:
+            raise NotFound("no log is kept here: storage.enabled is off")
+        return self._gateway.history
+
+    def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
+        now_wall_s = self._gateway.clock.wall()
+        since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
+        return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
 
 
 def _streamed(feed: StatusStream | DashboardFeed, listener: Listener) -> StreamingResponse:

@@ -1,4 +1,4 @@
-"""The queue's status as server-sent events: the whole status on every change, at most ten times a second, a heartbeat when nothing moves.
+"""Status as server-sent events: a frame when something has changed, at most so often, and a heartbeat when nothing moves.
 
 Changes are coalesced, and nothing is kept for a slow reader.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hearth.admission.auth import Identity, Keyring
 from hearth.api.request import Request
@@ -26,6 +27,9 @@ MAX_OF_ONE = 16
 ADMIN_ROOM = 8
 """So many are left for admins."""
 _HEARTBEAT = b": still here\n\n"
+
+Look = Callable[[bool], Awaitable[tuple[bytes | None, bool]]]
+"""Takes whether something has changed; gives a frame, where there is one to send, and whether to look again soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,66 +75,73 @@ class Listeners:
         if len(self._open) >= MAX_SUBSCRIBERS - (0 if listener.identity.admin else ADMIN_ROOM):
             raise CapacityError(f"{len(self._open)} such streams are open already; try again later")
 
+    async def frames(
+        self, listener: Listener, streams: Sequence[AsyncIterator[int]], look: Look, interval_s: Callable[[], float], look_every_s: float
+    ) -> AsyncGenerator[bytes]:
+        """What is sent to one listener: `look` at every change of these streams, the present state first, and now and then without one."""
+        over = self.add(listener)
+        signs: list[asyncio.Future[Any]] = [asyncio.ensure_future(next_of(stream)) for stream in streams]
+        ended = asyncio.ensure_future(over.wait())
+        loop = asyncio.get_running_loop()
+        sent_at, again = loop.time(), False
+        try:
+            while True:
+                await asyncio.wait({ended, *signs}, timeout=0 if again else look_every_s, return_when=asyncio.FIRST_COMPLETED)
+                changed = [index for index, sign in enumerate(signs) if sign.done()]
+                if ended.done() or not all(signs[index].result() for index in changed):
+                    return
+                for index in changed:
+                    signs[index] = asyncio.ensure_future(next_of(streams[index]))
+                frame, again = await look(bool(changed))
+                if frame is None and loop.time() - sent_at >= HEARTBEAT_S:
+                    frame = _HEARTBEAT
+                if frame is not None:
+                    yield frame
+                    sent_at = loop.time()
+                await asyncio.wait({ended}, timeout=interval_s())
+        finally:
+            self._open.pop(over, None)
+            for waiting in (ended, *signs):
+                waiting.cancel()
+
     def add(self, listener: Listener) -> asyncio.Event:
         """A stream that begins; it ends when the event is set, at once where many have come since `check_room`."""
-        ended = asyncio.Event()
+        over = asyncio.Event()
         try:
             self.check_room(listener)
         except CapacityError:
-            ended.set()
+            over.set()
         if self._ended:
-            ended.set()
-        self._open[ended] = listener
-        return ended
-
-    def remove(self, ended: asyncio.Event) -> None:
-        """A stream has ended."""
-        self._open.pop(ended, None)
+            over.set()
+        self._open[over] = listener
+        return over
 
     def reconsider(self, auth: AuthSettings) -> None:
         """Other keys are in force: end the streams of those that were removed, or have other rights now."""
-        for ended, listener in self._open.items():
+        for over, listener in self._open.items():
             if not listener.may_stay(auth):
-                ended.set()
+                over.set()
 
     def end(self) -> None:
         """End all streams, now and in the future."""
         self._ended = True
-        for ended in self._open:
-            ended.set()
+        for over in self._open:
+            over.set()
 
 
 class StatusStream:
-    """Feeds every subscriber from the worker's own change counter."""
+    """The whole status of the queue, for `EventSource.onmessage`."""
 
     def __init__(self, worker: LLMQueueWorker) -> None:
         self._worker = worker
         self.listeners = Listeners()
 
-    async def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
-        """SSE frames for `EventSource.onmessage`: `get_status()` as JSON, first the present one; comments as heartbeats."""
-        over = self.listeners.add(listener)
-        changes = aiter(self._worker.changes())
-        ended = asyncio.ensure_future(over.wait())
-        change = asyncio.ensure_future(next_of(changes))
-        try:
-            while True:
-                await asyncio.wait({ended, change}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
-                if ended.done():
-                    return
-                if not change.done():
-                    yield _HEARTBEAT
-                    continue
-                if not change.result():
-                    return
-                yield self._status()
-                await asyncio.wait({ended}, timeout=MIN_INTERVAL_S)
-                change = asyncio.ensure_future(next_of(changes))
-        finally:
-            self.listeners.remove(over)
-            change.cancel()
-            ended.cancel()
+    def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
+        """`get_status()` as JSON, first the present one; comments as heartbeats."""
+        return self.listeners.frames(listener, [self._worker.changes()], self._look, lambda: MIN_INTERVAL_S, HEARTBEAT_S)
 
-    def _status(self) -> bytes:
+    async def _look(self, changed: bool) -> tuple[bytes | None, bool]:  # noqa: FBT001
+        if not changed:
+            return None, False
         text = json.dumps(self._worker.get_status(), separators=(",", ":"), ensure_ascii=False)
-        return b"data: " + text.encode() + b"\n\n"
+        return b"data: " + text.encode() + b"\n\n", False

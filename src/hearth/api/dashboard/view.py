@@ -1,24 +1,20 @@
-"""What the dashboard shows of the state of a gateway.
-
-What does a waiting item wait for? Read from the scheduler's state, never changing it; the page puts it into words.
-
-One reason each, the first that holds: nothing answers, a stop, a pause, an announced task, memory (a pinned model that leaves no room, a
-swap, a load under way, a model that is left alone after a failure), a slot, and last its turn.
-
-All that the dashboard shows, as one value of plain mappings, in which everything that takes time is an instant.
+"""All that the dashboard shows, as one value of plain mappings, in which everything that takes time is an instant.
 
 So nothing changes while nothing happens, and what is sent is what happened. Collections are mappings by key, which makes small patches.
-No prompt ever appears here.
+No prompt, request or result ever appears here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf, isinf
+from typing import Any
 
 from hearth.events import ItemEnded
 from hearth.gateway import Gateway
-from hearth.observability.timeline import DEPTH_STEP_S, Depth, Span
+from hearth.job_types import JobRecord, WaitingJob
+from hearth.jobs.service import Jobs
+from hearth.observability.timeline import DEPTH_STEP_S
 from hearth.queue.forecaster import Forecaster
 from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
 from hearth.scheduling.residency import Phase, Resident
@@ -26,119 +22,113 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Lane, QueueItem, Sequence
 
-Reason = dict[str, object]
+JsonObject = dict[str, object]
+
+WAITING_SHOWN = 40
+"""Rows of the queue; the rest is a number. Far more than fit on a screen, and never more than are run forward for an estimate."""
+JOBS_SHOWN = 6
+ERROR_CHARS = 200
+_NOT_SHOWN = frozenset({"current_swap", "residents", "resident_models"})
 
 
-def reason_of(state: State, entry: Entry, now: float) -> Reason:
-    """Why a waiting item has not been started.
+def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
+    """Why a waiting item has not been started, the first reason that holds; the page puts it into words.
 
     Returns:
         `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until` (monotonic), `task`, `busy` of `parallel` slots.
     """
-    return _held(state, entry) or _announced(state, entry, now) or _of_model(state, entry, now)
-
-
-def _held(state: State, entry: Entry) -> Reason | None:
-    """What holds everything, or all of a lane."""
+    external = entry.item.lane is Lane.EXTERNAL
     if state.down_since is not None:
         return {"kind": "backend_down", "since": state.down_since}
     if state.draining:
         return {"kind": "stopping"}
-    return {"kind": "paused"} if state.orders.paused and entry.item.lane is Lane.EXTERNAL else None
+    if external and state.orders.paused:
+        return {"kind": "paused"}
+    return _announced(state, entry, now) or _of_model(state, entry, now)
 
 
-def _of_model(state: State, entry: Entry, now: float) -> Reason:
+def _of_model(state: State, entry: Entry, now: float) -> JsonObject:
     model = entry.item.model
     if model is None:
-        return _anywhere(state)
-    resident = state.residency.residents.get(model)
-    if resident is not None:
-        return _present(state, resident)
-    return _kept_out(state, entry, model) or _absent(state, model, now)
+        ready = [resident for resident in state.residency.residents.values() if resident.phase is Phase.READY]
+        resident = max(ready, key=lambda each: each.free_slots > 0, default=None)
+        if resident is None:
+            return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
+        return _of_resident(state, resident)
+    if model in state.residency.residents:
+        return _of_resident(state, state.residency.residents[model])
+    pinned = state.orders.pinned if entry.item.lane is Lane.EXTERNAL else None
+    if pinned in state.residency.residents and state.residency.eviction_for(model, (pinned,), entry.item.task_type) is None:
+        return {"kind": "pinned", "model": pinned}
+    retry_at = state.not_before.get(model)
+    if retry_at is not None and retry_at > now:
+        return {"kind": "left_alone", "model": model, "until": retry_at}
+    return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s(_in_memory(state), model), "until": state.held_until}
 
 
-def _announced(state: State, entry: Entry, now: float) -> Reason | None:
-    """Held back, as an external item that could still run when the house's own task is due."""
+def _announced(state: State, entry: Entry, now: float) -> JsonObject | None:
+    """Held back, as an external item that could still run when an announced internal task is due."""
     held = state.held_for(entry, now)
     return None if held is None else {"kind": "announced", "task": held[1], "until": held[0]}
 
 
-def _anywhere(state: State) -> Reason:
-    ready = [resident for resident in state.residency.residents.values() if resident.phase is Phase.READY]
-    if not ready:
-        return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
-    free = [resident for resident in ready if resident.free_slots > 0]
-    return {"kind": "turn"} if free else _slot(state, ready[0])
-
-
-def _kept_out(state: State, entry: Entry, model: str) -> Reason | None:
-    """The pinned model, where an external item's model would have to take its place."""
-    pinned = state.orders.pinned
-    if pinned is None or entry.item.lane is not Lane.EXTERNAL or pinned not in state.residency.residents:
-        return None
-    fits = state.residency.eviction_for(model, (pinned,), entry.item.task_type) is not None
-    return None if fits else {"kind": "pinned", "model": pinned}
-
-
-def _absent(state: State, model: str, now: float) -> Reason:
-    retry_at = state.not_before.get(model)
-    if retry_at is not None and retry_at > now:
-        return {"kind": "left_alone", "model": model, "until": retry_at}
-    cost_s = state.estimates.swap_s(_in_memory(state), model)
-    return {"kind": "swap", "model": model, "cost_s": cost_s, "until": state.held_until}
-
-
-def _present(state: State, resident: Resident) -> Reason:
+def _of_resident(state: State, resident: Resident) -> JsonObject:
+    model, swap = resident.model, state.residency.swap
     if resident.phase is Phase.LOADING:
-        swap = state.residency.swap
+        origin = "" if swap is None else swap.origin
         since = None if swap is None else swap.started_at
-        cost_s = state.estimates.swap_s("" if swap is None else swap.origin, resident.model)
-        return {"kind": "load", "model": resident.model, "since": since, "cost_s": cost_s}
+        return {"kind": "load", "model": model, "since": since, "cost_s": state.estimates.swap_s(origin, model)}
     if resident.phase is Phase.UNLOADING or resident.suspect:
-        return {"kind": "swap", "model": resident.model, "cost_s": state.estimates.swap_s("", resident.model)}
-    return {"kind": "turn"} if resident.free_slots > 0 else _slot(state, resident)
-
-
-def _slot(state: State, resident: Resident) -> Reason:
-    parallel = state.settings.parallel(resident.model)
-    return {"kind": "slot", "model": resident.model, "busy": len(resident.running), "parallel": parallel}
+        return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s("", model)}
+    if resident.free_slots > 0:
+        return {"kind": "turn"}
+    return {"kind": "slot", "model": model, "busy": len(resident.running), "parallel": state.settings.parallel(model)}
 
 
 def _in_memory(state: State) -> str:
     return next(iter(state.residency.residents), "")
 
 
-WAITING_SHOWN = 40
-"""Rows of the queue; the rest is a number. Far more than fit on a screen, and never more than are run forward for an estimate."""
-_NOT_SHOWN = frozenset({"current_swap", "residents", "resident_models"})
-
-
 class View:
     """Builds the value.
 
     Args:
-        wall_less_now_s: what turns monotonic instants into seconds since 1970, for as long as this view is used.
+        shift_s: what turns monotonic instants into seconds since 1970, for as long as this view is used.
     """
 
-    def __init__(self, gateway: Gateway, wall_less_now_s: float) -> None:
+    def __init__(self, gateway: Gateway, shift_s: float) -> None:
         self._gateway = gateway
-        self._shift_s = wall_less_now_s
+        self._state = gateway.worker.scheduler.state
+        self._shift_s = shift_s
         self._starts: dict[Sequence, float] = {}
-        self._forecaster = Forecaster(gateway.worker.scheduler.state)
+        self._forecaster = Forecaster(self._state)
         uptime_s = gateway.health()["uptime_s"]
         self._started = round(gateway.clock.wall() - uptime_s) if isinstance(uptime_s, float) else None
 
-    async def build(self, now: float) -> dict[str, object]:
+    async def build(self, now: float) -> JsonObject:
         """Everything, as of `now` (monotonic)."""
-        state, beside = self._gateway.worker.scheduler.state, self._gateway.status_beside_queue()
+        state, beside = self._state, self._gateway.status_beside_queue()
+        usage = self._gateway.rate_limiter.get_all_usage(now)
         return {
             "house": self._house(now, beside),
             "gpu": self._gpu(now),
-            "residents": {each.model: self._resident(each, state.waiting.wants(each.model)) for each in state.residency.latest_first},
+            "residents": {
+                each.model: {
+                    "phase": each.phase.value,
+                    "running": len(each.running),
+                    "waiting": state.waiting.wants(each.model),
+                    "parallel": each.parallel,
+                    "reserved_mib": None if each.reserved_mib is None else round(each.reserved_mib),
+                    "since": self._wall(each.loaded_at) if each.phase is Phase.READY else None,
+                }
+                for each in state.residency.latest_first
+            },
             "running": {str(entry.item.sequence): self._running(entry) for entry in state.running},
             "waiting": self._waiting(now),
             "models": {str(model["name"]): model for model in await self._gateway.models()},
-            "callers": self._callers(now),
+            "callers": {
+                caller: {"minute": [used.minute, used.minute_limit], "hour": [used.hour, used.hour_limit]} for caller, used in usage.items()
+            },
             "orders": beside.get("orders"),
             "timeline": self._timeline(now),
             "recent": {str(number): self._ended(ended) for number, ended in self._gateway.records.timeline.ended},
@@ -147,8 +137,8 @@ class View:
     def _wall(self, at: float | None) -> float | None:
         return None if at is None else round(at + self._shift_s, 2)
 
-    def _house(self, now: float, beside: Mapping[str, object]) -> dict[str, object]:
-        state, health, config = self._gateway.worker.scheduler.state, self._gateway.health(), beside["config"]
+    def _house(self, now: float, beside: Mapping[str, object]) -> JsonObject:
+        state, health, config, cloud = self._state, self._gateway.health(), beside["config"], beside.get("cloud")
         return {
             "version": health["version"],
             "started": self._started,
@@ -164,14 +154,17 @@ class View:
             "stats": beside["stats_24h"],
             "alerts": beside.get("alerts"),
             "warnings": beside["warnings"],
-            "cloud": _cloud(beside.get("cloud")),
+            # Its running items as a number, since their waits grow all the time.
+            "cloud": {key: len(value) if isinstance(value, list) else value for key, value in cloud.items()}
+            if isinstance(cloud, Mapping)
+            else None,
             "storage": beside.get("storage"),
         }
 
-    def _gpu(self, now: float) -> dict[str, object]:
-        state, limits = self._gateway.worker.scheduler.state, self._gateway.config.settings.gpu.alerts
+    def _gpu(self, now: float) -> JsonObject:
+        limits = self._gateway.config.settings.gpu.alerts
         metrics = self._gateway.worker.tracker.get_metrics(now)
-        capacity_mib = state.residency.capacity_mib
+        capacity_mib = self._state.residency.capacity_mib
         return {key: value for key, value in metrics.items() if key not in _NOT_SHOWN} | {
             "capacity_mib": None if capacity_mib is None or isinf(capacity_mib) else round(capacity_mib),
             "swap": self._swap(),
@@ -183,15 +176,14 @@ class View:
             },
         }
 
-    def _swap(self) -> dict[str, object] | None:
-        state = self._gateway.worker.scheduler.state
-        swap = state.residency.swap
+    def _swap(self) -> JsonObject | None:
+        swap = self._state.residency.swap
         if swap is None:
             return None
-        target = state.residency.loading
+        target = self._state.residency.loading
         if target is None:
-            return {"unloading": sorted(state.residency.unloading), "since": self._wall(swap.started_at), "why": swap.why.value}
-        cost_s = state.estimates.swap_s(swap.origin, target)
+            return {"unloading": sorted(self._state.residency.unloading), "since": self._wall(swap.started_at), "why": swap.why.value}
+        cost_s = self._state.estimates.swap_s(swap.origin, target)
         return {
             "from": list(swap.replaced),
             "to": target,
@@ -200,34 +192,18 @@ class View:
             "why": swap.why.value,
         }
 
-    def _resident(self, resident: Resident, waiting: int) -> dict[str, object]:
-        return {
-            "phase": resident.phase.value,
-            "running": len(resident.running),
-            "waiting": waiting,
-            "parallel": resident.parallel,
-            "reserved_mib": None if resident.reserved_mib is None else round(resident.reserved_mib),
-            "since": self._wall(resident.loaded_at) if resident.phase is Phase.READY else None,
-        }
-
-    def _item(self, item: QueueItem) -> dict[str, object]:
-        return {
-            "sequence": item.sequence,
-            "request_id": item.request_id,
-            "lane": item.lane.value,
-            "caller": item.caller,
-            "task_type": item.task_type,
-            "model": item.model,
+    def _entry(self, entry: Entry) -> JsonObject:
+        item = entry.item
+        return _names(item) | {
             "kind": item.kind.value,
             "streaming": item.streaming,
             "prompt_tokens": item.prompt_tokens or None,
             "arrived": self._wall(item.arrived_at),
+            "band": entry.band.name.lower(),
+            "interrupts": entry.interrupts or None,
         }
 
-    def _entry(self, entry: Entry) -> dict[str, object]:
-        return self._item(entry.item) | {"band": entry.band.name.lower(), "interrupts": entry.interrupts or None}
-
-    def _running(self, entry: Entry) -> dict[str, object]:
+    def _running(self, entry: Entry) -> JsonObject:
         return self._entry(entry) | {
             "model": entry.model or entry.item.model,
             "attempt": entry.attempts,
@@ -237,105 +213,124 @@ class View:
             "expected_end": self._wall(entry.expected_end_at),
         }
 
-    def _waiting(self, now: float) -> dict[str, object]:
-        state = self._gateway.worker.scheduler.state
-        entries = self._in_expected_order(now)
-        rough = is_rough(state) or None
-        rows = {str(entry.item.sequence): self._row(entry, now) | {"rough": rough} for entry in entries[:WAITING_SHOWN]}
+    def _waiting(self, now: float) -> JsonObject:
+        waiting, entries = self._state.waiting, self._in_expected_order(now)[:WAITING_SHOWN]
+        rough = is_rough(self._state) or None
         return {
-            "internal": state.waiting.count(Lane.INTERNAL),
-            "external": state.waiting.count(Lane.EXTERNAL),
-            "models": {model or "*": state.waiting.wants(model) for model in state.waiting.models()},
-            "order": [entry.item.sequence for entry in entries[:WAITING_SHOWN]],
-            "rows": rows,
+            "internal": waiting.count(Lane.INTERNAL),
+            "external": waiting.count(Lane.EXTERNAL),
+            "models": {model or "*": waiting.wants(model) for model in waiting.models()},
+            "order": [entry.item.sequence for entry in entries],
+            "rows": {str(entry.item.sequence): self._row(entry, now) | {"rough": rough} for entry in entries},
         }
 
     def _in_expected_order(self, now: float) -> list[Entry]:
         """The first of the queue as the scheduler, run forward, would start them; what it cannot tell comes last, in line."""
         known = self._steadied(self._forecaster.starts(now), now)
-        state = self._gateway.worker.scheduler.state
-        found = [state.entries[sequence] for sequence in known if sequence in state.entries]
+        found = [self._state.entries[sequence] for sequence in known if sequence in self._state.entries]
         waiting = [entry for entry in found if entry.place is Place.WAITING]
-        if len(waiting) < min(WAITING_SHOWN, len(state.waiting)):
-            waiting = state.waiting.first(HORIZON_ITEMS)
+        if len(waiting) < min(WAITING_SHOWN, len(self._state.waiting)):
+            waiting = self._state.waiting.first(HORIZON_ITEMS)
         return sorted(waiting, key=lambda entry: (known.get(entry.item.sequence, inf), entry.band, entry.key))
 
     def _steadied(self, starts: Mapping[Sequence, float], now: float) -> dict[Sequence, float]:
         """Instants of expected starts; one that has moved by less than a second, or a tenth of the wait, has not moved."""
-        fresh = {sequence: now + wait_s for sequence, wait_s in starts.items()}
         before = self._starts
         self._starts = {
-            sequence: before[sequence] if sequence in before and abs(before[sequence] - at) < max(1.0, 0.1 * (at - now)) else at
-            for sequence, at in fresh.items()
+            sequence: before[sequence]
+            if sequence in before and abs(before[sequence] - now - wait_s) < max(1.0, 0.1 * wait_s)
+            else now + wait_s
+            for sequence, wait_s in starts.items()
         }
         return self._starts
 
-    def _row(self, entry: Entry, now: float) -> dict[str, object]:
-        state = self._gateway.worker.scheduler.state
-        why = reason_of(state, entry, now)
-        cost_s = why.get("cost_s")
-        if isinstance(cost_s, float):
-            why["cost_s"] = round(cost_s, 1)
-        for key in ("since", "until"):
-            at = why.get(key)
-            if isinstance(at, float):
-                why[key] = self._wall(at)
+    def _row(self, entry: Entry, now: float) -> JsonObject:
+        why = reason_of(self._state, entry, now)
+        for key, value in why.items():
+            if isinstance(value, float):
+                why[key] = round(value, 1) if key == "cost_s" else self._wall(value)
         start_at = self._starts.get(entry.item.sequence)
         return self._entry(entry) | {"why": why, "start": None if start_at is None else round(start_at + self._shift_s)}
 
-    def _callers(self, now: float) -> dict[str, object]:
-        usage = self._gateway.rate_limiter.get_all_usage(now)
-        return {
-            caller: {"minute": [used.minute, used.minute_limit], "hour": [used.hour, used.hour_limit]} for caller, used in usage.items()
-        }
-
-    def _timeline(self, now: float) -> dict[str, object]:
+    def _timeline(self, now: float) -> JsonObject:
         timeline = self._gateway.records.timeline
-        residents = self._gateway.worker.scheduler.state.residency.latest_first
+        residents = self._state.residency.latest_first
         timeline.settle({each.model: each.loaded_at for each in residents if each.phase is not Phase.LOADING}, now)
+        spans: dict[str, object] = {}
+        for span in timeline.spans(now):
+            end = [] if span.ended_at is None else [self._wall(span.ended_at)]
+            spans[str(span.number)] = [span.model, span.kind.value, self._wall(span.began_at), *end]
         return {
-            "spans": {str(span.number): self._span(span) for span in timeline.spans(now)},
+            "spans": spans,
             "marks": {str(number): [self._wall(mark.at), mark.model or "", mark.caller] for number, mark in timeline.interruptions(now)},
-            "depths": {str(depth.step): self._depth(depth) for depth in timeline.depths(now)},
+            "depths": {
+                str(depth.step): [
+                    self._wall(depth.step * DEPTH_STEP_S),
+                    *_fields(depth, "internal", "external", "internal_last", "external_last").values(),
+                ]
+                for depth in timeline.depths(now)
+            },
         }
 
-    def _span(self, span: Span) -> list[object]:
-        end = self._wall(span.ended_at)
-        return [span.model, span.kind.value, self._wall(span.began_at), *([] if end is None else [end])]
+    def _ended(self, item: ItemEnded) -> JsonObject:
+        durations = {name: getattr(item, name) for name in ("queue_s", "swap_s", "first_byte_s", "backend_s", "total_s")}
+        return (
+            _names(item)
+            | _fields(item, "resumed", "prompt_tokens", "output_tokens", "cost_usd")
+            | {name: None if duration_s is None else round(duration_s, 2) for name, duration_s in durations.items()}
+            | {
+                "outcome": item.outcome.value,
+                "reason": item.reason or None,
+                "interrupts": item.interrupt_count or None,
+                "ended": self._wall(item.at),
+            }
+        )
 
-    def _depth(self, depth: Depth) -> list[object]:
-        began = self._wall(depth.step * DEPTH_STEP_S)
-        return [began, depth.internal, depth.external, depth.internal_last, depth.external_last]
 
-    def _ended(self, item: ItemEnded) -> dict[str, object]:
-        return {
-            "sequence": item.sequence,
-            "request_id": item.request_id,
-            "lane": item.lane.value,
-            "caller": item.caller,
-            "model": item.model,
-            "task_type": item.task_type,
-            "outcome": item.outcome.value,
-            "reason": item.reason or None,
-            "interrupts": item.interrupt_count or None,
-            "resumed": item.resumed,
-            "queue_s": round(item.queue_s, 2),
-            "swap_s": round(item.swap_s, 2),
-            "first_byte_s": None if item.first_byte_s is None else round(item.first_byte_s, 2),
-            "backend_s": None if item.backend_s is None else round(item.backend_s, 2),
-            "total_s": round(item.total_s, 2),
-            "prompt_tokens": item.prompt_tokens,
-            "output_tokens": item.output_tokens,
-            "cost_usd": item.cost_usd,
-            "ended": self._wall(item.at),
+def _fields(of: object, *names: str) -> JsonObject:
+    return {name: getattr(of, name) for name in names}
+
+
+def _names(item: QueueItem | ItemEnded) -> JsonObject:
+    return _fields(item, "sequence", "request_id", "caller", "task_type", "model") | {"lane": item.lane.value}
+
+
+def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, failed: Iterable[JobRecord]) -> JsonObject:
+    """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way, what failed last."""
+    wall_s, config = gateway.clock.wall(), gateway.config
+    line = [(ahead, job) for ahead, job in enumerate(jobs.in_line()) if owner in (None, job.caller)]
+    running = [job for job in jobs.under_way() if owner in (None, job.caller)]
+    starts = {job.job_id: jobs.start_s(job, ahead) for ahead, job in line[:JOBS_SHOWN]}
+    shown: Any = bare(
+        {
+            "counts": {"queued": len(line), "running": len(running), **jobs.ended(owner)},
+            "oldest": min((job.accepted_wall_s for _, job in line), default=None),
+            "waiting": {
+                job.job_id: _job(job)
+                | {
+                    "ahead": ahead,
+                    "start": None if (start_s := starts[job.job_id]) is None else round(wall_s + start_s),
+                    "not_before": job.not_before_wall_s,
+                    "off_peak": job.off_peak or None,
+                    "attempts": job.attempts or None,
+                }
+                for ahead, job in line[:JOBS_SHOWN]
+            },
+            "running": {job.job_id: _job(job) | {"sequence": jobs.item_of(job.job_id)} for job in running[:JOBS_SHOWN]},
+            "failed": {
+                record.job_id: _job(record)
+                | _fields(record, "reason", "status", "attempts")
+                | {"error": record.error[:ERROR_CHARS] or None, "ended": record.ended_wall_s}
+                for record in failed
+            },
+            "off_peak": {"now": not config.is_active_hours(wall_s), "changes": config.next_mode_change(wall_s)},
         }
+    )
+    return dict(shown)
 
 
-def _cloud(shown: object) -> dict[str, object] | None:
-    """What Claude costs; its running items as a number, since their waits grow all the time."""
-    if not isinstance(shown, Mapping):
-        return None
-    return {key: len(value) if isinstance(value, list) else value for key, value in shown.items()}
+def _job(job: WaitingJob | JobRecord) -> JsonObject:
+    return _fields(job, "caller", "task_type", "model") | {"accepted": round(job.accepted_wall_s, 2)}
 
 
 def bare(value: object) -> object:
@@ -347,9 +342,9 @@ def bare(value: object) -> object:
     return value
 
 
-def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
     """What makes `old` into `new` (RFC 7386), both as `bare` leaves them. Lists are replaced as a whole."""
-    patch: dict[str, object] = dict.fromkeys(old.keys() - new.keys())
+    patch: JsonObject = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         before = old.get(key)
         if before is value or before == value:
