@@ -17,8 +17,9 @@ def chunked(data: bytes, rng: random.Random) -> list[bytes]:
 
 
 def sent_of(path: str, data: bytes) -> Sent:
-    sent = Sent(limit_bytes=LIMIT_BYTES)
-    sent.feed(data)
+    """What a caller has been given of `data`: its whole frames."""
+    sent = Sent(route(path), limit_bytes=LIMIT_BYTES)
+    sent.feed(b"".join(sent.whole((data,))))
     return sent
 
 
@@ -39,8 +40,8 @@ def go_on(path: str, sent: Sent, data: bytes, rng: random.Random, *, to_its_end:
 def interrupted(path: str, answer: Answer, rng: random.Random) -> bytes:
     """All that the caller sees of an answer that is interrupted up to three times, at any byte."""
     first = b"".join(stream(path, answer, Run(rng=rng)))
-    seen = first[: rng.randrange(1, len(first) + 1)]
-    sent = sent_of(path, seen)
+    sent = sent_of(path, first[: rng.randrange(1, len(first) + 1)])
+    seen = sent.data
     for _ in range(rng.randrange(3)):
         again = b"".join(stream(path, answer, Run(rng=rng)))
         seen += go_on(path, sent, again[: rng.randrange(len(again))], rng, to_its_end=False)

@@ -83,6 +83,7 @@ def gone_on(path: str, answer: Answer, seen: bytes, rng: random.Random, *, stop:
         else {"options": {"stop": list(stop)}}
     )
     sent = sent_of(path, seen)
+    seen = sent.data
     try:
         rest = Continuation(route_of(path), call_to(path, **(stops if stop else {})), sent)
     except StreamDiverged:
@@ -151,7 +152,7 @@ def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: s
         if rest.nothing_said:
             continue
         known = json.loads(rest.ask(PREFIX, from_before=True).body)["prompt"].removeprefix(PREFIX)
-        seen = had + rest.feed(native_rest(answer.text[len(known) : len(known) + 6])[:-200])
+        seen = sent.data + rest.feed(native_rest(answer.text[len(known) : len(known) + 6])[:-200])
         again = gone_on(path, answer, seen, rng)
         assert again is not None
         assert told(path, again).answer == expected(path, answer)
@@ -309,7 +310,8 @@ def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_w
         frames = list(stream(path, Answer(parts=(("content", text),)), Run(rng=rng)))
         whole = b"".join(frames[: -ENDINGS.get(path, 1)])
         for cut in range(1, len(whole) + 1):
-            rest = Continuation(route_of(path), call_to(path, **offering(path)), sent_of(path, whole[:cut]))
+            sent = sent_of(path, whole[:cut])
+            rest = Continuation(route_of(path), call_to(path, **offering(path)), sent)
             if rest.nothing_said:
                 continue
             asked = json.loads(rest.ask(PREFIX, from_before=True).body)
@@ -317,7 +319,7 @@ def test_a_stream_with_tools_on_offer_goes_on_from_every_byte_of_its_text_also_w
             assert text.startswith(known)
             assert rest.is_read_as(PREFIX + known)
             parts = [rest.feed(chunk) for chunk in chunked(chat_rest(text[len(known) :], calls, Run(rng=rng)), rng)]
-            seen = whole[:cut] + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
+            seen = sent.data + b"".join(parts) + rest.finish(NO_TIME, WALL_S)
             assert told(path, seen).answer == expected(path, answer), (number, cut)
 
 

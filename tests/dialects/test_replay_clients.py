@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 
-from hearth.dialects.replay import Replay, Sent
+from hearth.dialects.replay import Replay
+from tests.dialects.replay_play import sent_of
 from tests.dialects.replay_streams import Answer, Run, route, some_text, stream
 from tests.dialects.test_official_clients import anthropic_client, ollama_client, openai_client
 from tests.support.cases import for_each
@@ -26,10 +27,9 @@ def continued(path: str, case: int) -> tuple[Answer, bytes]:
     answer = Answer(parts=(*thinking, ("content", texts[1]), *calls))
     first, second = (b"".join(stream(path, answer, Run(rng=rng))) for _ in range(2))
     cut = rng.randrange(1, len(first))
-    sent = Sent(limit_bytes=len(first))
-    sent.feed(first[:cut])
+    sent = sent_of(path, first[:cut])
     replay = Replay(route(path), sent)
-    return answer, first[:cut] + replay.feed(second) + replay.finish()
+    return answer, sent.data + replay.feed(second) + replay.finish()
 
 
 def said(answer: Answer, kind: str) -> str:

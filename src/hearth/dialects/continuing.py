@@ -104,7 +104,7 @@ class Continuation:
         fields = decode(call.body)
         native = native_form(route.path, fields) if isinstance(fields, dict) else None
         self._begun = _Begun()
-        self._replay = Replay(route, sent, self._begun.hear)
+        self._replay = Replay(route, sent, self._begun.note)
         self._replay.trust()
         closed = native is not None and native.chat is not None and self._begun.endings > 0  # a call may be what follows
         if not isinstance(fields, dict) or native is None or closed or not self._begun.is_plain_text:
@@ -269,11 +269,7 @@ class Continuation:
 
     def _calls(self, calls: list[JsonObject], line: JsonObject) -> bytes:
         self._called = True
-        return self._whole_frame(line) + b"".join(map(self._replay.feed, self._writer.calls(calls, "".join(self._begun.texts), line)))
-
-    def _whole_frame(self, line: JsonObject) -> bytes:
-        """The rest of a frame that the caller has the beginning of, without another letter."""
-        return self._replay.feed(self._writer.text("", line)) if self._replay.is_open and not self._begun.endings else b""
+        return b"".join(map(self._replay.feed, self._writer.calls(calls, "".join(self._begun.texts), line)))
 
     def _new(self, text: str) -> str:
         """What of it the caller has not got."""
@@ -306,7 +302,7 @@ class Continuation:
         decode_s = before.decode_s + _count(last, "eval_duration", MOST_NANOSECONDS) / 1e9
         self.usage = Usage(prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None)
         frames = self._writer.ending(ended)[self._begun.endings :]
-        return self._whole_frame(last) + b"".join([self._replay.feed(frame) for frame in frames]) + self._replay.finish()
+        return b"".join([self._replay.feed(frame) for frame in frames]) + self._replay.finish()
 
 
 class _Begun:
@@ -326,7 +322,7 @@ class _Begun:
         """Nothing has come that plain text cannot follow."""
         return self._plain and bool(self.texts or not self.thoughts)
 
-    def hear(self, frame: Frame, reading: Reading) -> None:
+    def note(self, frame: Frame, reading: Reading) -> None:
         told = False
         for slot in (slot for slot in reading.slots if slot.text and slot.channel not in _IGNORED):
             told = True
@@ -334,7 +330,7 @@ class _Begun:
             (self.texts if slot.channel in _TEXTS else self.thoughts).append(slot.text)
             if slot.channel in _TEXTS:
                 self._last_sizes.append(len(slot.text))
-                self.heard.text_frame = frame if frame.foot else self.heard.text_frame
+                self.heard.text_frame = frame
         self.tokens += told
         if reading.marks:
             self._mark(frame)

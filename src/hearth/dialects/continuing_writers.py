@@ -37,7 +37,7 @@ class Heard:
     """What the frames that were sent say of the ones to come.
 
     Attributes:
-        text_frame: the last one with a piece of the text, perhaps only the beginning of it.
+        text_frame: the last one with a piece of the text.
         index: of the block or item that is open; response, items: of a Responses answer, as it was created, and its finished items.
     """
 
@@ -116,7 +116,7 @@ class _OpenAi:
         self._usage = isinstance(options, dict) and lookup(options, "include_usage") is True
         self._fields = self._made(fields)
         sent = heard.text_frame
-        if sent is not None and sent.foot and isinstance(at(sent.fields, ("choices", 0)), dict):
+        if sent is not None and isinstance(at(sent.fields, ("choices", 0)), dict):
             self._fields = deepcopy(sent.fields)
             delta = at(self._fields, ("choices", 0, "delta"))
             if isinstance(delta, dict):

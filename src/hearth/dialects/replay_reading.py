@@ -1,15 +1,9 @@
-"""What the frames of a stream say, as far as two streams can be compared by it.
+"""The frames of a stream, lines of NDJSON or events of SSE, and what they say, as far as two streams can be compared by it.
 
-Cuts a stream into its frames: lines of NDJSON, events of SSE.
-
-Knows where a frame ends and where its payload lies, never what the payload says. A frame ends at LF (native) or at an empty line (SSE), as
-Ollama writes them; CR, U+0085 and U+2028 are text.
-
-What one frame of a stream says to its reader, in each dialect: text that grows, marks that stand for themselves, names it gave.
-
-Text is compared letter by letter however it is cut into frames; a mark (a block that opens, a tool call, a finish reason) is compared
-whole; names, dates and counters differ between two runs of one request and are not compared. Must never change a frame but through
-`shortened` and `renamed`. Source: Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`.
+A frame ends at LF (native) or at an empty line (SSE), as Ollama writes them; CR, U+0085 and U+2028 are text. A frame says text that grows,
+and marks that stand for themselves. Text is compared letter by letter however it is cut into frames; a mark (a block that opens, a tool
+call, a finish reason) is compared whole; names, dates and counters differ between two runs of one request and are not compared. Source:
+Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`.
 """
 
 from __future__ import annotations
@@ -39,6 +33,11 @@ class WholeFrames:
         """What is held back: the beginning of one frame, empty between frames."""
         return bytes(self._rest)
 
+    @property
+    def held_bytes(self) -> int:
+        """How much that is."""
+        return len(self._rest)
+
     def feed(self, chunk: bytes) -> bytes:
         """The frames that `chunk` completes, empty for none; the very chunk where it ends with a frame, as Ollama's do."""
         if not self._rest and chunk.endswith(self._end):
@@ -63,7 +62,7 @@ class WholeFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One frame, or the beginning of one.
+    """One frame.
 
     Attributes:
         head, payload, foot: its bytes, in this order; `payload` is what the frame carries (JSON, or `[DONE]`), empty for SSE comments.
@@ -189,7 +188,7 @@ class Reading:
 
 
 def read(route: Route, frame: Frame) -> Reading:
-    """What `frame` says; a payload that is not understood is one mark. A frame may be unfinished: then some marks are not there yet."""
+    """What `frame` says; a payload that is not understood is one mark."""
     if not frame.payload:
         return Reading()
     if not frame.fields:

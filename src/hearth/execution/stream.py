@@ -114,17 +114,25 @@ class AnswerStream:
             CallerGone: the caller has stopped reading.
         """
         if work.item.ways:
-            work.sent = Sent(limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB))
+            work.sent = Sent(route, limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB))
         tail = StreamTail(route)
         while chunks := await exchange.take():
             limit.progressed = True
             await self._reader_catches_up(work, limit)
             tail.feed(b"".join(chunks))
-            if not work.forwarded:
-                self._first_byte(work, forwarded=True)
-                work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
-            self._pass_on(work, chunks)
+            if work.sent is not None:
+                chunks = work.sent.whole(chunks)
+            self._forward(work, exchange, chunks)
+        self._forward(work, exchange, (work.sent.held(),) if work.sent is not None else ())
         self._finish(work, tail.ending())
+
+    def _forward(self, work: ActiveRequest, exchange: Exchange, chunks: tuple[bytes, ...]) -> None:
+        if not any(chunks):
+            return
+        if not work.forwarded:
+            self._first_byte(work, forwarded=True)
+            work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
+        self._pass_on(work, chunks)
 
     async def replay(self, work: ActiveRequest, exchange: Exchange, route: Route, limit: Deadline) -> None:
         """Pass on what follows after this run has reproduced everything that its caller has; nothing before.
