@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hearth.dialects.frames import frame_end
 from hearth.dialects.replay import Replay, Sent
-from hearth.dialects.replay_reading import frame_end
 from hearth.errors import StreamDiverged
 from tests.dialects.captured import captured
 from tests.dialects.replay_play import expected, go_on, interrupted, sent_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hearth.dialects.frames import WholeFrames
 from hearth.dialects.replay import Replay
-from hearth.dialects.replay_reading import WholeFrames
 from hearth.errors import StreamDiverged
 from tests.dialects.replay_play import expected, go_on, sent_of
 from tests.dialects.replay_readers import told

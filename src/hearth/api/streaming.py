@@ -15,8 +15,8 @@ from hearth.api.errors import rendered
 from hearth.api.request import Request
 from hearth.clock import Clock
 from hearth.dialects.errors import stream_error
+from hearth.dialects.frames import frame_end
 from hearth.dialects.ollama import error_text
-from hearth.dialects.replay_reading import frame_end
 from hearth.dialects.routes import Route
 from hearth.dialects.stream import Signs, stream_headers
 from hearth.errors import BackendError, HearthError

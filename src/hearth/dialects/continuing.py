@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from hearth.dialects.continuing_writers import TOOL_CALLS, Ended, Heard, writer_for
+from hearth.dialects.continuing_writers import TOOL_CALLS, Ended, SentFrames, writer_for
+from hearth.dialects.frames import ROLE, Frame, Reading, WholeFrames, at, object_in
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import Native, native_form
 from hearth.dialects.replay import Replay, Sent
-from hearth.dialects.replay_reading import ROLE, Frame, Reading, WholeFrames, at, object_in
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS
 from hearth.errors import BackendError, StreamDiverged
@@ -111,7 +111,7 @@ class Continuation:
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._native: Native = native
         self._headers = call.headers
-        self._writer = writer_for(route, fields, self._begun.heard)
+        self._writer = writer_for(route, fields, self._begun.sent)
         self._lines = WholeFrames(_NATIVE)
         self._missing = self._read = ""
         self._called = False
@@ -313,7 +313,7 @@ class _Begun:
         self.thoughts: list[str] = []
         self.tokens = self.endings = 0
         self.reason = ""
-        self.heard = Heard()
+        self.sent = SentFrames()
         self._last_sizes: deque[int] = deque(maxlen=256)
         self._plain = True
 
@@ -330,13 +330,13 @@ class _Begun:
             (self.texts if slot.channel in _TEXTS else self.thoughts).append(slot.text)
             if slot.channel in _TEXTS:
                 self._last_sizes.append(len(slot.text))
-                self.heard.text_frame = frame
+                self.sent.text_frame = frame
         self.tokens += told
         if reading.marks:
             self._mark(frame)
 
     def _mark(self, frame: Frame) -> None:
-        self.heard.note(frame)
+        self.sent.note(frame)
         kind, block = frame.event, frame.fields.get("content_block", frame.fields.get("item"))
         called = at(frame.fields, ("message", "tool_calls")) or at(frame.fields, ("choices", 0, "delta", "tool_calls"))
         self._plain = self._plain and not called and not (isinstance(block, dict) and block.get("type") in ("tool_use", "function_call"))

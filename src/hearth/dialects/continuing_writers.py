@@ -6,13 +6,13 @@ Names and numbers are put right by `replay`, which knows those that the caller k
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hearth.dialects.frames import Frame, at
 from hearth.dialects.gojson import JsonObject, JsonValue, encode, lookup
-from hearth.dialects.replay_reading import Frame, at
 from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.stream import event
 from hearth.types import Dialect, value
 
 TOOL_CALLS = "tool_calls"
@@ -33,7 +33,7 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Heard:
+class SentFrames:
     """What the frames that were sent say of the ones to come.
 
     Attributes:
@@ -50,11 +50,9 @@ class Heard:
     def note(self, frame: Frame) -> None:
         """Take in a frame that is more than text."""
         fields = frame.fields
-        index = fields.get("index", fields.get("output_index"))
-        item = fields.get("item")
+        index, item, response = fields.get("index", fields.get("output_index")), fields.get("item"), fields.get("response")
         self.index = index if isinstance(index, int) else self.index
         if frame.event == "response.created":
-            response = fields.get("response")
             self.response = response if isinstance(response, dict) else {}
         elif frame.event == "response.output_item.added" and isinstance(item, dict):
             self.item_id = str(item.get("id"))
@@ -75,15 +73,15 @@ class Writer(Protocol):
         """The frames after the text and the calls, one element each."""
 
 
-def writer_for(route: Route, fields: JsonObject, heard: Heard) -> Writer:
+def writer_for(route: Route, fields: JsonObject, sent: SentFrames) -> Writer:
     """What writes the rest of an answer to the request with these fields."""
     if route.dialect is Dialect.OLLAMA:
         return _Native(chat=route.path is Endpoint.CHAT)
     if route.dialect is Dialect.ANTHROPIC:
-        return _Messages(heard)
+        return _Messages(sent)
     if route.path is Endpoint.OPENAI_RESPONSES:
-        return _Responses(heard)
-    return _OpenAi(heard, fields, chat=route.path is Endpoint.OPENAI_CHAT)
+        return _Responses(sent)
+    return _OpenAi(sent, fields, chat=route.path is Endpoint.OPENAI_CHAT)
 
 
 class _Native:
@@ -110,28 +108,13 @@ class _Native:
 class _OpenAi:
     """Frames of a chat or text completion, made after the last that was sent."""
 
-    def __init__(self, heard: Heard, fields: JsonObject, *, chat: bool) -> None:
+    def __init__(self, sent: SentFrames, fields: JsonObject, *, chat: bool) -> None:
         self._chat = chat
         options = lookup(fields, "stream_options")
         self._usage = isinstance(options, dict) and lookup(options, "include_usage") is True
-        self._fields = self._made(fields)
-        sent = heard.text_frame
-        if sent is not None and isinstance(at(sent.fields, ("choices", 0)), dict):
-            self._fields = deepcopy(sent.fields)
-            delta = at(self._fields, ("choices", 0, "delta"))
-            if isinstance(delta, dict):
-                delta.pop("role", None)
-
-    def _made(self, fields: JsonObject) -> JsonObject:
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
-        head: JsonObject = {"id": "-", "object": kind, "created": 0}
-        by: JsonObject = {"model": lookup(fields, "model"), "system_fingerprint": "fp_ollama"}
-        said: JsonObject = {"index": 0, "delta": {"content": ""}} if self._chat else {"text": "", "index": 0}
-        choices: JsonObject = {"choices": [{**said, "finish_reason": None}]}
-        if self._chat:
-            return head | by | choices
-        zero: JsonObject = {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}} if self._usage else {}
-        return head | choices | by | zero
+        last = None if sent.text_frame is None else at(sent.text_frame.fields, ("choices", 0))
+        self._choice: JsonObject = last if isinstance(last, dict) else {"index": 0}
+        self._fields: JsonObject = {} if sent.text_frame is None else sent.text_frame.fields
 
     def text(self, text: str, _line: JsonObject, /) -> bytes:
         return self._frame({"content": text} if self._chat else text, None)
@@ -152,18 +135,17 @@ class _OpenAi:
         return [*frames, b"data: [DONE]\n\n"]
 
     def _frame(self, said: JsonValue, reason: str | None) -> bytes:
-        choice = at(self._fields, ("choices", 0))
         told: JsonObject = {"delta" if self._chat else "text": said, "finish_reason": reason}
-        return b"data: " + encode({**self._fields, "choices": [(choice if isinstance(choice, dict) else {}) | told]}) + b"\n\n"
+        return b"data: " + encode({**self._fields, "choices": [self._choice | told]}) + b"\n\n"
 
 
 class _Messages:
-    def __init__(self, heard: Heard) -> None:
-        self._index = heard.index
+    def __init__(self, sent: SentFrames) -> None:
+        self._index = sent.index
         self._in_text = True
 
     def text(self, text: str, _line: JsonObject, /) -> bytes:
-        return _event({"type": "content_block_delta", "index": self._index, "delta": {"type": "text_delta", "text": text}})
+        return _event_of({"type": "content_block_delta", "index": self._index, "delta": {"type": "text_delta", "text": text}})
 
     def calls(self, calls: list[JsonObject], _text: str, _line: JsonObject, /) -> list[bytes]:
         frames = self._end_of_text()
@@ -172,32 +154,32 @@ class _Messages:
             block: JsonObject = {"type": "tool_use", "id": call.get("id"), "name": _function(call).get("name"), "input": {}}
             delta: JsonObject = {"type": "input_json_delta", "partial_json": _arguments(call)}
             frames += [
-                _event({"type": "content_block_start", "index": self._index, "content_block": block}),
-                _event({"type": "content_block_delta", "index": self._index, "delta": delta}),
-                _event({"type": "content_block_stop", "index": self._index}),
+                _event_of({"type": "content_block_start", "index": self._index, "content_block": block}),
+                _event_of({"type": "content_block_delta", "index": self._index, "delta": delta}),
+                _event_of({"type": "content_block_stop", "index": self._index}),
             ]
         return frames
 
     def _end_of_text(self) -> list[bytes]:
         was_open, self._in_text = self._in_text, False
-        return [_event({"type": "content_block_stop", "index": self._index})] if was_open else []
+        return [_event_of({"type": "content_block_stop", "index": self._index})] if was_open else []
 
     def ending(self, ended: Ended) -> list[bytes]:
         usage: JsonObject = {"input_tokens": ended.prompt_tokens, "output_tokens": ended.output_tokens}
         reason: JsonObject = {"stop_reason": _STOP_REASONS.get(ended.reason, "stop_sequence")}
         return [
             *self._end_of_text(),
-            _event({"type": "message_delta", "delta": reason, "usage": usage}),
-            _event({"type": "message_stop"}),
+            _event_of({"type": "message_delta", "delta": reason, "usage": usage}),
+            _event_of({"type": "message_stop"}),
         ]
 
 
 class _Responses:
     """Events are maps in Go: their keys come out sorted. `sequence_number` is set by `replay`."""
 
-    def __init__(self, heard: Heard) -> None:
-        self._heard = heard
-        self._items: list[JsonValue] = [*heard.items]
+    def __init__(self, sent: SentFrames) -> None:
+        self._sent = sent
+        self._items: list[JsonValue] = [*sent.items]
         self._in_text = True
 
     def text(self, text: str, _line: JsonObject, /) -> bytes:
@@ -206,7 +188,7 @@ class _Responses:
     def calls(self, calls: list[JsonObject], text: str, _line: JsonObject, /) -> list[bytes]:
         frames = self._end_of_text(text)
         for call in calls:
-            place: JsonObject = {"output_index": self._heard.index - len(self._heard.items) + len(self._items)}
+            place: JsonObject = {"output_index": self._sent.index - len(self._sent.items) + len(self._items)}
             name, arguments = _function(call).get("name"), _arguments(call)
             item: JsonObject = {"call_id": call.get("id"), "id": f"fc_{call.get('id')}", "name": name, "type": "function_call"}
             named, done = place | {"item_id": item["id"]}, item | {"arguments": arguments, "status": "completed"}
@@ -222,14 +204,14 @@ class _Responses:
     def _end_of_text(self, text: str) -> list[bytes]:
         if not self._in_text:
             return []
-        heard, place, self._in_text = self._heard, self._place(), False
+        sent, place, self._in_text = self._sent, self._place(), False
         part: JsonObject = {"annotations": [], "logprobs": [], "text": text, "type": "output_text"}
-        item: JsonObject = {"content": [part], "id": heard.item_id, "role": "assistant", "status": "completed", "type": "message"}
+        item: JsonObject = {"content": [part], "id": sent.item_id, "role": "assistant", "status": "completed", "type": "message"}
         self._items.append(item)
         return [
             self._send("output_text.done", place | {"logprobs": [], "text": text}),
             self._send("content_part.done", place | {"part": part}),
-            self._send("output_item.done", {"item": item, "output_index": heard.index}),
+            self._send("output_item.done", {"item": item, "output_index": sent.index}),
         ]
 
     def ending(self, ended: Ended) -> list[bytes]:
@@ -238,13 +220,14 @@ class _Responses:
         counts: JsonObject = {"input_tokens": prompt, "output_tokens": output, "total_tokens": prompt + output}
         details: JsonObject = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
         told: JsonObject = {"status": "completed", "completed_at": ended.wall_s, "output": self._items, "usage": counts | details}
-        return [*frames, self._send("completed", {"response": self._heard.response | told})]
+        return [*frames, self._send("completed", {"response": self._sent.response | told})]
 
     def _place(self) -> JsonObject:
-        return {"content_index": 0, "item_id": self._heard.item_id, "output_index": self._heard.index}
+        return {"content_index": 0, "item_id": self._sent.item_id, "output_index": self._sent.index}
 
     def _send(self, name: str, fields: JsonObject) -> bytes:
-        return _event(_sorted({**fields, "sequence_number": 0, "type": f"response.{name}"}))
+        kind = f"response.{name}"
+        return event(kind, _sorted({**fields, "sequence_number": 0, "type": kind}))
 
 
 def _function(call: JsonObject) -> JsonObject:
@@ -256,8 +239,8 @@ def _arguments(call: JsonObject) -> str:
     return encode(_function(call).get("arguments") or {}).decode()
 
 
-def _event(fields: JsonObject) -> bytes:
-    return f"event: {fields['type']}\ndata: ".encode() + encode(fields) + b"\n\n"
+def _event_of(fields: JsonObject) -> bytes:
+    return event(str(fields["type"]), fields)
 
 
 def _sorted(fields: JsonObject) -> JsonObject:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from hearth.dialects.frames import Frame, Reading, Slot, WholeFrames, frame_of, identities, read, renamed, shortened
 from hearth.dialects.gojson import JsonObject, JsonValue
-from hearth.dialects.replay_reading import Frame, Reading, Slot, WholeFrames, frame_of, identities, read, renamed, shortened
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
 from hearth.types import Dialect

@@ -1,18 +1,12 @@
-"""What a stream says of itself, and what is said in it while its caller waits: ends, usage, and signs of life in each dialect.
+"""How an answer ends, what it reports of itself, and the signs of life in it while its caller waits, in each dialect.
 
-Tells a whole stream from a broken one, and what it reported of itself, by looking at its end.
+Status and HTTP framing do not say whether a stream is whole: Ollama ends streams cleanly in the middle of an answer, so one without its
+dialect's terminator is truncated. Nothing is parsed while a stream runs. Lines end at LF only: U+2028, U+0085 and CR are text.
 
-Status and HTTP framing do not say it: Ollama ends streams cleanly in the middle of an answer, so a stream without its own dialect's
-terminator is truncated. Sans-IO; must never parse while a stream runs, hold more than its last lines, or change a byte. Lines end at LF
-only: U+2028, U+0085 and CR are text.
-
-What a waiting caller is sent so that nobody in between, nor the client itself, gives the connection up.
-
-Each dialect has a form of its own that official clients read over: OpenAI SSE a comment, Anthropic its `ping` event, Ollama a line with
-empty content. Clients that count nothing but events are sent events: a Responses stream begins and says that it is in progress, Claude Code
-gets `message_start` and `message_delta` without a reason to stop. The model server's own beginning is left out then, and its events are
-numbered after those that were sent. A sign must only be sent between frames, and it starts the answer: from then on there is no status code
-to choose.
+A waiting caller is sent what official clients read over: OpenAI SSE a comment, Anthropic its `ping` event, Ollama a line with empty
+content. Clients that count nothing but events are sent events: a Responses stream begins and says that it is in progress, Claude Code gets
+`message_start` and `message_delta` without a reason to stop. The model server's own beginning is left out then, and its events are numbered
+after those that were sent. A sign may only be sent between frames, and it starts the answer: from then on there is no status to choose.
 """
 
 from __future__ import annotations
@@ -20,8 +14,8 @@ from __future__ import annotations
 import json
 import re
 
+from hearth.dialects.frames import WholeFrames, frame_of
 from hearth.dialects.gojson import JsonObject, encode
-from hearth.dialects.replay_reading import WholeFrames, frame_of
 from hearth.dialects.routes import Endpoint, Route
 from hearth.types import MIB, NO_USAGE, Dialect, Headers, Usage, WorkKind, value
 
@@ -41,12 +35,12 @@ _RESPONSES_ENDS = ("response.completed", "response.incomplete", "response.failed
 
 @value
 class Ending:
-    """How a stream ended.
+    """How an answer ended.
 
     Attributes:
-        complete: the dialect's own terminator was the last thing that came.
+        complete: of a stream, the dialect's own terminator was the last thing that came.
         reported_error: an error in the dialect's own form was.
-        usage: what the last lines report; all None where they report nothing.
+        usage: what it reports of itself; all None where it reports nothing.
     """
 
     complete: bool
@@ -66,16 +60,8 @@ class StreamTail:
         """Add the next bytes, cut anywhere."""
         self._tail += chunk
         if len(self._tail) > self._trim_at_bytes:
-            self._trim()
-
-    def _trim(self) -> None:
-        start = len(self._tail)
-        for _ in range(_KEPT_LINES + 1):
-            start = self._tail.rfind(b"\n", 0, start)
-            if start < 0:
-                break
-        del self._tail[: max(start + 1, len(self._tail) - LINE_CAP_BYTES)]
-        self._trim_at_bytes = max(_TRIM_AT_BYTES, 2 * len(self._tail))
+            self._tail = bytearray(b"\n".join(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :]))[-LINE_CAP_BYTES:]
+            self._trim_at_bytes = max(_TRIM_AT_BYTES, 2 * len(self._tail))
 
     def ending(self) -> Ending:
         """What the last lines say."""
@@ -83,10 +69,11 @@ class StreamTail:
         last = frames[0] if frames else b""
         said = _object(last)
         kind = said.get("type")
+        usages = (_usage(self._route, _object(frame)) for frame in frames)
         return Ending(
             complete=self._is_terminator(last, said),
             reported_error=bool(said.get("error")) or kind in ("error", "response.failed"),
-            usage=self._usage(frames),
+            usage=next((usage for usage in usages if usage != NO_USAGE), NO_USAGE),
         )
 
     def _is_terminator(self, last: bytes, said: JsonObject) -> bool:
@@ -98,13 +85,6 @@ class StreamTail:
             return said.get("type") in _RESPONSES_ENDS
         return last == b"[DONE]"
 
-    def _usage(self, frames: list[bytes]) -> Usage:
-        for frame in frames:
-            found = _usage(self._route, _object(frame))
-            if found != NO_USAGE:
-                return found
-        return NO_USAGE
-
     def _frames(self) -> list[bytes]:
         """The payloads of the last lines, latest first."""
         lines = [line.strip() for line in reversed(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :])]
@@ -113,24 +93,17 @@ class StreamTail:
         return [bytes(line[5:].strip()) for line in lines if line.startswith(b"data:")]
 
 
-@value
-class WholeAnswer:
-    """What an answer that came in one piece says of itself. `usage` is empty for errors and for whatever is not JSON."""
-
-    complete: bool
-    usage: Usage
-
-
-def read_whole(route: Route, body: bytes) -> WholeAnswer:
+def read_whole(route: Route, body: bytes) -> Ending:
     """Read an answer that came in one piece. One that the model server broke off says so only by an absence.
 
     Source: recordings of Ollama after more than 30 equal tokens: 200 with `"done":false`, or a choice without `finish_reason`.
     """
     if route.kind is WorkKind.EMBED:
         found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
-        return WholeAnswer(complete=True, usage=Usage() if found is None else Usage(prompt_tokens=int(found.group(1))))
+        usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
+        return Ending(complete=True, reported_error=False, usage=usage)
     said = _object(body)
-    return WholeAnswer(complete=_is_complete(route, said), usage=_usage(route, said))
+    return Ending(complete=_is_complete(route, said), reported_error=False, usage=_usage(route, said))
 
 
 def _is_complete(route: Route, said: JsonObject) -> bool:
@@ -188,8 +161,6 @@ def _object(data: bytes) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-_SSE: Headers = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
-_NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 _COMMENT = b": waiting\n\n"
 _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 _ENDED = re.compile(rb"^event: ?(?:message_delta|message_stop|response\.(?:completed|incomplete|failed)|error)$", re.MULTILINE)
@@ -202,7 +173,9 @@ _OPENINGS = ("response.created", "response.in_progress", "message_start")
 
 def stream_headers(route: Route) -> Headers:
     """The headers of a stream that begins before the backend's own head is there."""
-    return _NDJSON if route.dialect is Dialect.OLLAMA else _SSE
+    if route.dialect is Dialect.OLLAMA:
+        return ((b"content-type", b"application/x-ndjson"),)
+    return ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 
 
 class Signs:
@@ -276,18 +249,18 @@ class Signs:
 
     def _event(self, kind: str) -> bytes:
         number, self._number = self._number, self._number + 1
-        return _event(kind, {"response": self._response, "sequence_number": number, "type": kind})
+        return event(kind, {"response": self._response, "sequence_number": number, "type": kind})
 
     def _delta(self) -> bytes:
         """Says nothing that lasts: an empty block of text would, and no such block may be sent back in the next turn."""
         told: JsonObject = {"delta": {"stop_reason": None, "stop_sequence": None}, "usage": {"output_tokens": 0}}
-        delta = _event("message_delta", {"type": "message_delta", **told})
+        delta = event("message_delta", {"type": "message_delta", **told})
         if self._last or self._frames is not None:
             return delta
         self._frames = WholeFrames(self._route)
         message: JsonObject = {"id": f"msg_{self._name}", "type": "message", "role": "assistant", "model": self._model, "content": []}
         rest: JsonObject = {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0}}
-        return _event("message_start", {"type": "message_start", "message": message | rest}) + delta
+        return event("message_start", {"type": "message_start", "message": message | rest}) + delta
 
     def _fitted(self, raw: bytes) -> bytes:
         frame = frame_of(self._route, raw)
@@ -302,7 +275,8 @@ class Signs:
         return frame.saying(told).raw
 
 
-def _event(kind: str, fields: JsonObject) -> bytes:
+def event(kind: str, fields: JsonObject) -> bytes:
+    """An SSE event as the Anthropic and Responses dialects write it."""
     return f"event: {kind}\ndata: ".encode() + encode(fields) + b"\n\n"
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode
 from hearth.dialects.routes import Endpoint, Route
@@ -118,8 +119,8 @@ def object_in(payload: bytes) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-VOLATILE = frozenset(
-    {
+_VOLATILE = frozenset(
+    [
         "id",
         "item_id",
         "call_id",
@@ -136,10 +137,9 @@ VOLATILE = frozenset(
         "prompt_eval_duration",
         "eval_count",
         "eval_duration",
-    }
+    ]
 )
 """Keys whose values may differ between two runs that say the same."""
-
 _VERBATIM = frozenset({"input", "arguments", "metadata", "tools"})
 """Keys whose values are the model's or the caller's own words: nothing inside them is volatile, whatever its key."""
 
@@ -151,7 +151,7 @@ ROLE = "role"
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
     """One text in a frame.
 
@@ -167,7 +167,7 @@ class Slot:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What a frame says, in the order in which its reader takes it: all texts, then all marks.
 
@@ -181,88 +181,60 @@ class Reading:
     calls: Path | None = None
     is_error: bool = False
 
-    @property
-    def says(self) -> tuple[tuple[tuple[str, str], ...], tuple[bytes, ...]]:
-        """Texts by channel and marks: equal for two frames that tell a reader the same."""
-        return tuple((slot.channel, slot.text) for slot in self.slots if slot.text), self.marks
+
+_Text = tuple[str, Path, bool]
+"""Channel, path and whether it is optional, of a text that a frame may have."""
+_TEXTS: Mapping[Endpoint, tuple[_Text, ...]] = MappingProxyType(
+    {
+        Endpoint.CHAT: (("thinking", ("message", "thinking"), True), ("content", ("message", "content"), False)),
+        Endpoint.GENERATE: (("thinking", ("thinking",), True), ("content", ("response",), False)),
+        Endpoint.OPENAI_CHAT: (
+            (ROLE, ("choices", 0, "delta", "role"), True),
+            ("reasoning", ("choices", 0, "delta", "reasoning"), True),
+            ("content", ("choices", 0, "delta", "content"), False),
+        ),
+        Endpoint.OPENAI_COMPLETIONS: (("content", ("choices", 0, "text"), False),),
+        Endpoint.ANTHROPIC_MESSAGES: tuple((key, ("delta", key), False) for key in ("text", "thinking", "partial_json", "signature")),
+    }
+)
 
 
 def read(route: Route, frame: Frame) -> Reading:
     """What `frame` says; a payload that is not understood is one mark."""
-    if not frame.payload:
+    if not frame.payload or frame.event == "ping":
         return Reading()
     if not frame.fields:
         return Reading(marks=(frame.payload,))
     if frame.fields.get("error") or frame.event in ("error", "response.failed"):
         return Reading(is_error=True)
     if route.dialect is Dialect.OLLAMA:
-        return _native(frame.fields, chat=route.path is Endpoint.CHAT)
-    if route.dialect is Dialect.ANTHROPIC:
-        return _anthropic(frame)
-    return _response(frame) if route.path is Endpoint.OPENAI_RESPONSES else _openai(frame.fields)
+        base: Path = ("message",) if route.path is Endpoint.CHAT else ()
+        return Reading(_slots(route.path, frame), _native_marks(frame.fields, base), calls=(*base, "tool_calls"))
+    if route.path in (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS):
+        return Reading(_slots(route.path, frame), _openai_marks(frame.fields))
+    slots = _slots(route.path, frame) if frame.event.endswith("_delta") or frame.event.endswith(".delta") else ()
+    return Reading(slots) if slots else Reading(marks=(encode(_lasting(frame.fields)),))
 
 
-def _native(fields: JsonObject, *, chat: bool) -> Reading:
-    base: Path = ("message",) if chat else ()
-    slots = _slots(fields, (("thinking", (*base, "thinking"), True), ("content", (*base, "content" if chat else "response"), False)))
+def _slots(path: Endpoint, frame: Frame) -> tuple[Slot, ...]:
+    texts = ((frame.event, ("delta",), False),) if path is Endpoint.OPENAI_RESPONSES else _TEXTS[path]
+    found = ((channel, place, at(frame.fields, place), optional) for channel, place, optional in texts)
+    return tuple(Slot(channel, place, text, optional) for channel, place, text, optional in found if isinstance(text, str))
+
+
+def _native_marks(fields: JsonObject, base: Path) -> tuple[bytes, ...]:
     calls = at(fields, (*base, "tool_calls"))
     marks = [encode(call.get("function")) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    if fields.get("done") is True:
-        marks.append(encode(["done", fields.get("done_reason")]))
-    return Reading(slots=slots, marks=tuple(marks), calls=(*base, "tool_calls"))
+    return (*marks, encode(["done", fields.get("done_reason")])) if fields.get("done") is True else tuple(marks)
 
 
-def _openai(fields: JsonObject) -> Reading:
-    choices = fields.get("choices")
-    if not isinstance(choices, list) or not choices:
-        return Reading(marks=(b"usage",)) if fields.get("usage") else Reading()
-    slots: list[Slot] = []
-    marks: list[bytes] = []
-    for place, choice in enumerate(choices):
-        base: Path = ("choices", place)
-        delta: Path = (*base, "delta")
-        texts = ((ROLE, (*delta, "role"), True), ("reasoning", (*delta, "reasoning"), True), ("content", (*delta, "content"), False))
-        slots.extend(_slots(fields, (*texts, ("content", (*base, "text"), False))))
-        marks.extend(_choice_marks(choice))
-    return Reading(slots=tuple(slots), marks=tuple(marks))
-
-
-def _choice_marks(choice: JsonValue) -> list[bytes]:
-    """Ollama sends a tool call whole, in one delta; one that came in parts would have to come in the same parts."""
-    said: list[bytes] = []
-    calls = at(choice, ("delta", "tool_calls"))
-    if isinstance(calls, list):
-        said.extend(encode([at(call, ("index",)), at(call, ("function",))]) for call in calls)
-    reason = at(choice, ("finish_reason",))
-    return [*said, encode(["finish", reason])] if isinstance(reason, str) else said
-
-
-def _anthropic(frame: Frame) -> Reading:
-    delta = frame.fields.get("delta")
-    if frame.event == "ping":
-        return Reading()
-    if frame.event != "content_block_delta" or not isinstance(delta, dict):
-        return Reading(marks=(encode(_lasting(frame.fields)),))
-    texts: list[tuple[str, Path, bool]] = [(key, ("delta", key), False) for key in ("text", "thinking", "partial_json", "signature")]
-    return _text_or_mark(frame, texts)
-
-
-def _response(frame: Frame) -> Reading:
-    if frame.event.endswith(".delta"):
-        return _text_or_mark(frame, [(frame.event, ("delta",), False)])
-    return Reading(marks=(encode(_lasting(frame.fields)),))
-
-
-def _text_or_mark(frame: Frame, texts: Sequence[tuple[str, Path, bool]]) -> Reading:
-    slots = _slots(frame.fields, texts)
-    return Reading(slots=slots) if slots else Reading(marks=(encode(_lasting(frame.fields)),))
-
-
-def _slots(fields: JsonObject, texts: Sequence[tuple[str, Path, bool]]) -> tuple[Slot, ...]:
-    found = ((channel, path, at(fields, path), optional) for channel, path, optional in texts)
-    return tuple(
-        Slot(channel=channel, path=path, text=text, optional=optional) for channel, path, text, optional in found if isinstance(text, str)
-    )
+def _openai_marks(fields: JsonObject) -> tuple[bytes, ...]:
+    """Ollama sends one choice, and a tool call whole, in one delta; one that came in parts would have to come in the same parts."""
+    if not fields.get("choices"):
+        return (b"usage",) if fields.get("usage") else ()
+    calls, reason = at(fields, ("choices", 0, "delta", "tool_calls")), at(fields, ("choices", 0, "finish_reason"))
+    marks = [encode([at(call, ("index",)), at(call, ("function",))]) for call in calls] if isinstance(calls, list) else []
+    return (*marks, encode(["finish", reason])) if isinstance(reason, str) else tuple(marks)
 
 
 def _lasting(value: JsonValue) -> JsonValue:
@@ -271,7 +243,7 @@ def _lasting(value: JsonValue) -> JsonValue:
         return [_lasting(one) for one in value]
     if not isinstance(value, dict):
         return value
-    return {key: one if key in _VERBATIM else _lasting(one) for key, one in value.items() if key not in VOLATILE}
+    return {key: one if key in _VERBATIM else _lasting(one) for key, one in value.items() if key not in _VOLATILE}
 
 
 def at(value: JsonValue, path: Path) -> JsonValue:
