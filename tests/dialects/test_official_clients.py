@@ -62,18 +62,13 @@ def test_the_openai_client_raises_for_the_last_frame_of_a_broken_chat() -> None:
     assert raised.value.type == "api_error"
 
 
-def test_the_openai_client_raises_for_the_last_frame_of_a_broken_completion() -> None:
-    client = openai_client(200, "text/event-stream", broken_stream("oai_compl_stream"))
-    stream = client.completions.create(model="tiny-a", prompt="x", stream=True)
+def test_the_openai_client_raises_for_the_last_frame_of_a_broken_completion_or_response() -> None:
+    broken = openai_client(200, "text/event-stream", broken_stream("oai_compl_stream"))
     with pytest.raises(openai.APIError, match="closed the connection"):
-        list(stream)
-
-
-def test_the_openai_client_raises_for_the_last_event_of_a_broken_response() -> None:
-    client = openai_client(200, "text/event-stream", broken_stream("oai_resp_stream"))
-    stream = client.responses.create(model="tiny-a", input="x", stream=True)
+        list(broken.completions.create(model="tiny-a", prompt="x", stream=True))
+    broken = openai_client(200, "text/event-stream", broken_stream("oai_resp_stream"))
     with pytest.raises(openai.APIError, match="closed the connection"):
-        list(stream)
+        list(broken.responses.create(model="tiny-a", input="x", stream=True))
 
 
 @for_each(
@@ -88,37 +83,30 @@ def test_the_anthropic_client_raises_for_the_last_event_of_a_broken_message(erro
     assert raised.value.body["error"] == {"type": kind, "message": error.message}
 
 
-def test_the_openai_client_knows_the_refusals() -> None:
-    for error, kind in (
-        (Unauthenticated(), openai.AuthenticationError),
-        (ModelNotFound("model 'x' not found"), openai.NotFoundError),
-        (RateLimited(retry_after_s=3), openai.RateLimitError),
-        (QueueFull(), openai.InternalServerError),
-    ):
-        reply = render_error(Dialect.OPENAI, error, REQUEST_ID)
-        client = openai_client(reply.status, "application/json", reply.body)
-        with pytest.raises(kind, match=error.message.split("`")[0]):
-            client.chat.completions.create(model="x", messages=[{"role": "user", "content": "x"}])
+REFUSALS: list[tuple[HearthError, type[openai.APIStatusError], type[anthropic.APIStatusError]]] = [
+    (Unauthenticated(), openai.AuthenticationError, anthropic.AuthenticationError),
+    (ModelNotFound("model 'x' not found"), openai.NotFoundError, anthropic.NotFoundError),
+    (RateLimited(retry_after_s=3), openai.RateLimitError, anthropic.RateLimitError),
+    (QueueFull(), openai.InternalServerError, anthropic.InternalServerError),
+]
 
 
-def test_the_anthropic_client_knows_the_refusals() -> None:
-    for error, kind in (
-        (Unauthenticated(), anthropic.AuthenticationError),
-        (ModelNotFound("model 'x' not found"), anthropic.NotFoundError),
-        (RateLimited(retry_after_s=3), anthropic.RateLimitError),
-        (QueueFull(), anthropic.InternalServerError),
-    ):
-        reply = render_error(Dialect.ANTHROPIC, error, REQUEST_ID)
-        client = anthropic_client(reply.status, "application/json", reply.body)
-        with pytest.raises(kind) as raised:
-            client.messages.create(model="x", max_tokens=5, messages=[{"role": "user", "content": "x"}])
-        assert isinstance(raised.value.body, dict)
-        assert raised.value.body["error"]["message"] == error.message
-
-
-def test_the_ollama_client_knows_the_refusals() -> None:
-    for error in (Unauthenticated(), ModelNotFound("model 'x' not found"), RateLimited(), QueueFull()):
-        reply = render_error(Dialect.OLLAMA, error, REQUEST_ID)
-        with pytest.raises(ollama.ResponseError) as raised:
-            ollama_client(reply.status, "application/json", reply.body).generate(model="x", prompt="x")
-        assert (raised.value.status_code, raised.value.error) == (error.status, error.message)
+@for_each(("error", "by_openai", "by_anthropic"), REFUSALS)
+def test_the_clients_know_the_refusals(
+    error: HearthError, by_openai: type[openai.APIStatusError], by_anthropic: type[anthropic.APIStatusError]
+) -> None:
+    told = {dialect: render_error(dialect, error, REQUEST_ID) for dialect in Dialect}
+    body = told[Dialect.OPENAI].body
+    with pytest.raises(by_openai, match=error.message.split("`")[0]):
+        openai_client(error.status, "application/json", body).chat.completions.create(
+            model="x", messages=[{"role": "user", "content": "x"}]
+        )
+    claude = anthropic_client(error.status, "application/json", told[Dialect.ANTHROPIC].body)
+    with pytest.raises(by_anthropic) as raised:
+        claude.messages.create(model="x", max_tokens=5, messages=[{"role": "user", "content": "x"}])
+    assert isinstance(raised.value.body, dict)
+    assert raised.value.body["error"]["message"] == error.message
+    native = ollama_client(error.status, "application/json", told[Dialect.OLLAMA].body)
+    with pytest.raises(ollama.ResponseError) as refused:
+        native.generate(model="x", prompt="x")
+    assert (refused.value.status_code, refused.value.error) == (error.status, error.message)

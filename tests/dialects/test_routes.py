@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, Endpoint, dialect_of
-from hearth.types import Dialect, WorkKind
+from hearth.types import Dialect
 from tests.support.cases import for_each
 
 
@@ -14,11 +14,6 @@ def test_every_endpoint_has_exactly_one_route_under_its_own_path() -> None:
 
 def test_the_dialect_of_a_route_is_the_dialect_of_its_path() -> None:
     assert all(route.dialect is dialect_of(path) for path, route in INFERENCE_ROUTES.items())
-
-
-def test_embedding_routes_are_the_three_of_ollama() -> None:
-    embedding = {path for path, route in INFERENCE_ROUTES.items() if route.kind is WorkKind.EMBED}
-    assert embedding == {"/api/embed", "/api/embeddings", "/v1/embeddings"}
 
 
 @for_each(
@@ -43,8 +38,3 @@ def test_any_path_has_a_dialect_for_its_errors(path: str, dialect: Dialect) -> N
 def test_no_address_is_in_two_tables() -> None:
     paths = [*INFERENCE_ROUTES, *(route.path for route in INFO_ROUTES), *(route.path for route in MANAGEMENT_ROUTES)]
     assert len(paths) == len(set(paths))
-
-
-def test_a_route_equals_its_plain_path_text() -> None:
-    assert INFERENCE_ROUTES["/api/chat"].path == "/api/chat"
-    assert f"{Endpoint.CHAT}" == "/api/chat"
