@@ -9,6 +9,7 @@ can carry what the first may not.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -171,7 +172,9 @@ def read_request(
 
 
 def _written(fields: JsonObject, body: bytes) -> bytes:
-    return encode_large(fields) if len(body) > LARGE_BYTES else encode(fields)
+    if len(body) > LARGE_BYTES:
+        return encode_large(fields)
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()  # nothing is escaped for HTML
 
 
 def _kind(route: Route, fields: JsonObject) -> WorkKind:
