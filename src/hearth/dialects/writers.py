@@ -264,8 +264,9 @@ class ResponsesWriter(Writer):
         self._incomplete = incomplete
         self._number = 0
         self._items: list[JsonValue] = []
-        self._texts: list[str] | None = None
-        """The texts of the message that is open."""
+        self._open = False
+        self._texts: list[str] = []
+        """The texts of the message that is open, if one is."""
 
     def begin(self) -> list[bytes]:
         return [] if self._number else [self._event(name, response=self._frame()) for name in ("created", "in_progress")]
@@ -276,15 +277,15 @@ class ResponsesWriter(Writer):
             return [*self.begin(), *self._close_message(), *self._call(said)]
         if said.thinking:
             return []
-        opened = [*self.begin(), *(self._open_message() if self._texts is None else [])]
-        self._texts = [*(self._texts or ()), said.text]
+        opened = [*self.begin(), *([] if self._open else self._open_message())]
+        self._texts.append(said.text)
         return [*opened, self._event("output_text.delta", **self._place(), delta=said.text, logprobs=[])]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         begun = self.begin()
         if done.reason is None:
             return begun
-        opened = [] if self._items or self._texts is not None else self._open_message()
+        opened = [] if self._items or self._open else self._open_message()
         closed = self._close_message()
         name = "incomplete" if done.reason in self._incomplete else "completed"
         return [*begun, *opened, *closed, self._event(name, response=self._response(done, wall_s))]
@@ -296,7 +297,7 @@ class ResponsesWriter(Writer):
         return self._response(done, wall_s)
 
     def _open_message(self) -> list[bytes]:
-        self._texts = []
+        self._open, self._texts = True, []
         item: JsonObject = {"content": [], "id": self._message_id(), "role": "assistant", "status": "in_progress", "type": "message"}
         return [
             self._event("output_item.added", item=item, output_index=len(self._items)),
@@ -304,12 +305,12 @@ class ResponsesWriter(Writer):
         ]
 
     def _close_message(self) -> list[bytes]:
-        if self._texts is None:
+        if not self._open:
             return []
         text, place, index = "".join(self._texts), self._place(), len(self._items)
         head: JsonObject = {"id": self._message_id(), "type": "message", "status": "completed", "role": "assistant"}
         item: JsonObject = head | {"content": [_part(text)]}
-        self._texts = None
+        self._open = False
         self._items.append(item)
         return [
             self._event("output_text.done", **place, logprobs=[], text=text),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anthropic
 import ollama
-import openai
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given, settings
@@ -17,11 +15,9 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
-from hearth.dialects.errors import stream_error
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.dialects.stream import StreamTail, read_whole
 from hearth.errors import BackendGone, BackendProtocolError
-from hearth.types import RequestId
 from tests.dialects.captured import Captured, captured
 from tests.dialects.claude.stories import (
     MODEL,
@@ -323,33 +319,6 @@ def test_a_stream_without_its_end_is_no_answer(path, stream):
         to.finish(STARTED_AT)
     to.feed(SIMPLE[-1], STARTED_AT)
     to.finish(STARTED_AT)
-
-
-@for_each("path", ROUTES)
-def test_an_error_in_a_stream_is_told_in_the_callers_words(path):
-    tail = StreamTail(INFERENCE_ROUTES[path])
-    tail.feed(_broken(path))
-    assert tail.ending().reported_error
-    assert not tail.ending().complete
-
-
-def test_the_official_clients_raise_that_error():
-    broken = {path: _broken(path) for path in ROUTES}
-    with pytest.raises(openai.APIError, match="cut"):
-        list(openai_client(200, "text/event-stream", broken[OAI]).chat.completions.create(**ASK, stream=True))
-    with pytest.raises(openai.APIError, match="cut"):
-        list(openai_client(200, "text/event-stream", broken[RESPONSES]).responses.create(model=MODEL, input="x", stream=True))
-    with pytest.raises(anthropic.APIStatusError, match="cut"):
-        list(anthropic_client(200, "text/event-stream", broken[MESSAGES]).messages.create(max_tokens=5, **ASK, stream=True))
-    with pytest.raises(ollama.ResponseError, match="cut"):
-        list(ollama_client(200, "application/x-ndjson", broken[CHAT]).chat(**ASK, stream=True))
-
-
-def _broken(path: str) -> bytes:
-    to = answer(path, stream=True)
-    return b"".join(to.feed(event, STARTED_AT) for event in SIMPLE[:5]) + stream_error(
-        INFERENCE_ROUTES[path], BackendGone("cut"), RequestId("req_1")
-    )
 
 
 @for_each(
