@@ -19,18 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import ollama
 import pytest
 
 import hearth
 from hearth.config import settings as settings_module
 from hearth.config.fields import Section
-from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import CallerLimits, GpuSettings, QueueSettings, RateLimitSettings, Settings
+from hearth.config.settings import CallerLimits, RateLimitSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.events import ConfigReloaded, ItemDispatched, ItemQueued, SwapFailed
+from hearth.events import ItemDispatched, ItemQueued
 from hearth.types import WorkKind
-from tests.clients.home import CODER, EMBEDDER, HEAVY, HELLO, LLAMA, LONG, NARROW, SLOW, Home, StartHome, house_settings, open_home
+from tests.clients.home import EMBEDDER, HELLO, LLAMA, LONG, SLOW, Home, StartHome, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
 SOURCE = Path(hearth.__file__).parent
@@ -142,28 +140,6 @@ async def test_looking_at_the_queue_does_not_change_its_order(home):
     assert len(started) == 6
 
 
-async def test_a_model_that_is_installed_but_did_not_load_in_time_is_not_taken_for_loaded(start_home: StartHome):
-    """donna and oqp: a timeout was recorded as a success, and "installed" was read as "loaded"."""
-    home = await start_home(house_settings(gpu=GpuSettings(home_model="", swap_timeout_s=0.1)))
-    status, said, _ = await post(home, "/api/chat", body_for("/api/chat", HEAVY))
-
-    assert status == 503
-    assert "did not load" in said["error"]
-    assert home.events.of(ItemDispatched) == []
-    assert len(home.events.of(SwapFailed)) == 1
-    assert home.gateway.worker.tracker.loaded_model is None
-
-
-async def test_a_model_that_somebody_unloaded_behind_our_back_still_serves(home):
-    """llama-swap #946: an unload that raced a request left the model dead for ever, and health was green."""
-    await post(home, "/api/chat", body_for("/api/chat"))
-    async with ollama.AsyncClient(host=f"http://127.0.0.1:{home.port}", trust_env=False) as direct:
-        await direct.generate(model=LLAMA, keep_alive=0)
-    status, said, _ = await post(home, "/api/chat", body_for("/api/chat"))
-
-    assert (status, said["done"]) == (200, True)
-
-
 async def test_a_stream_is_passed_on_while_the_model_still_writes(home):
     """oqp: the HTTP client read the whole answer before the first byte went out."""
     async with home.native() as native:
@@ -174,47 +150,6 @@ async def test_a_stream_is_passed_on_while_the_model_still_writes(home):
         await home.idle()
 
     assert not first.done
-
-
-async def test_a_reload_keeps_running_streams_waiting_requests_and_loaded_models(home):
-    """llama-swap #281: a reload built a new world beside the old one and shut that down under its callers."""
-    async with home.native() as native:
-        stream = await native.chat(model=SLOW, messages=HELLO, options=LONG, stream=True)
-        await anext(stream)
-        waiting = asyncio.ensure_future(native.chat(model=SLOW, messages=HELLO, options={"num_predict": 2}))
-        await home.until(lambda status: status["external_queue"]["pending"] == 1)
-        changed = home.gateway.config.settings.replace(queue=QueueSettings(max_external_depth=7))
-        for _ in range(2):
-            assert home.gateway.reload(GatewayConfig(settings=changed))
-        assert [(await anext(stream)).done for _ in range(5)] == [False] * 5
-        await stream.aclose()
-        assert (await waiting).eval_count == 2
-    assert [name for name, _ in home.emulator.loads] == [SLOW]
-    assert [event.generation for event in home.events.of(ConfigReloaded)] == [2, 2]
-
-
-async def test_a_limit_survives_a_reload(start_home: StartHome):
-    """A new limiter at each reload would forget what was used."""
-    settings = house_settings(per_minute=1)
-    home = await start_home(settings)
-    await post(home, "/api/chat", body_for("/api/chat"))
-    home.gateway.reload(GatewayConfig(settings=settings.replace(queue=QueueSettings(max_external_depth=7))))
-
-    assert (await post(home, "/api/chat", body_for("/api/chat")))[0] == 429
-
-
-async def test_a_busy_model_is_never_evicted_for_one_that_waits(start_home: StartHome):
-    """LocalAI: after some tries the eviction went ahead under a running request."""
-    home = await start_home(house_settings(gpu=NARROW))
-    async with home.native() as native:
-        stream = await native.chat(model=SLOW, messages=HELLO, options={"num_predict": 40}, stream=True)
-        await anext(stream)
-        other = asyncio.ensure_future(native.chat(model=CODER, messages=HELLO, options={"num_predict": 1}))
-        rest = [part async for part in stream]
-
-        assert rest[-1].eval_count == 40
-        assert (await other).eval_count == 1
-    assert home.emulator.max_concurrent == 1
 
 
 def test_nothing_is_built_on_the_middleware_that_hides_departures():

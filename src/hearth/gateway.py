@@ -91,8 +91,8 @@ class Gateway:
         self.worker = LLMQueueWorker(
             config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
         )
-        self._watch = watch = self.worker.watch
-        self.name_of, self.resolve = watch.name_of, watch.resolve
+        self._watch = self.worker.watch
+        self.name_of, self.resolve = self._watch.name_of, self._watch.resolve
         self._schedule = Schedule(self.worker)
         self._in_force = ConfigInForce(config, clock=clock, events=events)
         self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
@@ -118,11 +118,13 @@ class Gateway:
         self.cannot_write: Callable[[], str] = str
         self._started_at: float | None = None
         self._stopping = False
-        for take in (self._limit_rates, self.worker.reload_config, lambda _: watch.poke(), lambda _: self._schedule.poke()):
-            self.on_reload(take)
+        self.on_reload(self._reloaded)
 
-    def _limit_rates(self, fresh: GatewayConfig) -> None:
+    def _reloaded(self, fresh: GatewayConfig) -> None:
         self.rate_limiter.update_limits(fresh.settings.rate_limits)
+        self.worker.reload_config(fresh)
+        self._watch.poke()
+        self._schedule.poke()
 
     @property
     def config(self) -> GatewayConfig:

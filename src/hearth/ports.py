@@ -5,10 +5,9 @@ A port has at most five methods. Implementations raise only `hearth.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-from hearth.clock import Clock
 from hearth.events import Event
 from hearth.job_types import (
     Acceptance,
@@ -37,25 +36,6 @@ from hearth.types import (
     Price,
     ResidentModel,
 )
-
-__all__ = [
-    "Clock",
-    "Documents",
-    "CloudBackend",
-    "CloudExchange",
-    "EventSink",
-    "Exchange",
-    "GenerationBackend",
-    "GpuReader",
-    "InvocationHistory",
-    "JobDeliveries",
-    "JobQueue",
-    "JobRecords",
-    "ModelControl",
-    "PriceList",
-    "SelectiveSink",
-    "SpendLedger",
-]
 
 
 class EventSink(Protocol):
@@ -96,27 +76,20 @@ class Exchange(Protocol):
     def close(self) -> None: ...
 
 
-class Opening(Protocol):
-    """A call on its way out. Await it once for the answer with its head; `close` gives it up where nobody has awaited it."""
-
-    def __await__(self) -> Generator[Any, None, Exchange]: ...
-
-    def close(self) -> None: ...
-
-
 class GenerationBackend(Protocol):
     """The data path: bytes in, bytes out, one call at a time on a connection."""
 
-    def open(self, call: BackendCall) -> Opening:
-        """Send the call, at once where that takes no waiting; what is awaited reads the answer's head.
+    async def open(self, call: BackendCall) -> Exchange:
+        """Send the call and read the answer's head.
 
-        Cancelling whoever awaits it closes the connection. No redirects, no overall timeout, and no retries, except that a kept connection
-        which turns out to be dead before any byte of an answer is replaced by a new one: the caller owns all of that.
+        Cancelling it closes the connection. No redirects, no overall timeout, and no retries, except that a kept connection which turns out
+        to be dead before any byte of an answer is replaced by a new one: the caller owns all of that.
 
-        Raises (what is awaited):
+        Raises:
             BackendUnreachable: no connection could be made.
             BackendGone: the connection ended before a head was read.
         """
+        ...
 
     async def aclose(self) -> None: ...
 

@@ -1,13 +1,8 @@
 """The plain values that everybody shares: who asks for what, models, answers, money, and the version of the distribution.
 
-Money as whole numbers, so that no sum is ever off: amounts in nano-USD, prices in micro-USD for a million tokens.
-
-Pure values and arithmetic; knows no budget and no price list. A bill is rounded up to the next nano-USD.
-
-The words of the house: ids, closed sets and plain values that every other module shares.
-
 No behaviour beyond ordering and arithmetic on the values themselves; imports nothing of Hearth. Instants (`_at`) are seconds on the
-monotonic clock unless a name says `wall`; durations end in `_s`.
+monotonic clock unless a name says `wall`; durations end in `_s`. Money as whole numbers, so that no sum is ever off: amounts in nano-USD,
+prices in micro-USD for a million tokens; a bill is rounded up to the next nano-USD.
 """
 
 from __future__ import annotations
@@ -18,9 +13,8 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import NewType, TypeVar, dataclass_transform
 
-"""The version of the distribution; pyproject.toml reads it from here."""
-
 __version__ = "0.1.0"
+"""Of the distribution; pyproject.toml reads it from here."""
 
 SERVICE = "hearth"
 """What `/healthz` says, so that one Hearth knows another."""

@@ -6,7 +6,7 @@ import pytest
 
 from hearth.config.settings import ModelSettings
 from hearth.errors import Draining, ModelNotFound, OrderRefused, ShuttingDown
-from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted, SwapStarted
+from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted
 from hearth.types import Lane
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -157,43 +157,12 @@ async def test_a_load_that_is_still_to_come_can_be_taken_back():
 
 
 @in_virtual_time
-async def test_a_model_that_is_ordered_out_while_it_loads_does_not_stay():
-    async with House("b") as house:
-        orders = house.gateway.orders
-        await orders.load("b")
-        for _ in range(2):
-            await orders.unload("b")
-        assert orders.shown()["unloads"] == [B]
-        await sleep_until(60.0)
-        assert [event.to_model for event in house.events.of(SwapCompleted)] == [B]
-        assert not house.worker.scheduler.state.residency.residents
-        assert given(house) == [("load", B), ("unload", B)]
-        told = [type(event) for event in house.events.all]
-        assert told.index(OrderGiven) < told.index(SwapStarted), "what an order leads to comes after it in the log"
-
-
-@in_virtual_time
 async def test_who_watches_the_status_sees_a_drain_begin_and_end():
     async with House("a") as house:
         for order in (house.gateway.orders.drain, house.gateway.orders.resume):
             seen = house.worker.decisions()
             order()
             assert house.worker.decisions() > seen
-
-
-@in_virtual_time
-async def test_a_pinned_model_is_loaded_and_stays_against_external_work():
-    async with House("a", "b", resident=("a",)) as house:
-        await house.gateway.orders.pin("b")
-        await sleep_until(60.0)
-        assert [event.to_model for event in house.events.of(SwapCompleted)] == [B]
-        theirs = house.submit("a")
-        await sleep_until(600.0)
-        assert house.state_of(theirs.sequence) == "waiting"
-        await body_of(house.internal("a"))
-        await body_of(theirs)
-        await sleep_until(900.0)
-        assert [event.to_model for event in house.events.of(SwapCompleted)] == [B, A, B]
 
 
 @in_virtual_time

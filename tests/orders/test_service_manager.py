@@ -82,7 +82,7 @@ async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_dec
 
 
 @in_virtual_time
-async def test_a_queue_task_that_has_ended_feeds_nothing_though_the_loop_runs():
+async def test_a_queue_task_that_has_ended_feeds_nothing():
     with heard_as("dead") as heard:
         house, _ = managed(heard)
         async with house:

@@ -16,62 +16,6 @@ from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
 from tests.worker.house import House, Recorder, body_of, settings_with
 
 FIVE_PAST = settings_with(scheduling={"announcements": (Announcement(task_type="briefing", cron="5 * * * *"),)})
-UNMEASURED_S = 5.0
-"""What an unlimited answer of an unmeasured model is estimated to take."""
-
-
-@in_virtual_time
-async def test_external_work_that_would_overrun_an_announced_task_is_held_until_it_is_due():
-    async with House("a", resident=("a",)) as house:
-        house.worker.announce("briefing", WALL_AT_START + 100.0)
-        await sleep_until(100.0 - UNMEASURED_S + 1.0)
-        held = house.submit("a")
-        await body_of(held)
-        (dispatched,) = house.events.of(ItemDispatched)
-        assert dispatched.at == 100.0
-
-
-@in_virtual_time
-async def test_the_announced_task_goes_before_what_was_held_for_it():
-    async with House("a", resident=("a",)) as house:
-        house.worker.announce("briefing", WALL_AT_START + 100.0)
-        await sleep_until(98.0)
-        held = house.submit("a")
-        await sleep_until(100.0)
-        announced = house.internal("a")
-        await body_of(held)
-        assert [event.sequence for event in house.events.of(ItemDispatched)][-1] == held.sequence
-        assert (await house.end_of(announced)).at <= 101.0
-
-
-@in_virtual_time
-async def test_external_work_that_ends_in_time_and_internal_work_are_not_held():
-    async with House("a", resident=("a",)) as house:
-        house.worker.announce("briefing", WALL_AT_START + 100.0)
-        await sleep_until(96.0)
-        await body_of(house.submit("a", max_tokens=40))
-        await body_of(house.internal("a"))
-        assert house.now == 98.0
-
-
-@in_virtual_time
-async def test_nothing_is_held_before_the_drain_window():
-    settings = settings_with(scheduling={"schedule_drain_minutes": 0.05})
-    async with House("a", resident=("a",), settings=settings) as house:
-        house.worker.announce("briefing", WALL_AT_START + 100.0)
-        await sleep_until(96.5)
-        await body_of(house.submit("a"))
-        assert house.now == 97.5
-
-
-@in_virtual_time
-async def test_what_has_to_swap_first_counts_the_swap():
-    async with House("a", "b", resident=("a",)) as house:
-        house.worker.announce("briefing", WALL_AT_START + 100.0)
-        await sleep_until(90.0)
-        held = house.submit("b")
-        await body_of(held)
-        assert house.ollama.control[0].at == 100.0
 
 
 @in_virtual_time
@@ -90,13 +34,6 @@ async def test_a_cron_entry_holds_external_work_like_an_announcement():
         await body_of(house.submit("a"))
         (dispatched,) = house.events.of(ItemDispatched)
         assert dispatched.at == pytest.approx(300.0)
-
-
-@in_virtual_time
-async def test_all_that_is_due_soon_is_announced_at_one_look():
-    soon = tuple(Announcement(task_type=f"task {minute}", cron=f"{minute} * * * *") for minute in (1, 2, 50))
-    async with House("a", settings=settings_with(scheduling={"announcements": soon})) as house:
-        assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["task 1", "task 2"]
 
 
 @in_virtual_time
@@ -119,17 +56,6 @@ async def test_an_entry_that_a_reload_brings_is_announced_though_a_later_one_was
         house.gateway.reload(GatewayConfig(settings=settings_with(scheduling={"announcements": both})))
         await sleep_until(290.0)
         assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["briefing", "early"]
-
-
-@in_virtual_time
-async def test_an_entry_that_a_reload_brings_holds_external_work_from_that_moment():
-    async with House("a", resident=("a",)) as house:
-        await sleep_until(272.0)
-        house.gateway.reload(GatewayConfig(settings=FIVE_PAST))
-        await sleep_until(297.0)
-        await body_of(house.submit("a"))
-        (dispatched,) = house.events.of(ItemDispatched)
-        assert dispatched.at == pytest.approx(300.0)
 
 
 @in_virtual_time
@@ -229,15 +155,6 @@ async def test_what_is_announced_right_after_the_clock_was_set_is_due_when_it_sa
         await body_of(house.submit("a"))
         (dispatched,) = house.events.of(ItemDispatched)
         assert dispatched.at == 100.0
-
-
-@in_virtual_time
-async def test_a_cron_entry_that_a_clock_set_back_brings_again_is_one_announcement():
-    async with House("a", resident=("a",), settings=FIVE_PAST) as house:
-        await sleep_until(290.0)
-        house.clock._wall_at_start -= 400.0
-        await sleep_until(680.0)
-        assert [due_at for due_at, _ in house.worker.scheduler.state.announced] == pytest.approx([700.0])
 
 
 @in_virtual_time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 
@@ -44,19 +43,6 @@ async def test_a_cancelled_caller_is_told_so_after_the_chunks_it_had_been_given(
 
 
 @in_virtual_time
-async def test_a_queued_item_that_is_cancelled_is_never_sent():
-    async with House("a", resident=("a",)) as house:
-        running, leaving = house.submit("a"), house.submit("a")
-        await sleep_until(0.5)
-        assert house.worker.cancel(leaving.sequence)
-        await body_of(running)
-        await asyncio.sleep(5)
-        assert len(house.ollama.calls) == 1
-        ended = await house.end_of(leaving)
-        assert (ended.outcome, ended.attempts, ended.at, ended.backend_s) == (Outcome.CANCELLED, 0, 0.5, None)
-
-
-@in_virtual_time
 async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent():
     async with House("a", resident=("a",)) as house:
         leaving = house.submit("a")
@@ -80,19 +66,6 @@ async def test_a_load_that_others_wait_for_survives_those_that_caused_it(by: str
         assert text_of(await body_of(waiting)) == FULL_TEXT
         assert house.now == 3.0
         assert [record.kind for record in house.ollama.control] == ["load"]
-
-
-@pytest.mark.parametrize("by", ["id", "caller"])
-@in_virtual_time
-async def test_a_load_that_nobody_waits_for_any_more_ends_and_serves_the_next_comer(by: str):
-    async with House("a", "b") as house:
-        leaving = house.submit("a", caller="me")
-        await sleep_until(1.0)
-        assert house.worker.cancel(leaving.sequence) if by == "id" else house.worker.cancel_caller("me")
-        await sleep_until(5.0)
-        assert house.ollama.calls == []
-        await body_of(house.submit("a"))
-        assert house.now == 6.0
 
 
 @in_virtual_time
@@ -155,15 +128,6 @@ async def test_a_future_that_is_cancelled_at_once_is_never_executed():
         await futures[0]
         await asyncio.sleep(5)
         assert len(house.ollama.calls) == 1
-
-
-@in_virtual_time
-async def test_a_program_that_gives_up_waiting_frees_the_gpu():
-    async with House("a", resident=("a",)) as house:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(await house.worker.enqueue_internal("hello", "a"), 0.25)
-        await settle()
-        assert house.ollama.calls[0].ended_at == 0.25
 
 
 @in_virtual_time

@@ -15,15 +15,6 @@ async def test_whoever_can_start_at_once_waits_for_nothing():
 
 
 @in_virtual_time
-async def test_each_of_several_that_come_at_once_is_told_of_those_before_it():
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 9})) as house:
-        told = [house.submit("a", max_tokens=40).estimated_wait_s or 0.0 for _ in range(5)]
-        assert told[0] == 0.0
-        assert told == sorted(told)
-        assert told[4] == pytest.approx(4.0, rel=0.3)
-
-
-@in_virtual_time
 async def test_a_swap_counts_as_long_as_such_swaps_have_taken():
     async with House("a", "b", resident=("a",)) as house:
         await body_of(house.submit("b"))
@@ -62,11 +53,3 @@ async def test_those_that_come_at_once_share_the_slots_of_their_model():
         house.submit("a", max_tokens=40)
         told = [house.submit("b", max_tokens=40).estimated_wait_s or 0.0 for _ in range(5)]
         assert told[4] - told[0] == pytest.approx(1.0, rel=0.1)
-
-
-@in_virtual_time
-async def test_while_nothing_answers_nothing_is_promised():
-    async with House("a", resident=("a",)) as house:
-        house.ollama.go_down()
-        await sleep_until(6.0)
-        assert house.submit("a").estimated_wait_s is None

@@ -7,11 +7,9 @@ import math
 
 import pytest
 
-from hearth.config.settings import Settings
 from hearth.errors import ModelNotFound
 from hearth.events import HomeModelMissing, SwapStarted
 from tests.support.cases import for_each
-from tests.support.fake_ollama import LoadFault
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
 from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
 
@@ -31,17 +29,6 @@ async def test_the_home_model_comes_back_after_the_delay_and_once():
         (started,) = house.events.of(SwapStarted)
         assert (started.why, started.to_model) == ("home", "h:latest")
         assert house.gpu_status["is_home"] is True
-
-
-@in_virtual_time
-async def test_an_arrival_before_the_delay_is_over_puts_the_restore_off():
-    async with House("h", "a", resident=("a",), settings=HOME) as house:
-        for number in range(5):
-            await sleep_until(29.0 * (number + 1))
-            await body_of(house.submit("a"))
-        assert loads_at(house) == []
-        await sleep_until(200.0)
-        assert loads_at(house) == [29.0 * 5 + 1.0 + 30.0 + 0.5]
 
 
 @for_each("after_s", [0.0, 0.25, 0.5, 1.0, 2.4])
@@ -72,32 +59,6 @@ def test_an_arrival_at_the_very_instant_of_a_restore_is_served_and_the_house_sti
             return reasons.count("waiting")
 
     assert 0 < run_virtual(scenario, seed=seed) < 20
-
-
-@in_virtual_time
-async def test_a_restore_that_fails_is_tried_ever_later_and_then_left_alone():
-    async with House("h", "a", resident=("a",), settings=HOME) as house:
-        house.ollama.next_loads(*[LoadFault.FAIL] * 20)
-        await sleep_until(20_000.0)
-        assert loads_at(house) == [30.5, 60.0, 120.0, 240.0, 480.0]
-
-
-@in_virtual_time
-async def test_without_a_home_model_nothing_is_restored():
-    async with House("a", resident=("a",)) as house:
-        await sleep_until(1_000.0)
-        assert house.ollama.control == []
-
-
-@in_virtual_time
-async def test_a_new_home_model_in_the_configuration_is_restored_next():
-    async with House("h", "a", resident=("h",), settings=HOME) as house:
-        await sleep_until(100.0)
-        assert loads_at(house) == []
-        changed = settings_with(gpu={"home_model": "a"})
-        house.gateway.reload(type(house.gateway.config)(settings=changed))
-        await sleep_until(200.0)
-        assert [record.model for record in house.ollama.control if record.kind == "load"] == ["a:latest"]
 
 
 @in_virtual_time
@@ -138,12 +99,3 @@ async def test_who_waits_for_a_model_that_is_deleted_meanwhile_is_told_and_nothi
         await body_of(busy)
         await sleep_until(3600.0)
         assert [record.kind for record in house.ollama.control if record.kind in {"load", "unload"}] == []
-
-
-@in_virtual_time
-async def test_by_default_the_model_that_was_used_stays_loaded():
-    async with House("llama3.2:3b", settings=Settings()) as house:
-        await body_of(house.submit("llama3.2:3b"))
-        await sleep_until(4 * 3600.0)
-        assert house.gpu_status["loaded_model"] == "llama3.2:3b"
-        assert [record.kind for record in house.ollama.control if record.kind in {"load", "unload"}] == ["load"]

@@ -47,15 +47,6 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
 
 
 @in_virtual_time
-async def test_a_load_that_fails_once_is_tried_again():
-    async with House("a") as house:
-        house.ollama.next_loads(LoadFault.FAIL)
-        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
-        (failed,) = house.events.of(SwapFailedEvent)
-        assert (failed.reason, failed.to_model, failed.swap_s) == ("swap_failed", "a:latest", 2.0)
-
-
-@in_virtual_time
 async def test_a_load_that_fails_twice_fails_all_who_wait_for_it_each_with_an_error_of_its_own():
     async with House("a", "b", resident=("b",)) as house:
         house.ollama.next_loads(LoadFault.FAIL, LoadFault.FAIL)

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from hearth.config.settings import Window
-from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected, ModeChanged
-from hearth.types import Outcome, Priority
+from hearth.events import ItemInterrupted, ItemProtected, ModeChanged
+from hearth.types import Outcome
 from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -37,29 +37,6 @@ async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that
         assert stopped.ended_at <= 0.5 + FIFTY_MS
         assert text_of(await body_of(external)) == FULL_TEXT
         assert ((await house.end_of(external)).attempts, (await house.end_of(external)).interrupt_count) == (2, 1)
-
-
-@in_virtual_time
-async def test_a_stream_whose_caller_has_seen_bytes_finishes_first():
-    async with House("a", resident=("a",)) as house:
-        external = house.submit("a", stream=True, service_s=3.0)
-        await sleep_until(0.5)
-        internal = house.internal("a")
-        assert text_of(await body_of(external)) == FULL_TEXT
-        assert house.now == 3.0
-        await body_of(internal)
-        assert house.events.of(ItemInterrupted) == []
-
-
-@in_virtual_time
-async def test_internal_work_for_another_model_stops_external_work_too():
-    async with House("a", "b", resident=("a",), settings=settings_with(scheduling=AT_ONCE)) as house:
-        external = house.submit("a", service_s=2.0)
-        await sleep_until(0.5)
-        await body_of(house.internal("b"))
-        assert house.now == pytest.approx(0.5 + 0.5 + 2.0 + 1.0)
-        await body_of(external)
-        assert (await house.end_of(external)).interrupt_count == 1
 
 
 @in_virtual_time
@@ -102,53 +79,6 @@ async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_own
         assert [event.interrupt_count for event in house.events.of(ItemInterrupted)] == [1, 2]
         (protected,) = house.events.of(ItemProtected)
         assert (protected.sequence, protected.interrupt_count) == (external.sequence, 2)
-
-
-@in_virtual_time
-async def test_interrupted_work_goes_before_external_work_that_never_started():
-    async with House("a", resident=("a",)) as house:
-        interrupted = house.submit("a")
-        await sleep_until(0.5)
-        fresh = house.submit("a")
-        internal = house.internal("a")
-        await asyncio.gather(*map(body_of, (interrupted, fresh, internal)))
-        order = [event.sequence for event in house.events.of(ItemDispatched)]
-        assert order == [interrupted.sequence, internal.sequence, interrupted.sequence, fresh.sequence]
-
-
-@in_virtual_time
-async def test_equal_rank_never_interrupts():
-    async with House("a", resident=("a",)) as house:
-        for submit in (house.submit, house.internal):
-            first = submit("a")
-            await settle()
-            second = submit("a", priority=Priority.CRITICAL)
-            await body_of(first)
-            await body_of(second)
-        assert house.events.of(ItemInterrupted) == []
-
-
-@in_virtual_time
-async def test_external_work_never_interrupts_internal_work():
-    async with House("a", resident=("a",)) as house:
-        internal = house.internal("a", priority=Priority.BACKGROUND)
-        await settle()
-        external = house.submit("a")
-        await body_of(external)
-        assert (await house.end_of(internal)).outcome is Outcome.COMPLETED
-        assert house.events.of(ItemInterrupted) == []
-
-
-@in_virtual_time
-async def test_outside_active_hours_internal_work_waits_for_the_running_call_and_goes_next():
-    async with House("a", resident=("a",), settings=BY_DAY) as house:
-        running, waiting = house.submit("a"), house.submit("a")
-        await sleep_until(0.5)
-        internal = house.internal("a")
-        await asyncio.gather(*map(body_of, (running, waiting, internal)))
-        order = [event.sequence for event in house.events.of(ItemDispatched)]
-        assert order == [running.sequence, internal.sequence, waiting.sequence]
-        assert house.events.of(ItemInterrupted) == []
 
 
 @for_each("last_decision_s", [0.001, 0.5, 1.0, 20.0])

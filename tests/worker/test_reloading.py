@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hearth.config.gateway_config import GatewayConfig
-from hearth.config.settings import PolicyName, Settings
+from hearth.config.settings import Settings
 from hearth.errors import ModelNotFound, QueueFull
 from hearth.events import BackendWentDown, ConfigRejected, ConfigReloaded, ItemDispatched
 from tests.support.fake_gpu import FakeModel
@@ -48,17 +48,6 @@ async def test_a_lower_depth_drops_nobody_and_admits_nobody_until_there_is_room(
         await settle()
         tickets.append(house.submit("a"))
         await asyncio.gather(*(body_of(ticket) for ticket in tickets[2:]))
-
-
-@in_virtual_time
-async def test_a_new_policy_decides_the_next_choice():
-    async with House("a", "b", resident=("a",)) as house:
-        for model in ("a", "b", "a"):
-            house.submit(model)
-        await sleep_until(0.5)
-        put_in_force(house, settings_with(scheduling={"policy": PolicyName.FIFO}))
-        await sleep_until(20.0)
-        assert [event.sequence for event in house.events.of(ItemDispatched)] == [1, 2, 3]
 
 
 @in_virtual_time
@@ -117,14 +106,6 @@ async def test_a_file_that_was_edited_badly_changes_nothing_and_one_that_was_men
         assert (house.status["config"]["reload_count"], house.status["config"]["rejected_count"]) == (2, 1)
         assert house.gateway.config.settings.queue.max_external_depth == 6
         assert house.gateway.config.source == file
-
-
-@in_virtual_time
-async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path):
-    async with House("a", source=tmp_path / "gone.yaml") as house:
-        before = house.gateway.config
-        assert house.gateway.reload() is False
-        assert house.gateway.config is before
 
 
 @in_virtual_time

@@ -78,15 +78,6 @@ async def test_an_interrupted_stream_goes_on_where_it_stopped_as_one_valid_strea
         assert house.ollama.calls[0].body == house.ollama.calls[2].body
 
 
-@in_virtual_time
-async def test_the_cancel_is_sent_at_the_instant_of_the_internal_arrival():
-    async with House("a", resident=("a",), service=Voice(WORDS), settings=AT_ONCE) as house:
-        listening = asyncio.ensure_future(heard(streaming(house)))
-        await interrupted(house, at=6.25)
-        await listening
-        assert house.ollama.calls[0].ended_at == 6.25
-
-
 @for_each("place", [0, 2, 3])
 @in_virtual_time
 async def test_nothing_of_another_answer_is_ever_sent(place: int):
@@ -102,17 +93,6 @@ async def test_nothing_of_another_answer_is_ever_sent(place: int):
         assert len(house.events.of(ItemDiverged)) == 1
         (ended,) = [event for event in house.events.of(ItemEnded) if event.sequence == ticket.sequence]
         assert (ended.outcome, ended.reason, ended.attempts) == (Outcome.FAILED, "stream_diverged", 2)
-
-
-@in_virtual_time
-async def test_a_difference_after_what_was_sent_is_nobodys_business():
-    other = (*WORDS[:4], " and", " so", " on")
-    async with House("a", resident=("a",), service=Voice(WORDS, other), settings=AT_ONCE) as house:
-        listening = asyncio.ensure_future(heard(streaming(house)))
-        await interrupted(house)
-        said, error = await listening
-        assert error is None
-        assert text_of(said) == "".join(other)
 
 
 @in_virtual_time

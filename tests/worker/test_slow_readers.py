@@ -85,19 +85,6 @@ async def test_chunk_boundaries_survive_a_reader_that_takes_one_at_a_time():
 
 
 @in_virtual_time
-async def test_an_abandoned_reply_takes_nothing_more():
-    reply = Reply(limit_bytes=10)
-    reply.start(ReplyHead(status=200, headers=()))
-    reply.push(b"x" * 20)
-    reply.abandon()
-    reply.push(b"more")
-    assert (reply.unread_bytes, reply.ended, reply.complete) == (0, True, False)
-    await reply.writable()
-    with pytest.raises(CallerGone):
-        await reply.take()
-
-
-@in_virtual_time
 async def test_the_first_ending_of_a_reply_counts():
     reply = Reply(limit_bytes=10)
     reply.start(ReplyHead(status=200, headers=()))

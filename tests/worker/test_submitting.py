@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hearth.execution.request import Ticket
 from hearth.types import Lane, Outcome, Priority
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, new_item, settings_with, settle, text_of
+from tests.worker.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
 
 
 @in_virtual_time
@@ -85,17 +84,6 @@ async def test_each_lane_has_its_own_depth():
 
 
 @in_virtual_time
-async def test_a_cancelled_item_makes_room():
-    async with House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1})) as house:
-        house.submit("a")
-        await settle()
-        waiting = house.submit("a")
-        house.worker.cancel(waiting.sequence)
-        await settle()
-        assert house.submit("a").position == 0
-
-
-@in_virtual_time
 async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_back_after_the_grace():
     house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
     async with house:
@@ -157,28 +145,6 @@ async def test_sequences_grow_and_are_never_used_twice():
         house.worker.cancel(tickets[1].sequence)
         tickets.append(house.submit("a", request_id="req_same"))
         assert [ticket.sequence for ticket in tickets] == [1, 2, 3, 4]
-
-
-@in_virtual_time
-async def test_external_work_runs_in_its_order_of_arrival():
-    async with House("a", resident=("a",)) as house:
-        tickets = [house.submit("a", caller=f"c{index % 2}") for index in range(6)]
-        await asyncio.gather(*map(body_of, tickets))
-        assert [event.sequence for event in house.events.of(ItemDispatched)] == [ticket.sequence for ticket in tickets]
-
-
-@in_virtual_time
-async def test_internal_work_runs_before_external_work_and_by_priority():
-    async with House("a", resident=("a",)) as house:
-        running = house.internal("a")
-        await settle()
-        external = house.submit("a")
-        background, normal, critical = (
-            house.worker.submit(new_item("a", lane=Lane.INTERNAL, priority=priority)) for priority in sorted(Priority, reverse=True)
-        )
-        await body_of(external)
-        order = [event.sequence for event in house.events.of(ItemDispatched)]
-        assert order == [ticket.sequence for ticket in (running, critical, normal, background, external)]
 
 
 @in_virtual_time

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Generator
 from functools import lru_cache
-from typing import Any
 
 from yarl import URL
 
@@ -71,29 +69,22 @@ class OllamaBackend:
         self._idle: list[Link] = []
         self._tidying: asyncio.TimerHandle | None = None
 
-    def open(self, call: BackendCall) -> Opened:
+    async def open(self, call: BackendCall) -> Answer:
         """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be a caller's key stay here.
 
-        Raises (what is awaited):
+        Raises:
             BackendUnreachable: no connection within `connect_timeout_s`.
             BackendGone: the connection ended before a head was read.
             BackendProtocolError: a redirect, an encoded body, a head that is too large or no HTTP at all.
             BadRequest: the path or a header is not fit to be sent.
         """
-        try:
-            request = self._request(call)
-        except BadRequest as error:
-            return Opened(_refused(error), None)
-        kept = self._take()
-        first = None if kept is None else self._ask(kept, call, request)
-        return Opened(self._headed(first, call, request), first)
-
-    async def _headed(self, first: Answer | None, call: BackendCall, request: bytes) -> Answer:
-        if first is not None:
+        request, kept = self._request(call), self._take()
+        if kept is not None:
+            answer = self._ask(kept, call, request)
             try:
-                return await _head_of(first)
+                return await _head_of(answer)
             except BackendGone:
-                if first.began:
+                if answer.began:
                     raise
         return await _head_of(self._ask(await self._connect(), call, request))
 
@@ -165,31 +156,6 @@ class OllamaBackend:
         self._links.discard(link)
         if link in self._idle:
             self._idle.remove(link)
-
-
-class Opened:
-    """`Opening`: the way to the answer, and what was already asked on a kept connection."""
-
-    __slots__ = ("_first", "_way")
-
-    def __init__(self, way: Coroutine[None, None, Answer], first: Answer | None) -> None:
-        self._way = way
-        self._first = first
-
-    def __await__(self) -> Generator[Any, None, Answer]:
-        self._first = None
-        return self._way.__await__()
-
-    def close(self) -> None:
-        """Give it up where nobody has awaited it."""
-        first, self._first = self._first, None
-        if first is not None:
-            first.close()
-        self._way.close()
-
-
-async def _refused(error: BadRequest) -> Answer:
-    raise error
 
 
 async def _head_of(answer: Answer) -> Answer:

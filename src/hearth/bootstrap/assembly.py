@@ -94,24 +94,17 @@ async def build_gateway(
         traces = open_telemetry(config, clock=clock, events=events, closing=closing)
         log = await open_store(config, clock=clock, events=events, closing=closing) if store and settings.storage.enabled else None
         identity = await find_backend(mode, url, clock=clock, events=events, closing=closing)
-        learned = None if log is None else await Recollection.read(log.estimates, f"scheduler{'.emulator' * identity.emulator}")
-        database = database_path(settings.storage.path, os.environ)
-        notes = () if log is None else open_directory(settings.storage.path, database)
-        gateway = _gateway(config, identity, clock=clock, events=events, log=log, closing=closing, watch=watch, notes=notes)
-        join_alerts(gateway, alerter, None if log is None else database.parent)
+        gateway = _gateway(config, identity, clock=clock, events=events, log=log, closing=closing, watch=watch)
+        join_alerts(gateway, alerter, None if log is None else database_path(settings.storage.path, os.environ).parent)
         join_latency(gateway)
         if traces is not None:
             gateway.records.requests.on_trace = traces.deliver
             gateway.show("telemetry", traces.status)
         gateway.show("embeddings", gateway.embeddings.status)
-        if log is not None and learned is not None:
-            _join_store(gateway, log, learned, closing)
+        if log is not None:
+            await _join_store(gateway, log, "scheduler.emulator" if identity.emulator else "scheduler", closing)
         if settings.gpu.nvml and not identity.emulator:  # the emulator computes on none
-            card = GpuThread((NvmlCard(settings.gpu.device), AmdCard(settings.gpu.device)))
-            closing.push_async_callback(card.aclose)
-            gpu = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
-            gateway.accompany("gpu watch", gpu.run)
-            gateway.on_reload(lambda _: gpu.poke())
+            _join_card(gateway, GpuThread((NvmlCard(settings.gpu.device), AmdCard(settings.gpu.device))), closing)
         gateway.on_stop.append(closing.pop_all().aclose)
         return gateway
 
@@ -125,12 +118,13 @@ def _gateway(
     log: Store | None,
     closing: AsyncExitStack,
     watch: bool,
-    notes: tuple[str, ...],
 ) -> Gateway:
     control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
     backend = OllamaBackend(identity.url, connect_timeout_s=config.settings.ollama.connect_timeout_s)
     for adapter in (control, backend):
         closing.push_async_callback(adapter.aclose)
+    path = config.settings.storage.path
+    notes = () if log is None else open_directory(path, database_path(path, os.environ))
     if not identity.emulator:
         claim = OllamaClaim(identity.url)
         closing.callback(claim.release)
@@ -147,6 +141,13 @@ def _gateway(
         vet=_vet,
         notes=notes,
     )
+
+
+def _join_card(gateway: Gateway, card: GpuThread, closing: AsyncExitStack) -> None:
+    closing.push_async_callback(card.aclose)
+    watch = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
+    gateway.accompany("gpu watch", watch.run)
+    gateway.on_reload(lambda _: watch.poke())
 
 
 def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
@@ -268,7 +269,8 @@ async def open_store(
     return store
 
 
-def _join_store(gateway: Gateway, log: Store, learned: Recollection, closing: AsyncExitStack) -> None:
+async def _join_store(gateway: Gateway, log: Store, learned_as: str, closing: AsyncExitStack) -> None:
+    learned = await Recollection.read(log.estimates, learned_as)
     gateway.events.subscribe(log.invocations)
     gateway.accompany("admissions", log.invocations.run)
     claude = ClaudeBackend()

@@ -16,7 +16,7 @@ PART = Part(
             shown(INSTANTS, "a_wall_clock_that_jumps_changes_nothing_for_anybody_who_waits_or_runs"),
             shown("cloud/test_purse", "a_clock_that_jumps_never_opens_a_day_twice"),
             shown("worker/test_store", "a_clock_that_was_set_back_lengthens_no_window"),
-            shown("test_clock", "request_ids_look_alike_however_they_are_drawn_and_never_repeat"),
+            shown("test_clock", "ids_never_repeat"),
             shown("observability/test_logs", "an_instant_that_no_calendar_shows_costs_one_line_and_not_the_log"),
             shown("worker/test_announcements", "a_task_is_due_by_the_calendar_though_the_clock_was_set_or_the_machine_slept"),
             shown("jobs/test_webhooks", "a_wall_clock_that_is_set_back_puts_off_no_message"),

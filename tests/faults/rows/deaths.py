@@ -145,7 +145,7 @@ PART = Part(
             "the watchdog is fed by decisions and not by the loop, so it starves",
             shown(
                 "orders/test_service_manager",
-                "a_queue_that_hangs_starves_the_watchdog_though_the_loop_runs",
+                "a_queue_task_that_has_ended_feeds_nothing",
                 "a_queue_whose_every_decision_fails_feeds_nothing",
                 "the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_decides",
             ),

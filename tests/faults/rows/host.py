@@ -29,7 +29,7 @@ PART = Part(
             shown(
                 WATCH,
                 "memory_that_a_game_holds_makes_a_model_go_that_could_have_stayed",
-                "a_model_that_does_not_fit_beside_a_game_is_loaded_alone_and_not_refused",
+                "where_there_is_no_room_for_both_one_model_is_loaded_at_a_time",
             ),
             shown("scheduling/test_memory", "memory_that_others_hold_is_not_there_for_models"),
         ),
