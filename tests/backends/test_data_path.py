@@ -532,17 +532,3 @@ async def test_calls_at_the_same_time_never_share_a_connection_and_no_more_are_k
             exchange.close()
         await server.left(3)
         assert server.open_connections == KEPT
-
-
-async def test_a_kept_connection_has_the_call_before_anybody_waits_for_the_answer_and_ends_when_it_is_given_up() -> None:
-    async with StubServer(saying(WHOLE), keeps=True) as server, backend_at(server.url) as backend:
-        await ask(backend)
-        await server.peers.get()
-        opening = backend.open(call())
-        await server.peers.get()
-        exchange = await opening
-        assert await read(exchange) == [b"hi"]
-        exchange.close()
-        backend.open(call()).close()
-        await server.all_left()
-        assert await ask(backend) == [b"hi"]
