@@ -23,7 +23,7 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
         watched = await opened(browser, house, path="/llm/queue/status")
         page = watched.page
         await expect(page.get_by_text("THE EMULATOR IS ANSWERING")).to_be_visible()
-        await expect(page.get_by_text("Nobody waits.")).to_be_visible()
+        await expect(page.get_by_text("No requests are waiting.")).to_be_visible()
         first = await house.ask("a:1", "first")
         await house.ask("b:1", "second")
         await house.ask("b:1", "third")
@@ -44,17 +44,17 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
 async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_and_can_forget_it(browser):
     async with house_with("a:1", keys=KEYS) as house:
         page = (await opened(browser, house)).page
-        await page.get_by_label("Key").fill("nonsense")
+        await page.get_by_label("Key", exact=True).fill("nonsense")
         await page.keyboard.press("Enter")
         await expect(page.locator(".wrong")).to_contain_text("No valid API key")
-        await page.get_by_label("Key").fill("hearth_owner")
+        await page.get_by_label("Key", exact=True).fill("hearth_owner")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
         await page.reload()
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
         assert "hearth_owner" not in page.url + await page.content()
-        await page.get_by_role("button", name="Forget key").click()
-        await expect(page.get_by_label("Key")).to_be_focused()
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_label("Key", exact=True)).to_be_focused()
         assert await page.evaluate("sessionStorage.length") == 0
 
 
@@ -63,10 +63,10 @@ async def test_the_page_asks_for_another_key_however_many_wrong_ones_came(browse
         for number in range(PER_WINDOW):
             assert (await (await house.post("/api/chat", {}, key=f"wrong-{number}")).head())[0] == 401
         page = (await opened(browser, house)).page
-        await page.get_by_label("Key").fill("nonsense")
+        await page.get_by_label("Key", exact=True).fill("nonsense")
         await page.keyboard.press("Enter")
         await expect(page.locator(".wrong")).to_contain_text("Too many requests with a wrong key")
-        await page.get_by_label("Key").fill("hearth_owner")
+        await page.get_by_label("Key", exact=True).fill("hearth_owner")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
 
@@ -113,8 +113,8 @@ async def test_a_caller_asks_for_a_model_as_with_any_request(browser):
         page = watched.page
         await page.get_by_text("2 more installed").click()
         await watched.order("Load b:1", "Load")
-        await watched.is_told("b:1 is in memory.")
-        await expect(page.locator(".panel > .residents .model")).to_have_text("b:1")
+        await watched.is_told("b:1 is loaded.")
+        await expect(page.locator(".panel .box > .residents .model")).to_have_text("b:1")
 
 
 async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(browser):
@@ -123,7 +123,7 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(browser):
         await house.ask("a:1", "friends", key="hearth_friend")
         page = (await opened(browser, house, key="hearth_friend")).page
         await expect(page.locator(".queue .caller")).to_have_text("friend")
-        for name in ("Reload configuration", "Make room", "Pause others", "Drain", "Pin", "Unload"):
+        for name in ("Reload configuration", "Interrupt others", "Pause others", "Drain", "Pin", "Unload"):
             assert await page.get_by_role("button", name=name).count() == 0
         names = await page.get_by_role("button", name="Cancel").evaluate_all("all => all.map(one => one.ariaLabel)")
         assert names == ["Cancel friend's request friends"]
@@ -147,13 +147,13 @@ async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_the_next_one_b
         await expect(page.locator(".link")).to_have_text("live")
         await house.ask("a:1", "before")
         await expect(page.locator(".run")).to_have_count(1)
-    await expect(page.locator(".link")).to_have_text("reconnecting")
-    await expect(page.locator(".notices")).to_contain_text("the page goes on trying")
+    await expect(page.locator(".link")).to_contain_text("reconnecting")
+    await expect(page.locator(".notices")).to_contain_text("The page keeps trying to connect")
     await expect(page).to_have_title("Hearth: no connection")
     await expect(page.locator(".run")).to_have_count(1)
     async with house_with("b:1", port=house.port) as house:
         await expect(page.locator(".link")).to_have_text("live")
-        await expect(page.locator(".notices p")).to_have_count(0)
+        await expect(page.locator("main.stale")).to_have_count(0)
         await expect(page.locator(".run")).to_have_count(0)
         await house.ask("b:1", "after")
         await expect(page.locator(".run .model")).to_have_text("b:1")

@@ -113,7 +113,7 @@ async def test_every_text_of_the_stream_stays_text(width, spoil, browser):
         await page.locator(".others summary").click()
         for panel in ("now", "line", "jobs", "ended"):
             await expect(page.locator(f".panel.{panel}")).to_contain_text(EVIL)
-        for panel in ("memory", "limits", "house"):
+        for panel in ("memory", "limits", "gateway"):
             await expect(page.locator(f"section[aria-labelledby={panel}-title]")).to_contain_text(EVIL)
         buttons = await page.get_by_role("button", name="Cancel").all()
         assert len(buttons) > 2

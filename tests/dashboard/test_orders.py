@@ -30,9 +30,9 @@ async def test_pausing_holds_other_programs_back_and_says_so_until_it_is_ended(b
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page, banner = watched.page, watched.page.locator(".order.paused")
-        await watched.order("Pause others", "Pause them")
-        await watched.is_told("Other programs are paused.")
-        await expect(banner).to_contain_text("Other programs are paused.")
+        await watched.order("Pause others", "Pause")
+        await watched.is_told("External requests are paused.")
+        await expect(banner).to_contain_text("External requests are paused.")
         await expect(page.get_by_role("button", name="Pause others")).to_have_count(0)
         caller = await house.post("/api/generate", SHORT)
         await expect(page.locator(".queue .why")).to_contain_text("the pause to end")
@@ -51,8 +51,8 @@ async def test_a_stream_that_had_to_make_room_says_how_it_went_on(browser, tmp_p
         caller = await house.post("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": 600}})
         assert (await caller.head())[0] == 200
         await expect(watched.page.locator(".run .model")).to_have_text("slow")
-        await watched.order("Make room", "Make room")
-        await watched.is_told("1 running request makes room.")
+        await watched.order("Interrupt others", "Interrupt")
+        await watched.is_told("1 running request is being interrupted.")
         await expect(watched.page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
         assert watched.complaints == []
 
@@ -74,7 +74,7 @@ async def test_a_model_is_loaded_pinned_unpinned_and_unloaded(browser, tmp_path)
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page = watched.page
-        resident = page.locator(".panel > .residents li").filter(has_text=CODER)
+        resident = page.locator(".panel .box > .residents li").filter(has_text=CODER)
         await page.locator(".others summary").click()
         await watched.order(f"Load {CODER}", "Load")
         await expect(resident).to_contain_text("idle")
@@ -103,14 +103,14 @@ async def test_jobs_are_shown_and_cancelled_one_by_one(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page, rows = watched.page, watched.page.locator(".jobs .rows li")
-        await expect(page.get_by_text("No job waits.")).to_be_visible()
+        await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
         for number in range(ROWS_SHOWN + 3):
             caller = await house.post("/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"})
             assert (await caller.head())[0] == 202
         await expect(page.locator(".jobs .counts")).to_contain_text(f"{ROWS_SHOWN + 2}")
         await expect(rows).to_have_count(ROWS_SHOWN + 1)
         await expect(rows.nth(1)).to_contain_text("next")
-        await expect(page.locator(".jobs .more")).to_have_text("and 2 more wait")
+        await expect(page.locator(".jobs .more")).to_have_text("and 2 more are waiting")
         for task_type in ("night-0", "night-1"):
             row = rows.filter(has_text=task_type)
             await watched.order(row.get_by_role("button"), "Cancel the job")
@@ -148,8 +148,8 @@ async def test_the_configuration_is_read_again_and_its_mistakes_are_shown(browse
 async def test_room_is_made_and_alerts_are_tried(browser, tmp_path):
     async with serving_webhooks(Webhooks()) as url, whole_house(tmp_path, keys=KEYS, alerts=AlertSettings(webhook_url=url)) as house:
         watched = await opened(browser, house, key="hearth_owner")
-        await watched.order("Make room", "Make room")
-        await watched.is_told("Nothing runs that could make room.")
-        await watched.order("Test alerts", "Send it")
-        await watched.is_told("webhook: arrived")
+        await watched.order("Interrupt others", "Interrupt")
+        await watched.is_told("No running request can be interrupted.")
+        await watched.order("Test alerts", "Send")
+        await watched.is_told("webhook: delivered")
         assert watched.complaints == []

@@ -79,6 +79,7 @@ async def cpu_s(thread: CDPSession) -> float:
 async def test_an_update_is_drawn_in_the_turn_in_which_it_comes_and_costs_the_same_however_many_wait(browser, record_testsuite_property):
     async with house_with("a:1", depth=2 * MANY) as house:
         watched = await opened(browser, house, script=SCRIPT)
+        await watched.page.get_by_role("button", name="One by one").click()
         thread = await watched.page.context.new_cdp_session(watched.page)
         await thread.send("Performance.enable", {"timeDomain": "threadTicks"})
         line = Line(house, watched.page)

@@ -1,4 +1,4 @@
-// What the page can order, each after a question. Nothing here is possible that the key does not allow anyway.
+// What the page can do, each after a question. Nothing here is possible that the key does not allow anyway.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { errorText } from "./feed.js";
@@ -34,12 +34,12 @@ export class Orders {
   cancel(item) {
     return {
       title: "Cancel this request?",
-      text: `${item.caller}'s request ${item.request_id} ${item.dispatched ? "is running; its answer breaks off" : "leaves the queue"}.`,
+      text: `${item.caller}'s request ${item.request_id} ${item.dispatched ? "is running; its answer will be cut off" : "will leave the queue"}.`,
       label: "Cancel the request",
       bad: true,
       run: () =>
         this.run(`/llm/queue/item/${item.sequence}/cancel`, {}, (answer) =>
-          answer.cancelled ? `${item.request_id} is cancelled.` : `${item.request_id} was complete already.`,
+          answer.cancelled ? `${item.request_id} is cancelled.` : `${item.request_id} had already finished.`,
         ),
     };
   }
@@ -55,12 +55,12 @@ export class Orders {
 
   preempt() {
     return {
-      title: "Make room on the GPU?",
-      text: "Running requests of other programs that can be resumed unnoticed stop now and go back to the front of their queue.",
-      label: "Make room",
+      title: "Interrupt external requests?",
+      text: "Running external requests that can be resumed stop now and return to the front of their queue.",
+      label: "Interrupt",
       run: () =>
         this.run("/llm/admin/preempt", {}, ({ preempted }) =>
-          preempted ? `${preempted} running ${preempted === 1 ? "request makes" : "requests make"} room.` : "Nothing runs that could make room.",
+          preempted ? `${preempted} running ${preempted === 1 ? "request is" : "requests are"} being interrupted.` : "No running request can be interrupted.",
         ),
     };
   }
@@ -68,11 +68,11 @@ export class Orders {
   testAlerts() {
     return {
       title: "Send a test message?",
-      text: "Every place that the configuration names for alerts gets one.",
-      label: "Send it",
+      text: "Every alert target in the configuration gets one.",
+      label: "Send",
       run: () =>
         this.run("/llm/admin/alert/test", {}, ({ targets }) =>
-          targets.map((each) => `${each.target}: ${each.delivered ? "arrived" : each.answer}`).join(", "),
+          targets.map((each) => `${each.target}: ${each.delivered ? "delivered" : each.answer}`).join(", "),
         ),
     };
   }
@@ -80,18 +80,18 @@ export class Orders {
   cancelJob(id, job) {
     return {
       title: "Cancel this job?",
-      text: `${job.caller}'s job ${id} ends as cancelled and is not done again.`,
+      text: `${job.caller}'s job ${id} will end as cancelled and will not run again.`,
       label: "Cancel the job",
       bad: true,
       run: () =>
-        this.run(`/llm/jobs/${encodeURIComponent(id)}`, null, (answer) => (answer.cancelled ? `${id} is cancelled.` : `${id} had ended: ${answer.state}.`), "DELETE"),
+        this.run(`/llm/jobs/${encodeURIComponent(id)}`, null, (answer) => (answer.cancelled ? `${id} is cancelled.` : `${id} had already ended: ${answer.state}.`), "DELETE"),
     };
   }
 
   drain() {
     return {
       title: "Drain?",
-      text: "New requests are refused with 503 until you resume. What waits and runs is finished; jobs are taken and kept.",
+      text: "New requests are refused with 503 until you resume. Waiting and running requests finish; jobs are accepted and kept.",
       label: "Drain",
       bad: true,
       run: () => this.run("/llm/admin/drain", {}, () => "Draining."),
@@ -100,26 +100,26 @@ export class Orders {
 
   pause() {
     return {
-      title: "Pause other programs?",
-      text: "Their requests are taken and wait until you resume. The house's own work goes on.",
-      label: "Pause them",
-      run: () => this.run("/llm/admin/pause", {}, () => "Other programs are paused."),
+      title: "Pause external requests?",
+      text: "They are accepted and wait until you resume. Internal requests go on.",
+      label: "Pause",
+      run: () => this.run("/llm/admin/pause", {}, () => "External requests are paused."),
     };
   }
 
   resume() {
     return {
       title: "Resume?",
-      text: "A drain and a pause end; new requests are taken, and what waits may start.",
+      text: "Ends a drain and a pause: new requests are accepted, and waiting ones may start.",
       label: "Resume",
-      run: () => this.run("/llm/admin/resume", {}, () => "Work goes on."),
+      run: () => this.run("/llm/admin/resume", {}, () => "Resumed."),
     };
   }
 
   pin(name) {
     return {
       title: `Pin ${short(name)}?`,
-      text: "It is the model to come back to, and no other program's request takes it out of memory until it is unpinned. The house's own work may.",
+      text: "It becomes the home model, and no external request can unload it until it is unpinned. Internal requests can.",
       label: "Pin",
       run: () => this.run("/llm/admin/pin", { model: name }, () => `${short(name)} is pinned.`),
     };
@@ -128,46 +128,46 @@ export class Orders {
   unpin(name) {
     return {
       title: `Unpin ${short(name)}?`,
-      text: "Requests of other programs may take it out of memory again.",
+      text: "External requests may unload it again.",
       label: "Unpin",
-      run: () => this.run("/llm/admin/unpin", {}, () => `${short(name)} is not pinned any more.`),
+      run: () => this.run("/llm/admin/unpin", {}, () => `${short(name)} is no longer pinned.`),
     };
   }
 
   unload(name) {
     return {
       title: `Unload ${short(name)}?`,
-      text: "It leaves the GPU's memory, unless something runs on it or waits for it.",
+      text: "It is removed from GPU memory, unless a request runs on it or waits for it.",
       label: "Unload",
-      run: () => this.run("/llm/admin/unload", { model: name }, () => `${short(name)} leaves memory.`),
+      run: () => this.run("/llm/admin/unload", { model: name }, () => `${short(name)} is being unloaded.`),
     };
   }
 
   load(name) {
     return {
       title: `Load ${short(name)}?`,
-      text: "It comes in as soon as nothing more urgent prevents it; another model may have to leave for it.",
+      text: "It is loaded once nothing more urgent is in the way; another model may be unloaded for it.",
       label: "Load",
-      run: () => this.run("/llm/admin/load", { model: name }, () => `${short(name)} is asked for.`),
+      run: () => this.run("/llm/admin/load", { model: name }, () => `${short(name)} was requested.`),
     };
   }
 
-  // What any caller may do: ask for the model as a request without a prompt does.
+  // What any caller may do: request the model, as a request without a prompt does.
   request(name) {
     const [path, body] = name.includes("embed") ? ["/api/embed", { model: name, input: "" }] : ["/api/generate", { model: name, stream: false }];
     return {
       title: `Load ${short(name)}?`,
-      text: "It is asked for like any request: it waits its turn, and another model may have to leave for it.",
+      text: "It is requested like any request: it waits its turn, and another model may be unloaded for it.",
       label: "Load",
       run: () => {
-        this._say({ text: `${short(name)} is asked for.` });
-        return this.run(path, body, () => `${short(name)} is in memory.`);
+        this._say({ text: `${short(name)} was requested.` });
+        return this.run(path, body, () => `${short(name)} is loaded.`);
       },
     };
   }
 }
 
-// The question before an order. The dialog element brings focus, Escape and the backdrop.
+// The question before a command. The dialog element brings focus, Escape and the backdrop.
 export class Question extends Component {
   componentDidMount() {
     this.asked = document.activeElement;
@@ -192,7 +192,7 @@ export class Question extends Component {
         <h2 id="question-title">${question.title}</h2>
         <p>${question.text}</p>
         <div class="buttons">
-          <button type="button" class="quiet" onClick=${close}>Back</button>
+          <button type="button" class="quiet" onClick=${close}>Cancel</button>
           <button type="submit" class=${question.bad ? "danger" : "primary"}>${question.label}</button>
         </div>
       </form>

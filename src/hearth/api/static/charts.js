@@ -6,7 +6,7 @@ import { clock, count, duration, short } from "./format.js";
 
 const uPlot = globalThis.uPlot;
 const STEP_S = 10; // As the gateway counts depths.
-const LANE_PX = 26;
+const LANES_PX = 132; // Fixed, whatever the number of models, so that nothing below moves.
 const AXIS_PX = 46;
 const DEPTH_PX = 84;
 const SYNC = "hearth";
@@ -98,7 +98,7 @@ export class Charts extends Component {
   }
 
   get hint() {
-    return "Point at the picture, or touch it, to read a moment.";
+    return "Hover or tap to read a moment.";
   }
 
   componentDidMount() {
@@ -141,7 +141,7 @@ export class Charts extends Component {
   }
 
   laneHeight() {
-    return Math.max(1, this.model.lanes.length) * LANE_PX + AXIS_PX - 16;
+    return LANES_PX + AXIS_PX - 16;
   }
 
   update({ state, now, span, version }) {
@@ -313,11 +313,11 @@ export class Charts extends Component {
     const at = plot.posToVal(left, "x");
     const parts = this.model.lanes.map(([model, spans]) => atMoment(model, spans, at, this.model.now)).filter(Boolean);
     const mark = this.model.marks.find((one) => Math.abs(one[0] - at) < (this.model.now - this.model.from) / 250);
-    if (mark) parts.unshift(`${mark[2]} had to make room`);
+    if (mark) parts.unshift(`${mark[2]} was interrupted`);
     const [times, total] = this.depths;
     let index = times.findIndex((time) => time > at);
     index = index < 0 ? times.length - 1 : Math.max(0, index - 1);
-    this.readout.textContent = `${clock(at)}  ${parts.join(" · ") || "nothing in memory"} · ${count(total[index])} waiting`;
+    this.readout.textContent = `${clock(at)}  ${parts.join(" · ") || "no model loaded"} · ${count(total[index])} waiting`;
   }
 }
 
@@ -325,9 +325,9 @@ function atMoment(model, spans, at, now) {
   const here = spans.filter((span) => span[2] <= at && at <= (span[3] ?? now));
   const of = (kind) => here.find((span) => span[1] === kind);
   const swap = of("swap");
-  if (swap) return `${short(model)} loads (${duration((swap[3] ?? now) - swap[2])})`;
-  if (of("failed")) return `${short(model)} could not be loaded`;
-  if (of("busy")) return `${short(model)} works`;
+  if (swap) return `${short(model)} loading (${duration((swap[3] ?? now) - swap[2])})`;
+  if (of("failed")) return `${short(model)} failed to load`;
+  if (of("busy")) return `${short(model)} busy`;
   return of("resident") ? `${short(model)} idle` : "";
 }
 

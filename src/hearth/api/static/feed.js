@@ -1,6 +1,6 @@
 // The one connection: a stream of a state and its patches, read with fetch because EventSource cannot send a key.
 
-const SILENCE_MS = 40_000; // The gateway says something every 15 s; after this long the connection is dead, whatever it claims.
+const SILENCE_MS = 40_000; // The gateway sends something every 15 s; after this long the connection is dead.
 const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 export class Feed {
@@ -8,7 +8,7 @@ export class Feed {
   constructor(changed) {
     this.state = null;
     this.link = { status: "connecting" };
-    this.received = 0; // When bytes last came, as performance.now() counts.
+    this.received = 0; // When bytes last arrived, in terms of performance.now().
     this.key = readKey();
     this._changed = changed;
     this._failures = 0;
@@ -22,7 +22,7 @@ export class Feed {
     addEventListener("online", () => this.link.status === "waiting" && this.connect());
   }
 
-  // The gateway's own time now; this machine's clock only measures what has passed since its last word.
+  // The gateway's own time now; this machine's clock only measures the time since its last message.
   now() {
     return Date.now() / 1000 + this._skew;
   }
@@ -31,9 +31,10 @@ export class Feed {
     return this.key ? { authorization: `Bearer ${this.key}` } : {};
   }
 
-  useKey(key, keep = true) {
+  // `remember`: on this device, not only in this tab.
+  useKey(key, remember = false) {
     this.key = key;
-    writeKey(keep ? key : "");
+    writeKey(key, remember);
     this.state = null;
     this._failures = 0;
     this.connect();
@@ -48,9 +49,9 @@ export class Feed {
       const response = await fetch("/llm/dashboard/stream", { headers: this.headers, signal: abort.signal, cache: "no-store" });
       if (!response.ok) return await this._refused(response);
       await this._read(response.body, abort);
-      if (abort === this._abort) this._retry("Hearth has ended the connection");
+      if (abort === this._abort) this._retry("Hearth closed the connection");
     } catch (error) {
-      if (abort === this._abort) this._retry(abort.signal.aborted ? "no sign of life" : "Hearth does not answer");
+      if (abort === this._abort) this._retry(abort.signal.aborted ? "The connection is silent" : "Hearth does not answer");
     }
   }
 
@@ -140,16 +141,17 @@ export async function errorText(response) {
 
 function readKey() {
   try {
-    return sessionStorage.getItem("hearth.key") ?? "";
+    return sessionStorage.getItem("hearth.key") ?? localStorage.getItem("hearth.key") ?? "";
   } catch {
     return "";
   }
 }
 
-function writeKey(key) {
+function writeKey(key, remember) {
   try {
-    if (key) sessionStorage.setItem("hearth.key", key);
-    else sessionStorage.removeItem("hearth.key");
+    sessionStorage.removeItem("hearth.key");
+    localStorage.removeItem("hearth.key");
+    if (key) (remember ? localStorage : sessionStorage).setItem("hearth.key", key);
   } catch {
     // Storage is off: the key is known until the page is closed.
   }

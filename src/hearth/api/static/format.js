@@ -44,6 +44,16 @@ export function usd(amount) {
   return `$${number > 0 && number < 0.1 ? number.toFixed(4) : number.toFixed(2)}`;
 }
 
+// Tokens per second of the answer that an ended request had, null where nothing tells.
+export function tokensPerSecond(item) {
+  const wrote = (item.backend_s ?? 0) - (item.first_byte_s ?? 0);
+  return item.output_tokens > 1 && wrote > 0.05 ? item.output_tokens / wrote : null;
+}
+
+export function rate(perSecond) {
+  return perSecond == null ? null : `${perSecond < 9.95 ? perSecond.toFixed(1) : Math.round(perSecond)} tokens/s`;
+}
+
 export function percent(number) {
   return number == null ? "–" : `${number < 9.95 ? number.toFixed(1) : Math.round(number)} %`;
 }
@@ -69,9 +79,9 @@ function reason(why, now) {
     case "slot":
       return why.parallel > 1 ? `a slot of ${model} (${why.busy} of ${why.parallel} busy)` : `${model} to be free`;
     case "announced":
-      return `${why.task}, due at ${day(why.until, now)}`;
+      return `the announced task ${why.task}, due at ${day(why.until, now)}`;
     case "left_alone":
-      return `${model}, which did not load; next try in ${whole(why.until - now)}`;
+      return `${model}, which failed to load; next try in ${whole(why.until - now)}`;
     case "backend_down":
       return "the model server to answer";
     case "paused":
@@ -91,33 +101,39 @@ export function startsIn(start, now) {
   return left < 1 ? "any moment" : `in ${whole(left)}`;
 }
 
+// Per type: what has happened, and what to do about it.
 const ALERTS = {
-  backend_down: "The model server does not answer",
-  cloud_down: "Claude takes no work from this house",
-  residency_drifted: "Models came or went without Hearth",
-  loop_lag: "Hearth itself was held up",
-  wrong_keys: "Wrong keys come from an address",
-  connections: "An address wants too many connections",
-  internal_fault: "A defect in Hearth was caught",
-  starvation: "A request was interrupted again and again",
-  budget_exhausted: "The day's budget is spent",
-  gpu_swap_frequency: "Too many swaps in the last hour",
-  gpu_swap_latency: "The last swap took too long",
-  gpu_swap_overhead: "Swapping takes too much of the GPU's time",
-  gpu_lost: "The GPU has stopped answering",
-  gpu_hot: "The GPU is hot",
-  queue_depth: "Many requests wait",
-  queue_full: "The queue is full",
-  model_offloaded: "Runs in part on the CPU",
-  config_rejected: "The configuration file has mistakes",
-  disk_low: "The disk is nearly full",
-  swap_failed: "A model could not be loaded",
-  clock_doubted: "The clock has jumped",
-  storage_failed: "The log cannot be written",
-  budget: "The day's budget is nearly spent",
-  rate_limited: "A caller runs into its limit",
+  backend_down: ["The model server does not answer", "Check that Ollama runs; requests wait, then get 503."],
+  cloud_down: ["Claude refuses requests", "Check the API key and the account; Hearth tries again in 15 minutes or after a reload."],
+  residency_drifted: ["Another program loaded or unloaded a model", "Point that program at Hearth instead of Ollama."],
+  loop_lag: ["Hearth was blocked for a moment", "Check what else uses the processor or the disk."],
+  wrong_keys: ["Many requests with a wrong key", "Give the program its key, or find out who is trying."],
+  connections: ["An address opens too many connections", "Check the program at that address."],
+  internal_fault: ["A defect of Hearth was caught", "Please report it with the log line."],
+  starvation: ["A request was interrupted again and again", "It now runs to its end. Shorten active hours, or raise queue.max_interrupt_count."],
+  budget_exhausted: ["Today's budget is spent", "Raise the budget, or wait until midnight."],
+  gpu_swap_frequency: ["Many model swaps in the last hour", "Use fewer models, or let small ones stay beside large ones."],
+  gpu_swap_latency: ["A model swap took too long", "Check the disk that the models are on."],
+  gpu_swap_overhead: ["Swaps take much of the GPU's time", "Use fewer models, or try another policy with hearth simulate --from-log."],
+  gpu_lost: ["The GPU stopped answering", "Check its driver; after a driver update, restart the machine."],
+  gpu_hot: ["The GPU is hot", "Check its fans and the air around it."],
+  queue_depth: ["Many requests are waiting", "See who is waiting below; limit a busy caller."],
+  queue_full: ["The queue is full", "Limit the caller, or raise queue.max_external_depth."],
+  model_offloaded: ["A model runs partly on the CPU", "Use a smaller context or quantization, or free GPU memory."],
+  config_rejected: ["The configuration file has mistakes", "Run hearth config check."],
+  disk_low: ["The disk is nearly full", "Free some space; jobs are refused when it is full."],
+  swap_failed: ["A model could not be loaded", "See Ollama's log for the reason."],
+  clock_doubted: ["The clock has jumped", "Confirm the time with POST /llm/admin/confirm-clock, or correct it."],
+  storage_failed: ["The log cannot be written", "Check the disk; requests go on, jobs are refused."],
+  budget: ["Today's budget is nearly spent", "Raise the budget, or expect refusals."],
+  rate_limited: ["A caller has reached its rate limit", "Raise rate_limits for it, or check the program."],
+  replay_diverged: ["An interrupted answer could not be resumed", "Its caller got an error; see scheduling.on_divergence."],
 };
 
 export function alertText(type) {
-  return ALERTS[type] ?? type.replaceAll("_", " ");
+  return ALERTS[type]?.[0] ?? type.replaceAll("_", " ");
+}
+
+export function alertAdvice(type) {
+  return ALERTS[type]?.[1] ?? "";
 }

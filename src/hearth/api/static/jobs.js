@@ -7,37 +7,37 @@ import { Empty, Model, Panel } from "./parts.js";
 export function Jobs({ state, now, orders, ask }) {
   const { jobs } = state;
   if (!jobs) {
-    return html`<${Panel} title="Jobs" id="jobs-title"><${Empty}>No durable jobs here: they need the log (<code>storage.enabled</code>).<//><//>`;
+    return html`<${Panel} title="Jobs" id="jobs-title"><${Empty}>Durable jobs need the store (<code>storage.enabled</code>).<//><//>`;
   }
   const { counts } = jobs;
   const waiting = Object.entries(jobs.waiting).sort((a, b) => a[1].ahead - b[1].ahead);
   const running = Object.entries(jobs.running);
   const failed = Object.entries(jobs.failed).sort((a, b) => b[1].ended - a[1].ended);
-  const note = jobs.oldest ? `the oldest has waited ${whole(now - jobs.oldest)}` : "";
+  const note = jobs.oldest ? `the oldest has been waiting for ${whole(now - jobs.oldest)}` : "";
   const props = { now, orders, ask };
   return html`<${Panel} title="Jobs" id="jobs-title" className="jobs" note=${note}>
     <div class="counts-line"><dl class="counts">${COUNTS.map(([name, text]) => html`<div key=${name} class=${name === "failed" && counts[name] ? "bad" : ""}>
       <dt>${text}</dt><dd>${count(counts[name] ?? 0)}</dd></div>`)}</dl>
-      <p class="muted small">${offPeak(jobs.off_peak, now)} Ended jobs are counted since Hearth started.</p></div>
+      <p class="muted small">${offPeak(jobs.off_peak, now)} Ended jobs are counted since the start.</p></div>
     ${waiting.length || running.length ? html`<ul class="rows" aria-label="Jobs that run or wait">
-      ${running.map(([id, job]) => html`<${Row} key=${id} id=${id} job=${job} what=${job.sequence == null ? "starts" : "in the queue or running"} ...${props} />`)}
+      ${running.map(([id, job]) => html`<${Row} key=${id} id=${id} job=${job} what=${job.sequence == null ? "starting" : "in the queue or running"} ...${props} />`)}
       ${waiting.map(([id, job]) => html`<${Row} key=${id} id=${id} job=${job} what=${whatHolds(job, jobs.off_peak, now)} ...${props} />`)}</ul>`
-      : html`<${Empty}>No job waits.<//>`}
-    ${counts.queued > waiting.length ? html`<p class="more">and ${count(counts.queued - waiting.length)} more wait</p>` : null}
-    ${failed.length ? html`<h3>Failed last</h3><ul class="rows">${failed.map(([id, job]) => html`<${Failure} key=${id} id=${id} job=${job} now=${now} />`)}</ul>` : null}
+      : html`<${Empty}>No jobs are waiting.<//>`}
+    ${counts.queued > waiting.length ? html`<p class="more">and ${count(counts.queued - waiting.length)} more are waiting</p>` : null}
+    ${failed.length ? html`<h3>Last failures</h3><ul class="rows">${failed.map(([id, job]) => html`<${Failure} key=${id} id=${id} job=${job} now=${now} />`)}</ul>` : null}
   <//>`;
 }
 
-const COUNTS = [["queued", "wait"], ["running", "on their way"], ["completed", "completed"], ["failed", "failed"], ["cancelled", "cancelled"]];
+const COUNTS = [["queued", "waiting"], ["running", "running"], ["completed", "completed"], ["failed", "failed"], ["cancelled", "cancelled"]];
 
 function offPeak({ now: open, changes }, now) {
-  if (changes == null) return open ? "Off-peak jobs may start at any time." : "It is never off-peak here.";
+  if (changes == null) return open ? "Off-peak jobs may start at any time." : "There are no off-peak hours.";
   return open ? `Off-peak until ${day(changes, now)}.` : `Off-peak begins at ${day(changes, now)}.`;
 }
 
 // Why a job has not started, and when it should.
 function whatHolds(job, { now: open }, now) {
-  if (job.not_before > now) return `${job.attempts ? "tried again" : "starts"} at ${day(job.not_before, now)} at the earliest`;
+  if (job.not_before > now) return `${job.attempts ? "retried" : "starts"} at ${day(job.not_before, now)} at the earliest`;
   const place = job.ahead ? `${count(job.ahead)} before it` : "next";
   if (job.off_peak && !open) return `waits for off-peak, ${place}`;
   return job.start == null ? place : `${place}, starts ${startsIn(job.start, now)}`;
@@ -51,7 +51,7 @@ function Row({ id, job, what, now, orders, ask }) {
   return html`<li><${Who} id=${id} job=${job} />
     <span class="what muted">${what}${job.attempts ? html` <span class="badge warn">${job.attempts}× started</span>` : null}</span>
     <span class="number muted" title="since it was accepted">${whole(now - job.accepted)}</span>
-    <button class="icon" aria-label=${`Cancel ${job.caller}'s job ${id}`} title="Cancel" onClick=${() => ask(orders.cancelJob(id, job))}>✕</button></li>`;
+    ${ask ? html`<button class="icon" aria-label=${`Cancel ${job.caller}'s job ${id}`} title="Cancel" onClick=${() => ask(orders.cancelJob(id, job))}>✕</button>` : null}</li>`;
 }
 
 function Failure({ id, job, now }) {

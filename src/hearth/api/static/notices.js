@@ -1,47 +1,91 @@
-// What must not be overlooked: the state of the connection and the house, most urgent first, and the orders that stand.
+// What must not be overlooked: the connection, the model server, the configuration, active alerts, and the admin commands in force.
 
-import { html } from "./vendor/htm-preact-3.1.1.module.js";
-import { alertText, clock, day, short } from "./format.js";
+import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
+import { alertAdvice, alertText, clock, day, short } from "./format.js";
+import { Empty, Panel } from "./parts.js";
 
-export function Notices({ feed, orders, ask }) {
-  const notices = feed.link.status === "locked" ? [] : [...ofConnection(feed), ...(feed.state ? ofHouse(feed.state) : [])];
-  return html`<div class="notices" role="alert">${notices.map(([tone, text]) => html`<p key=${text} class=${`notice ${tone}`}>${text}</p>`)}</div>
-    ${feed.state ? html`<${Standing} state=${feed.state} now=${feed.now()} orders=${orders} ask=${ask} />` : null}`;
+// One line of fixed height, so that nothing below moves: the most urgent notice, and how many more there are.
+export class Notices extends Component {
+  render({ feed, orders, ask }) {
+    const all = feed.link.status === "locked" ? [] : [...ofConnection(feed), ...(feed.state ? ofGateway(feed.state) : [])];
+    const [first, ...more] = all;
+    return html`<div class="notices" role="alert">${first ? html`<p class=${`notice ${first[0]}`} title=${first[1]}>${first[1]}</p>` : null}
+      ${more.length ? html`<details class="more-notices"><summary>${more.length} more</summary>${more.map(([tone, text]) => html`<p key=${text} class=${`notice ${tone}`}>${text}</p>`)}</details>` : null}</div>
+      ${feed.state ? html`<${Standing} state=${feed.state} now=${feed.now()} orders=${orders} ask=${ask} />` : null}`;
+  }
 }
 
 function ofConnection({ state, link }) {
   if (link.status !== "waiting" || !state) return [];
-  return [["bad", `${link.reason}. What is shown is as of ${clock(link.since / 1000)}; the page goes on trying.`]];
+  return [["bad", `${link.reason}. Everything below is from ${clock(link.since / 1000)}. The page keeps trying to connect.`]];
 }
 
-function ofHouse({ house }) {
+function ofGateway({ house }) {
   const notices = [];
-  if (house.backend.emulator) notices.push(["emulator", "THE EMULATOR IS ANSWERING: no model runs, every text is made up."]);
-  if (house.reason && house.reason !== "draining") notices.push(["bad", `No work can be done: ${house.reason}.`]);
-  if (house.draining) notices.push(["warn", "Hearth is stopping: nothing new is taken, running work may finish."]);
+  if (house.reason && house.reason !== "draining") notices.push(["bad", `Requests cannot run: ${house.reason}.`]);
+  if (house.draining) notices.push(["warn", "Hearth is stopping: new requests are refused, running ones may finish."]);
   const problems = house.config.problems.length;
-  if (problems) notices.push(["bad", `The configuration file has ${problems === 1 ? "a mistake" : `${problems} mistakes`}; the old configuration stays in force.`]);
+  if (problems) notices.push(["bad", `The configuration file has ${problems === 1 ? "a mistake" : `${problems} mistakes`}; the previous configuration stays in force.`]);
+  if (house.backend.emulator) notices.push(["emulator", "THE EMULATOR IS ANSWERING: no model runs, every text is made up."]);
   for (const warning of house.warnings) notices.push(["warn", `${warning[0].toUpperCase()}${warning.slice(1)}`]);
-  const alerts = (house.alerts?.active ?? []).filter(({ type }) => type !== "config_rejected" && type !== "backend_down");
-  const told = alerts.map(({ type, subject }) => `${alertText(type)}${subject ? ` (${short(subject)})` : ""}`);
-  if (told.length) notices.push(["warn", told.join(" · ")]);
   return notices;
 }
 
-// Orders of the owner that are in force, each with the button that ends it.
+// Active alerts with what to do. An acknowledged one is out of the way on this device until it ends.
+export class Alerts extends Component {
+  constructor() {
+    super();
+    this.state = { seen: readSeen() };
+  }
+
+  acknowledge(key) {
+    const seen = [...this.state.seen, key];
+    this.setState({ seen });
+    writeSeen(seen);
+  }
+
+  render({ state, ask }) {
+    const active = (state.house.alerts?.active ?? []).map((alert) => ({ ...alert, key: `${alert.type} ${alert.subject}` }));
+    const open = active.filter(({ key }) => !this.state.seen.includes(key));
+    const done = active.length - open.length;
+    return html`<${Panel} title="Alerts" id="alerts-title" className="alerts" note=${done ? `${done} acknowledged` : ""}><div class="box">
+      ${open.length ? html`<ul class="facts">${open.map(({ key, type, subject }) => html`<li key=${key}><span class="dot warn"></span>
+        <span class="grow"><b>${alertText(type)}${subject ? ` (${short(subject)})` : ""}</b><br /><span class="muted">${alertAdvice(type)}</span></span>
+        ${ask ? html`<button class="small" aria-label=${`Acknowledge: ${alertText(type)}`} onClick=${() => this.acknowledge(key)}>OK</button>` : null}</li>`)}</ul>`
+        : html`<${Empty}>No active alerts.<//>`}</div><//>`;
+  }
+}
+
+function readSeen() {
+  try {
+    return JSON.parse(localStorage.getItem("hearth.acknowledged") ?? "[]");
+  } catch {
+    return [];
+  }
+}
+
+function writeSeen(seen) {
+  try {
+    localStorage.setItem("hearth.acknowledged", JSON.stringify(seen.slice(-50)));
+  } catch {
+    // Storage is off: it is acknowledged until the page is closed.
+  }
+}
+
+// Admin commands in force, each with the button that ends it.
 function Standing({ state, now, orders, ask }) {
   const standing = standingOrders(state.orders, now);
   if (!standing.length) return null;
-  return html`<section class="standing" aria-label="Orders in force">${standing.map(([name, title, text, label]) => html`<div key=${name} class=${`order ${name}`}>
+  return html`<section class="standing" aria-label="Admin commands in force">${standing.map(([name, title, text, label]) => html`<div key=${name} class=${`order ${name}`}>
     <p><b>${title}</b> ${text}</p>
-    ${state.you.admin ? html`<button class="primary" onClick=${() => ask(name === "pinned" ? orders.unpin(state.orders.pinned) : orders.resume())}>${label}</button>` : null}</div>`)}</section>`;
+    ${state.you.admin && ask ? html`<button class="primary" onClick=${() => ask(name === "pinned" ? orders.unpin(state.orders.pinned) : orders.resume())}>${label}</button>` : null}</div>`)}</section>`;
 }
 
 export function standingOrders(given, now) {
   const standing = [];
   const since = (name) => (given.since?.[name] ? ` Since ${day(given.since[name], now)}.` : "");
-  if (given?.draining) standing.push(["draining", "Draining.", `New requests are refused; what waits and runs is finished; jobs are kept.${since("draining")}`, "Resume"]);
-  if (given?.paused?.length) standing.push(["paused", "Other programs are paused.", `Their requests are taken and wait; the house's own work goes on.${since("paused")}`, "Resume"]);
-  if (given?.pinned) standing.push(["pinned", `${short(given.pinned)} is pinned.`, `No other program's request takes it out of memory.${since("pinned")}`, "Unpin"]);
+  if (given?.draining) standing.push(["draining", "Draining.", `New requests are refused; waiting and running ones finish; jobs are kept.${since("draining")}`, "Resume"]);
+  if (given?.paused?.length) standing.push(["paused", "External requests are paused.", `They are accepted and wait; internal requests go on.${since("paused")}`, "Resume"]);
+  if (given?.pinned) standing.push(["pinned", `${short(given.pinned)} is pinned.`, `No external request can unload it.${since("pinned")}`, "Unpin"]);
   return standing;
 }

@@ -2,12 +2,15 @@
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeClass } from "./colours.js";
-import { clock, count, day, duration, percent, short, startsIn, usd, waitsFor, whole } from "./format.js";
-import { CancelButton, Empty, Lane, Meter, Model, Panel } from "./parts.js";
+import { summary } from "./charts.js";
+import { clock, count, day, duration, percent, rate, short, startsIn, tokensPerSecond, usd, waitsFor, whole } from "./format.js";
+import { Caller, CancelButton, Empty, Lane, Meter, Model, Panel } from "./parts.js";
 
 const ROWS_SHOWN = 12;
+const GROUPED_FROM = 12; // With more requests waiting than this, they are shown by model and caller.
+const BUSY_ENOUGH_S = 600; // Before the GPU was busy for so long, the share of swaps says nothing.
 
-// Tiles: the numbers that an eye looks for first.
+// Tiles: the numbers that people look for first.
 
 function Tile({ label, value, unit, detail, tone, children }) {
   return html`<div class=${`tile ${tone ?? ""}`}>
@@ -26,15 +29,17 @@ export function Tiles({ state, now }) {
   const interrupted = (stats.internal_interrupted ?? 0) + (stats.external_interrupted ?? 0);
   const total = waiting.internal + waiting.external;
   const first = waiting.order.map((sequence) => waiting.rows[sequence]?.start).find((start) => start != null);
-  return html`<dl class="tiles">
+  const hour = summary(state, now, 3600);
+  const telling = hour.busy + hour.swapping >= BUSY_ENOUGH_S;
+  return html`<dl class=${`tiles ${gpu.readings === "ok" || gpu.readings === "lost" ? "" : "five"}`}>
     <${Tile} label="Running" value=${running.length} detail=${runningDetail(state, now)} />
     <${Tile} label="Waiting" value=${count(total)} detail=${total
-      ? `${waiting.internal ? `${count(waiting.internal)} of the house · ` : ""}next ${startsIn(first, now)}`
-      : "nobody"} />
+      ? `${waiting.internal ? `${count(waiting.internal)} internal · ` : ""}next ${startsIn(first, now)}`
+      : "no requests"} />
     <${Tile} label="Swap overhead, 1 h" value=${gpu.swap_overhead_pct_1h.toFixed(1)} unit="%"
-      tone=${gpu.swap_overhead_pct_1h > gpu.limits.swap_overhead_pct ? "bad" : ""}
-      detail=${`warns above ${gpu.limits.swap_overhead_pct} %`}>
-      <${Meter} beyond label="Swap overhead against its warning" value=${gpu.swap_overhead_pct_1h} most=${gpu.limits.swap_overhead_pct}
+      tone=${telling && gpu.swap_overhead_pct_1h > gpu.limits.swap_overhead_pct ? "bad" : ""}
+      detail=${telling ? `warns above ${gpu.limits.swap_overhead_pct} %` : "meaningful after 10 min of work"}>
+      <${Meter} beyond label="Swap overhead against its warning" value=${gpu.swap_overhead_pct_1h} most=${telling ? gpu.limits.swap_overhead_pct : 100}
         text=${percent(gpu.swap_overhead_pct_1h)} /></${Tile}>
     <${Tile} label="Swaps, 1 h" value=${gpu.swaps_this_hour}
       tone=${gpu.swaps_this_hour > gpu.limits.swaps_per_hour ? "bad" : ""} detail=${swapDetail(gpu)}>
@@ -48,11 +53,12 @@ export function Tiles({ state, now }) {
 
 function runningDetail(state, now) {
   const { swap } = state.gpu;
-  if (swap?.to) return `${short(swap.to)} loads, ${whole(now - swap.since)}`;
-  if (swap) return "making room";
+  if (!state.house.backend.up) return "model server down";
+  if (swap?.to) return `loading ${short(swap.to)}, ${whole(now - swap.since)}`;
+  if (swap) return "unloading a model";
   const names = [...new Set(Object.values(state.running).map((item) => short(item.model)))];
   if (names.length) return `on ${names.join(", ")}`;
-  return state.gpu.loaded_model ? `${short(state.gpu.loaded_model)} is ready` : "the GPU is empty";
+  return state.gpu.loaded_model ? `${short(state.gpu.loaded_model)} is ready` : "no model loaded";
 }
 
 function swapDetail(gpu) {
@@ -61,33 +67,32 @@ function swapDetail(gpu) {
 }
 
 function gpuTile(gpu) {
-  if (gpu.readings !== "ok") {
-    const detail = { off: "its numbers are not read", unknown: "no card says anything", lost: "it has stopped answering" }[gpu.readings];
-    return html`<${Tile} label="GPU" value="–" tone=${gpu.readings === "lost" ? "bad" : ""} detail=${detail} />`;
-  }
+  if (gpu.readings === "lost") return html`<${Tile} label="GPU" value="–" tone="bad" detail="stopped answering" />`;
+  if (gpu.readings !== "ok") return null; // No GPU, or its numbers are not read: there is nothing to show.
   const power = gpu.power_w == null ? "" : ` · ${Math.round(gpu.power_w)} W`;
   const hot = gpu.temperature_c != null && gpu.temperature_c >= gpu.limits.temperature_c;
   const heat = gpu.temperature_c == null ? "" : `${Math.round(gpu.temperature_c)} °C`;
   return html`<${Tile} label="GPU" value=${gpu.utilisation_pct == null ? "–" : Math.round(gpu.utilisation_pct)} unit="%" tone=${hot ? "bad" : ""}
-    detail=${`${heat}${power}${gpu.throttled ? ` · slowed: ${gpu.throttle_reasons.join(", ")}` : ""}` || gpu.device} />`;
+    detail=${`${heat}${power}${gpu.throttled ? ` · throttled: ${gpu.throttle_reasons.join(", ")}` : ""}` || gpu.device} />`;
 }
 
 // What runs.
 
-export function Running({ state, now, orders, ask }) {
-  const items = Object.values(state.running).sort((a, b) => a.dispatched - b.dispatched || a.sequence - b.sequence);
+export function Running({ state, now, orders, ask, show, matches }) {
+  const down = !state.house.backend.up;
+  const items = Object.values(state.running).filter(matches).sort((a, b) => a.dispatched - b.dispatched || a.sequence - b.sequence);
   const { swap } = state.gpu;
   return html`<${Panel} title="Running now" id="running-title" className="now" note=${items.length ? `${items.length} on the GPU` : ""}>
-    ${swap ? html`<${SwapRow} swap=${swap} now=${now} />` : null}
-    ${items.length || swap ? null : html`<${Empty}>Nothing runs. ${state.gpu.loaded_model
-      ? `${short(state.gpu.loaded_model)} is in memory and ready.` : "No model is in memory."}<//>`}
-    <ul class="runs">${items.map((item) => html`<${Run} key=${item.sequence} item=${item} now=${now} state=${state} orders=${orders} ask=${ask} />`)}</ul>
+    <div class="box">${swap ? html`<${SwapRow} swap=${swap} now=${now} />` : null}
+    ${items.length || swap ? null : html`<${Empty}>Nothing is running. ${down ? "The model server does not answer." : state.gpu.loaded_model
+      ? `${short(state.gpu.loaded_model)} is loaded and ready.` : "No model is loaded."}<//>`}
+    <ul class="runs">${items.map((item) => html`<${Run} key=${item.sequence} item=${item} now=${now} state=${state} orders=${orders} ask=${ask} show=${show} />`)}</ul></div>
   <//>`;
 }
 
 function SwapRow({ swap, now }) {
   const passed = now - swap.since;
-  const names = { waiting: "somebody waits for it", overdue: "somebody has waited long enough", home: "home again", reload: "to load it anew" };
+  const names = { waiting: "a request waits for it", overdue: "a request has waited too long", home: "back to the home model", reload: "loaded again" };
   const what = swap.to ? `${swap.from.length ? `${swap.from.map(short).join(", ")} → ` : ""}${short(swap.to)}` : swap.unloading.map(short).join(", ");
   return html`<div class="run swapping">
     <div class="run-head"><span class="badge swap">${swap.to ? "swap" : "unload"}</span><b>${what}</b>
@@ -101,52 +106,74 @@ function Progress({ part, className, label }) {
   return html`<span class=${`progress ${className} ${part > 1 ? "late" : ""}`} role="img" aria-label=${label}><i style=${{ width }}></i></span>`;
 }
 
-function Run({ item, now, state, orders, ask }) {
+function Run({ item, now, state, orders, ask, show }) {
   const passed = now - item.dispatched;
   const expected = item.expected_end - item.dispatched;
-  const phase = item.stopping ? "stops" : item.first_byte ? (item.kind === "embed" ? "embeds" : "writes") : "reads the prompt";
+  const phase = item.stopping ? "stopping" : item.first_byte ? (item.kind === "embed" ? "embedding" : "answering") : "reading the prompt";
   return html`<li class="run">
     <div class="run-head">
-      <${Lane} item=${item} /><b class="caller">${item.caller}</b><${Model} name=${item.model} />
+      <${Lane} item=${item} /><${Caller} item=${item} show=${show} /><${Model} name=${item.model} />
       ${item.task_type ? html`<span class="muted">${item.task_type}</span>` : null}
-      ${item.interrupts ? html`<span class="badge warn" title="so often it had to make room">${item.interrupts}× interrupted</span>` : null}
+      ${item.interrupts ? html`<span class="badge warn" title="so often it was interrupted for an internal request">${item.interrupts}× interrupted</span>` : null}
       <span class="grow muted">${phase}</span>
-      <span class="number" title="so far, and what was expected at its start">${duration(passed)} of ~${duration(expected)}</span>
+      <span class="number" title="so far, and what was expected when it started">${duration(passed)} of ~${duration(expected)}</span>
       <${CancelButton} item=${item} state=${state} orders=${orders} ask=${ask} />
     </div>
     <${Progress} part=${expected > 0 ? passed / expected : 0} className=${shadeClass(item.model)} label=${`${duration(passed)} of about ${duration(expected)}`} />
   </li>`;
 }
 
-// Who waits.
+// What is waiting.
 
-export function Waiting({ state, now, orders, ask }) {
+export function Waiting({ state, now, orders, ask, show, matches, grouped, group }) {
   const { waiting } = state;
   const total = waiting.internal + waiting.external;
-  const rows = waiting.order.map((sequence) => waiting.rows[sequence]).filter(Boolean);
-  const models = Object.entries(waiting.models).sort((a, b) => b[1] - a[1]);
-  return html`<${Panel} title="Waiting" id="waiting-title" className="line" note=${total ? `${count(total)}, in the order in which they should start` : ""}>
-    ${total > 1 ? html`<p class="chips">${models.slice(0, 8).map(([name, number]) => html`<span class="chip" key=${name}>
-      <${Model} name=${name === "*" ? null : name} /> ${count(number)}</span>`)}</p>` : null}
-    ${rows.length ? html`<div class="scroll"><table class="queue">
-      <caption class="hidden">Waiting requests in the order in which they are expected to start</caption>
+  const all = waiting.order.map((sequence) => waiting.rows[sequence]).filter(Boolean);
+  const rows = all.filter(matches);
+  const inGroups = grouped ?? total > GROUPED_FROM;
+  const tools = group && html`<span class="segmented" role="group" aria-label="How waiting requests are shown">${[[false, "One by one"], [true, "Grouped"]].map(([value, text]) => html`<button
+    key=${text} aria-pressed=${String(inGroups === value)} onClick=${() => group(value)}>${text}</button>`)}</span>`;
+  return html`<${Panel} title="Waiting" id="waiting-title" className="line" tools=${tools} note=${total ? `${count(total)}, in expected order` : ""}>
+    <div class="box scroll">${!rows.length ? html`<${Empty}>${total ? "No waiting request matches the filter." : "No requests are waiting."}<//>`
+      : inGroups ? html`<${Groups} rows=${rows} models=${rows.length === all.length ? waiting.models : {}} total=${total} shown=${all.length} now=${now} />`
+      : html`<table class="queue"><caption class="hidden">Waiting requests in the order in which they are expected to start</caption>
       <thead><tr><th scope="col" class="number">#</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Waits for</th>
         <th scope="col" class="number">Waited</th><th scope="col" class="number">Starts</th><th><span class="hidden">Cancel</span></th></tr></thead>
-      <tbody>${rows.map((item, index) => html`<${Row} key=${item.sequence} item=${item} index=${index} now=${now} state=${state} orders=${orders} ask=${ask} />`)}</tbody>
-    </table></div>` : html`<${Empty}>Nobody waits.<//>`}
-    ${total > rows.length && rows.length ? html`<p class="more">and ${count(total - rows.length)} more</p>` : null}
+      <tbody>${rows.map((item) => html`<${Row} key=${item.sequence} item=${item} index=${waiting.order.indexOf(item.sequence)} now=${now} state=${state} orders=${orders} ask=${ask} show=${show} />`)}</tbody>
+    </table>`}${total > all.length && rows.length && !inGroups ? html`<p class="more">and ${count(total - all.length)} more</p>` : null}</div>
   <//>`;
 }
 
-function Row({ item, index, now, state, orders, ask }) {
+// By model, and in it by caller. The gateway counts every model; of callers only the first requests in line are known.
+function Groups({ rows, models, total, shown, now }) {
+  const groups = new Map();
+  for (const item of rows) {
+    const key = item.model ?? "*";
+    if (!groups.has(key)) groups.set(key, { model: item.model, callers: new Map(), oldest: Infinity, next: null, known: 0 });
+    const group = groups.get(key);
+    group.callers.set(item.caller, (group.callers.get(item.caller) ?? 0) + 1);
+    group.oldest = Math.min(group.oldest, item.arrived);
+    group.next ??= item.start;
+    group.known += 1;
+  }
+  for (const [name, number] of Object.entries(models)) if (!groups.has(name)) groups.set(name, { model: name === "*" ? null : name, callers: new Map(), next: null, known: 0, number });
+  return html`<table class="groups"><caption class="hidden">Waiting requests by model</caption>
+    <thead><tr><th scope="col">Model</th><th scope="col" class="number">Waiting</th><th scope="col">Callers</th><th scope="col" class="number">Longest wait</th><th scope="col" class="number">Next starts</th></tr></thead>
+    <tbody>${[...groups].map(([key, group]) => html`<tr key=${key}><td><${Model} name=${group.model} /></td><td class="number">${count(models[key] ?? group.number ?? group.known)}</td>
+      <td>${[...group.callers].map(([name, number]) => html`<span class="chip" key=${name}>${name} <span class="muted">${count(number)}</span></span>`)}</td>
+      <td class="number">${group.oldest === undefined || group.oldest === Infinity ? "–" : whole(now - group.oldest)}</td><td class="number">${startsIn(group.next, now)}</td></tr>`)}</tbody></table>
+    ${total > shown ? html`<p class="more">Callers are those of the first ${count(shown)} in line.</p>` : null}`;
+}
+
+function Row({ item, index, now, state, orders, ask, show }) {
   return html`<tr>
     <td class="number muted">${index + 1}</td>
-    <td><${Lane} item=${item} /> <b class="caller">${item.caller}</b>${item.task_type ? html` <span class="muted">${item.task_type}</span>` : null}
+    <td><${Lane} item=${item} /> <${Caller} item=${item} show=${show} />${item.task_type ? html` <span class="muted">${item.task_type}</span>` : null}
       ${item.interrupts ? html` <span class="badge warn">${item.interrupts}×</span>` : null}</td>
     <td><${Model} name=${item.model} /></td>
     <td class="why">${waitsFor(item.why, index, now)}</td>
     <td class="number">${whole(now - item.arrived)}</td>
-    <td class="number" title=${item.rough ? "a guess: little is known yet of a model before it" : null}>${startsIn(item.start, now)}${item.rough && item.start != null ? " ?" : null}</td>
+    <td class="number" title=${item.rough ? "a guess: little is known yet about a model ahead of it" : null}>${startsIn(item.start, now)}${item.rough && item.start != null ? " ?" : null}</td>
     <td class="end"><${CancelButton} item=${item} state=${state} orders=${orders} ask=${ask} /></td>
   </tr>`;
 }
@@ -156,13 +183,13 @@ function Row({ item, index, now, state, orders, ask }) {
 export function Limits({ state }) {
   const callers = Object.entries(state.callers);
   const { cloud } = state.house;
-  return html`<${Panel} title="Limits and budgets" id="limits-title">
+  return html`<${Panel} title="Limits and budgets" id="limits-title" className="limits-panel"><div class="box">
     ${callers.length ? html`<div class="scroll"><table class="limits"><caption class="hidden">Use of rate limits by caller</caption>
       <thead><tr><th scope="col">Caller</th><th scope="col">Last minute</th><th scope="col">Last hour</th></tr></thead>
       <tbody>${callers.map(([name, used]) => html`<tr key=${name}><th scope="row">${name}</th>
         <td><${Use} name=${`${name}, last minute`} used=${used.minute} /></td><td><${Use} name=${`${name}, last hour`} used=${used.hour} /></td></tr>`)}</tbody>
-    </table></div>` : html`<${Empty}>No other program has called within the last hour.<//>`}
-    ${cloud && (cloud.state !== "off" || cloud.spent_today_usd > 0 || cloud.internal_spent_today_usd > 0) ? html`<${Cloud} cloud=${cloud} />` : null}
+    </table></div>` : html`<${Empty}>No external request in the last hour.<//>`}
+    ${cloud && (cloud.state !== "off" || cloud.spent_today_usd > 0 || cloud.internal_spent_today_usd > 0) ? html`<${Cloud} cloud=${cloud} />` : null}</div>
   <//>`;
 }
 
@@ -180,33 +207,31 @@ function Cloud({ cloud }) {
     ${limit == null ? null : html`<${Meter} label="Spent on Claude today" value=${spent} most=${limit} text=${usd(spent)} className="block" />`}
     ${Object.entries(cloud.callers ?? {}).map(([name, used]) => html`<p key=${name} class="use"><span class="caller">${name}</span>
       <span class="number">${usd(used.used_usd)}${used.limit_usd == null ? "" : html`<span class="muted"> of ${usd(used.limit_usd)}</span>`}</span></p>`)}
-    <p class="muted small">${cloud.running ? `${cloud.running} running · ` : ""}${usd(cloud.reserved_usd)} set aside · house ${usd(cloud.internal_spent_today_usd)}</p></div>`;
+    <p class="muted small">${cloud.running ? `${cloud.running} running · ` : ""}${usd(cloud.reserved_usd)} reserved · internal ${usd(cloud.internal_spent_today_usd)}</p></div>`;
 }
 
-// How the house is.
+// Configuration, log, alerts, and the admin commands.
 
-export function House({ state, now, orders, ask }) {
+export function Gateway({ state, now, orders, ask }) {
   const { house, you } = state;
   const { config, alerts, storage } = house;
   const targets = alerts?.targets ?? [];
-  const active = alerts?.active ?? [];
   const announced = Object.entries(house.announced).sort((a, b) => a[1] - b[1]);
-  return html`<${Panel} title="House" id="house-title">
+  return html`<${Panel} title="Gateway" id="gateway-title">
     <ul class="facts">
-      <li><span class=${`dot ${active.length ? "warn" : "ok"}`}></span>${active.length ? `${active.length} ${active.length === 1 ? "alert stands" : "alerts stand"}, see above.` : "No alert stands."}</li>
       ${config.problems.map((problem) => html`<li key=${problem}><span class="dot bad"></span><code>${problem}</code></li>`)}
       <li><span class=${`dot ${config.problems.length ? "bad" : config.restart_pending.length ? "warn" : "ok"}`}></span>
         <span>Configuration ${config.generation}, ${config.source === "defaults" ? "built-in defaults" : html`<code>${config.source}</code>`}, since ${day(config.loaded_wall, now)}
-        ${config.restart_pending.length ? html`; <b>a restart is needed for ${config.restart_pending.join(", ")}</b>` : null}</span></li>
-      ${storage ? html`<li><span class=${`dot ${storage.state === "ok" ? "ok" : "bad"}`}></span>${storage.state === "ok" ? "The log is written." : `The log is not written: ${storage.state}; ${count(storage.waiting_rows)} rows wait.`}</li>` : null}
+        ${config.restart_pending.length ? html`; <b>restart needed for ${config.restart_pending.join(", ")}</b>` : null}</span></li>
+      ${storage ? html`<li><span class=${`dot ${storage.state === "ok" ? "ok" : "bad"}`}></span>${storage.state === "ok" ? "The request log is being written." : `The request log is not written (${storage.state}); ${count(storage.waiting_rows)} rows are waiting.`}</li>` : null}
       ${targets.map((each) => html`<li key=${each.name}><span class=${`dot ${each.state === "stopped" ? "bad" : each.failed ? "warn" : "ok"}`}></span>
-        <span>Alerts to ${each.name} <span class="muted">${each.host}</span>: ${each.state}, ${count(each.sent)} sent${each.failed ? `, ${count(each.failed)} given up` : ""}</span></li>`)}
-      ${announced.map(([task, at]) => html`<li key=${task}><span class="dot"></span><span><b>${task}</b> is due at ${day(at, now)}, ${whole(at - now)} from now</span></li>`)}
-      <li><span class="dot"></span><span>${house.mode === "active" ? "Active hours: the house's own work interrupts" : "Quiet hours: nothing is interrupted"} · policy ${house.policy}${house.promotions ? ` · ${count(house.promotions)} promoted by age` : ""}</span></li>
+        <span>Alerts to ${each.name} <span class="muted">${each.host}</span>: ${each.state}, ${count(each.sent)} sent${each.failed ? `, ${count(each.failed)} failed` : ""}</span></li>`)}
+      ${announced.map(([task, at]) => html`<li key=${task}><span class="dot"></span><span><b>${task}</b> is due at ${day(at, now)}, in ${whole(at - now)}</span></li>`)}
+      <li><span class="dot"></span><span>${house.mode === "active" ? "Active hours: internal requests interrupt others" : "Quiet hours: nothing is interrupted"} · policy ${house.policy}${house.promotions ? ` · ${count(house.promotions)} promoted by age` : ""}</span></li>
     </ul>
-    ${you.admin ? html`<div class="buttons left">
+    ${you.admin && ask ? html`<div class="buttons left">
       <button onClick=${() => ask(orders.reload())}>Reload configuration</button>
-      <button onClick=${() => ask(orders.preempt())}>Make room</button>
+      <button onClick=${() => ask(orders.preempt())}>Interrupt others</button>
       ${state.orders?.paused?.length ? null : html`<button onClick=${() => ask(orders.pause())}>Pause others</button>`}
       ${state.orders?.draining ? null : html`<button onClick=${() => ask(orders.drain())}>Drain</button>`}
       ${targets.length ? html`<button onClick=${() => ask(orders.testAlerts())}>Test alerts</button>` : null}
@@ -217,37 +242,38 @@ export function House({ state, now, orders, ask }) {
 // What has ended.
 
 const PHASES = [
-  ["queue", "waited"],
+  ["queue", "waiting"],
   ["swap", "swap"],
   ["first", "reading"],
-  ["write", "writing"],
+  ["write", "answering"],
 ];
 
-export function Recent({ state, now, all, toggle }) {
-  const found = Object.entries(state.recent).sort((a, b) => Number(b[0]) - Number(a[0]));
+export function Recent({ state, now, all, toggle, show, matches }) {
+  const found = Object.entries(state.recent).filter(([, item]) => matches(item)).sort((a, b) => Number(b[0]) - Number(a[0]));
   const items = all ? found : found.slice(0, ROWS_SHOWN);
   const longest = Math.max(0.001, ...items.map(([, item]) => item.total_s));
-  return html`<${Panel} title="Ended lately" id="recent-title" className="ended" tools=${html`<span class="legend">${PHASES.map(([name, text]) => html`<span key=${name}><i class=${`phase ${name}`}></i>${text}</span>`)}</span>`}>
-    ${items.length ? html`<div class="scroll"><table class="recent"><caption class="hidden">Requests that have ended, latest first, with the time each phase took</caption>
+  return html`<${Panel} title="Finished" id="recent-title" className="ended" tools=${html`<span class="legend">${PHASES.map(([name, text]) => html`<span key=${name}><i class=${`phase ${name}`}></i>${text}</span>`)}</span>`}>
+    <div class="box scroll">${items.length ? html`<table class="recent"><caption class="hidden">Requests that have ended, latest first, with the time each phase took</caption>
       <thead><tr><th scope="col">Ended</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Outcome</th>
-        <th scope="col">Where its time went</th><th scope="col" class="number">Total</th><th scope="col" class="number">Tokens</th></tr></thead>
-      <tbody>${items.map(([number, item]) => html`<${Ended} key=${number} item=${item} longest=${longest} now=${now} />`)}</tbody></table></div>
+        <th scope="col">Phases</th><th scope="col" class="number">Total</th><th scope="col" class="number">Tokens</th><th scope="col" class="number">Speed</th></tr></thead>
+      <tbody>${items.map(([number, item]) => html`<${Ended} key=${number} item=${item} longest=${longest} now=${now} show=${show} />`)}</tbody></table>
       ${found.length > ROWS_SHOWN ? html`<button class="quiet small" aria-expanded=${String(Boolean(all))} onClick=${toggle}>${all ? "Fewer" : `All ${found.length}`}</button>` : null}`
-      : html`<${Empty}>${state.you.admin ? "Nothing has ended yet." : "None of your requests has ended yet."}<//>`}
+      : html`<${Empty}>${Object.keys(state.recent).length ? "No finished request matches the filter." : state.you.admin ? "No request has finished yet." : "None of your requests has finished yet."}<//>`}</div>
   <//>`;
 }
 
-function Ended({ item, longest, now }) {
+function Ended({ item, longest, now, show }) {
   const tone = { completed: "ok", failed: "bad", expired: "warn", cancelled: "" }[item.outcome] ?? "";
   return html`<tr>
     <td class="time muted" title=${whole(now - item.ended) + " ago"}>${clock(item.ended)}</td>
-    <td><${Lane} item=${item} /> <b class="caller">${item.caller}</b>${item.task_type ? html` <span class="muted">${item.task_type}</span>` : null}</td>
+    <td><${Lane} item=${item} /> <${Caller} item=${item} show=${show} />${item.task_type ? html` <span class="muted">${item.task_type}</span>` : null}</td>
     <td><${Model} name=${item.model} /></td>
     <td class="outcome"><span class=${`dot ${tone}`}></span> ${item.outcome}${item.reason && item.reason !== item.outcome ? html` <span class="muted">${item.reason}</span>` : null}
       ${item.interrupts ? html` <span class="badge warn">${item.interrupts}× ${item.resumed ?? "interrupted"}</span>` : null}</td>
     <td class="phases"><${Phases} item=${item} longest=${longest} /></td>
     <td class="number">${duration(item.total_s)}</td>
     <td class="number">${item.prompt_tokens == null && item.output_tokens == null ? "–" : html`${count(item.prompt_tokens)} <span class="muted">→</span> ${count(item.output_tokens)}`}</td>
+    <td class="number" title="tokens of the answer per second">${rate(tokensPerSecond(item))?.replace(" tokens/s", "/s") ?? "–"}</td>
   </tr>`;
 }
 
@@ -259,7 +285,7 @@ export function phasesOf(item) {
 
 function Phases({ item, longest }) {
   const phases = phasesOf(item);
-  const text = PHASES.filter(([name]) => phases[name] >= 0.05).map(([name, word]) => `${word} ${duration(phases[name])}`).join(", ") || "no time at all";
+  const text = PHASES.filter(([name]) => phases[name] >= 0.05).map(([name, word]) => `${word} ${duration(phases[name])}`).join(", ") || "less than 50 ms";
   return html`<span class="bar" role="img" aria-label=${text} title=${text}>${PHASES.map(([name]) => phases[name] > 0
     ? html`<i key=${name} class=${`phase ${name}`} style=${{ width: `${(phases[name] / longest) * 100}%` }}></i>` : null)}</span>`;
 }

@@ -16,10 +16,10 @@ export function Empty({ children }) {
 }
 
 export function Model({ name }) {
-  return html`<span class=${`model ${shadeClass(name)}`} title=${name ?? "any model that is in memory"}>${short(name)}</span>`;
+  return html`<span class=${`model ${shadeClass(name)}`} title=${name ?? "any model in memory"}>${short(name)}</span>`;
 }
 
-// How far `value` has come towards `most`. A limit is used up when it is reached; a warning (`beyond`) is given when it is passed.
+// How far `value` is on the way to `most`. A limit is used up when it is reached; a warning (`beyond`) is given when it is passed.
 export function Meter({ label, value, most, beyond, text, className = "" }) {
   const part = most > 0 ? Math.min(1, Math.max(0, value / most)) : 0;
   const over = beyond ? value > most : value >= most;
@@ -28,18 +28,25 @@ export function Meter({ label, value, most, beyond, text, className = "" }) {
     aria-valuenow=${Math.min(value, most)} aria-valuetext=${text}><i style=${{ width: `${part * 100}%` }}></i></span>`;
 }
 
-const BANDS = { critical: "house, critical", normal: "house", background: "house, background" };
+const BANDS = { critical: "internal, critical", normal: "internal", background: "internal, background" };
 
-// Nothing for other programs' ordinary requests, which are the most.
+// Nothing for ordinary external requests, which are the most.
 export function Lane({ item }) {
   const internal = item.lane === "internal";
-  const text = internal ? (BANDS[item.band] ?? "house") : item.band === "interrupted" ? "interrupted" : null;
+  const text = internal ? (BANDS[item.band] ?? "internal") : item.band === "interrupted" ? "interrupted" : null;
   if (!text) return null;
-  return html`<span class=${`badge ${internal ? "internal" : "external"}`} title=${internal ? "the house's own work" : "another program"}>${text}</span>`;
+  return html`<span class=${`badge ${internal ? "internal" : "external"}`} title=${internal ? "your own request" : "a request of another program"}>${text}</span>`;
 }
 
 export function CancelButton({ item, state, orders, ask }) {
-  if (!state.you.admin && item.caller !== state.you.caller) return null;
+  if (!ask || (!state.you.admin && item.caller !== state.you.caller)) return null;
   return html`<button class="icon" aria-label=${`Cancel ${item.caller}'s request ${item.request_id}`} title="Cancel"
     onClick=${() => ask(orders.cancel(item))}>✕</button>`;
+}
+
+// Opens the details of a request.
+export function Caller({ item, show }) {
+  return show
+    ? html`<button class="caller link-like" aria-label=${`Details of ${item.caller}'s request ${item.request_id}`} onClick=${() => show(item)}>${item.caller}</button>`
+    : html`<b class="caller">${item.caller}</b>`;
 }
