@@ -24,7 +24,7 @@ from benchmarks.keys import authorization
 from benchmarks.process import Child, free_port
 from benchmarks.stub import MODEL
 from hearth.clock import SystemClock
-from hearth.job_types import NewJob
+from hearth.job_types import Job
 from hearth.storage.database import Database
 from hearth.storage.jobs import insert
 from hearth.types import Lane, Priority
@@ -105,10 +105,10 @@ def _fill(path: Path) -> None:
             insert(connection, new, now)
 
 
-def _jobs() -> Iterator[NewJob]:
+def _jobs() -> Iterator[Job]:
     body = json.dumps(REQUEST).encode()
     for number in range(QUEUED):
-        yield NewJob(
+        yield Job(
             job_id=f"job_{number:032x}",
             caller="bench",
             lane=Lane.EXTERNAL,

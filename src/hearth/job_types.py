@@ -1,4 +1,4 @@
-"""Durable jobs and batches as values: what the store keeps and the pages show. Pure."""
+"""Durable jobs, files and batches as values: what the store keeps and the pages show. Pure."""
 
 from __future__ import annotations
 
@@ -34,76 +34,54 @@ class Webhook(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
-    """A job as it is accepted.
+class Job:
+    """A durable job, new or as the store knows it.
 
     Attributes:
-        path: the inference route that its request is meant for; `request` is the whole body of that route.
+        path: the inference route of its request; `request` is the whole body, empty except where a job is accepted or starts.
         model: the name that the backend lists.
         task_type, job_key: while a job of the two has not ended, another of the same caller is the same job; None is like no other.
-        not_before_wall_s: it does not start earlier.
         off_peak: it starts outside active hours only.
-        webhook_url: is told of the end; a secret.
-        idempotency_key, digest: the caller's own word for this request, and what tells it from others (SHA-256 in hex).
+        webhook_url: gets a message about the end; a secret, and only known of a new job.
+        idempotency_key, digest: the caller's own word for this request, and what tells it from others (SHA-256 in hex); of a new job.
+        number: place in the order of acceptance, strictly increasing, never reused; 0 before that.
+        attempts: starts so far.
+        reason, error: empty for a completed job; the second is for people.
+        position: how many waiting jobs are ahead of it; None where it does not wait, or that was not asked for.
+        result: the answer, only where it was asked for.
     """
 
     job_id: str
     caller: str
     lane: Lane
     priority: Priority
-    task_type: str | None
-    job_key: str | None
     path: str
     model: str
-    request: bytes
+    task_type: str | None = None
+    job_key: str | None = None
+    request: bytes = b""
     not_before_wall_s: float | None = None
     off_peak: bool = False
     webhook_url: str | None = None
     idempotency_key: str | None = None
     digest: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingJob:
-    """What choosing the next job takes: a waiting job without its request.
-
-    Attributes:
-        number: place in the order of acceptance, strictly increasing, never reused.
-        attempts: starts so far.
-        suspect: it was running when an earlier process died.
-    """
-
-    number: int
-    job_id: str
-    caller: str
-    lane: Lane
-    priority: Priority
-    task_type: str | None
-    model: str
-    accepted_wall_s: float
-    not_before_wall_s: float | None = None
-    off_peak: bool = False
+    number: int = 0
+    state: JobState = JobState.QUEUED
     attempts: int = 0
-    suspect: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedJob:
-    """What running takes; `attempt` counts from 1."""
-
-    path: str
-    request: bytes
-    attempt: int
+    accepted_wall_s: float = 0.0
+    ended_wall_s: float | None = None
+    reason: str = ""
+    error: str = ""
+    status: int | None = None
+    content_type: str = ""
+    webhook: Webhook = Webhook.NONE
+    position: int | None = None
+    result: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """What a job came to.
-
-    Attributes:
-        reason, error: empty for a completed job; the second is for people.
-        status, content_type, result: the answer, where there was one.
-    """
+    """What a job came to; see `Job`."""
 
     state: JobState
     reason: str = ""
@@ -114,51 +92,11 @@ class JobEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """A job as the store knows it; `result` only where it was asked for, the request never."""
-
-    number: int
-    job_id: str
-    caller: str
-    lane: Lane
-    priority: Priority
-    task_type: str | None
-    job_key: str | None
-    path: str
-    model: str
-    state: JobState
-    attempts: int
-    accepted_wall_s: float
-    not_before_wall_s: float | None
-    off_peak: bool
-    ended_wall_s: float | None
-    reason: str
-    error: str
-    status: int | None
-    content_type: str
-    webhook: Webhook
-    result: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
-    """Which jobs to list, latest first; None is any. `unended`: only those that wait or run."""
-
-    caller: str | None = None
-    state: JobState | None = None
-    unended: bool = False
-    task_type: str | None = None
-    limit: int = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What became of a `NewJob`: a job of its own, or one that was there before."""
+    """What became of a new job: it is kept, or it is the same as one that was there before."""
 
-    job_id: str
-    number: int
+    job: Job
     is_new: bool
-    accepted_wall_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +111,32 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What earlier processes left: the jobs that wait now, in order; how many of them were running; and those that failed for it."""
+    """What earlier processes left: how many jobs wait, the numbers of those that were running, and those that failed for it."""
 
-    waiting: tuple[WaitingJob, ...]
-    requeued: int
-    failed: tuple[JobRecord, ...]
+    queued: int
+    suspects: frozenset[int]
+    failed: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startable:
+    """The waiting jobs that may start now: the first of each lane, priority, task type and model; `suspects` apart.
+
+    `next_due_wall_s` is the next instant at which a job may start that may not yet.
+    """
+
+    heads: tuple[Job, ...]
+    suspects: tuple[Job, ...]
+    next_due_wall_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingLine:
+    """The jobs that wait, of one caller or of all: how many, since when the oldest, and the first of them."""
+
+    count: int
+    oldest_wall_s: float | None
+    first: tuple[Job, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,16 +164,6 @@ class Purpose(StrEnum):
 
     BATCH = "batch"
     BATCH_OUTPUT = "batch_output"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewFile:
-    """A file whose content is on the disk already; `life_s` is how long it is kept from now on."""
-
-    file_id: str
-    caller: str
-    filename: str
-    life_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,32 +221,6 @@ class BatchStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewBatch:
-    """A batch as it is accepted.
-
-    Attributes:
-        models: patterns of the models that its caller may use; empty is all.
-        window_text, window_s: how long it may take, as it was written and in seconds.
-        output_life_s: how long its files are kept once they are complete.
-        idempotency_key, digest: as for jobs.
-    """
-
-    batch_id: str
-    caller: str
-    lane: Lane
-    priority: Priority
-    models: tuple[str, ...]
-    endpoint: str
-    input_file_id: str
-    window_text: str
-    window_s: float
-    output_life_s: float
-    metadata: Mapping[str, str] | None = None
-    idempotency_key: str | None = None
-    digest: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a batch cannot be run; `line` counts from 1, None where it is about the whole file."""
 
@@ -308,54 +231,54 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Tokens of the requests that were completed."""
-
-    prompt: int = 0
-    output: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRecord:
-    """A batch as the store knows it.
+class Batch:
+    """A batch, new or as the store knows it.
 
     Attributes:
+        models: patterns of the models that its caller may use; empty is all.
+        window_text, window_s: how long it may take, as it was written, and in seconds (of a new batch).
+        output_life_s: how long its files are kept once they are complete.
+        idempotency_key, digest: as for jobs.
         ending: what it will end as, once its last requests have been settled; None before that.
         input_file, output_file, error_file: their numbers in the store; the last two are there while it runs, before their ids are shown.
         model: the one that all its requests name, None where they name several.
-        total, completed, failed: requests.
+        total, completed, failed: requests; `prompt_tokens`, `output_tokens` of the completed ones.
     """
 
-    number: int
     batch_id: str
     caller: str
     lane: Lane
     priority: Priority
     models: tuple[str, ...]
     endpoint: str
-    status: BatchStatus
-    ending: BatchStatus | None
+    input_file_id: str
     window_text: str
     output_life_s: float
-    metadata: Mapping[str, str] | None
-    input_file: int
-    input_file_id: str
-    output_file: int | None
-    output_file_id: str | None
-    error_file: int | None
-    error_file_id: str | None
-    model: str | None
-    total: int
-    completed: int
-    failed: int
-    tokens: Tokens
-    problems: tuple[Problem, ...]
-    created_wall_s: float
-    expires_wall_s: float
-    in_progress_wall_s: float | None
-    finalizing_wall_s: float | None
-    cancelling_wall_s: float | None
-    ended_wall_s: float | None
+    window_s: float = 0.0
+    metadata: Mapping[str, str] | None = None
+    idempotency_key: str | None = None
+    digest: str = ""
+    number: int = 0
+    status: BatchStatus = BatchStatus.VALIDATING
+    ending: BatchStatus | None = None
+    input_file: int = 0
+    output_file: int | None = None
+    output_file_id: str | None = None
+    error_file: int | None = None
+    error_file_id: str | None = None
+    model: str | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    problems: tuple[Problem, ...] = ()
+    created_wall_s: float = 0.0
+    expires_wall_s: float = 0.0
+    in_progress_wall_s: float | None = None
+    finalizing_wall_s: float | None = None
+    cancelling_wall_s: float | None = None
+    ended_wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,19 +293,10 @@ class BatchLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """The job that a line becomes."""
-
-    line: int
-    job: NewJob
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndedLine:
     """A line whose job has ended; `end` is None where nothing is known of that job any more.
 
-    Attributes:
-        ending: what its batch is about to end as, at the instant at which `end` was read.
+    `ending` is what its batch was about to end as at the instant at which `end` was read.
     """
 
     line: int
@@ -397,12 +311,12 @@ class EndedLine:
 class LineOutcome:
     """What is written about a line: `text` into the output file, or into the error file where it is not `completed`.
 
-    Attributes:
-        job: the job that it had, None for a line that never became one.
+    `job` is the number of the job that it had, None for a line that never became one.
     """
 
     line: int
     job: int | None
     completed: bool
     text: bytes
-    tokens: Tokens = Tokens()
+    prompt_tokens: int = 0
+    output_tokens: int = 0

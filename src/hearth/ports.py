@@ -1,24 +1,33 @@
 """The seams between Hearth and the world. Adapters implement them, `bootstrap` chooses them, tests replace them by fakes with behaviour.
 
-A port has at most five methods. Implementations raise only `hearth.errors`.
+Implementations raise only `hearth.errors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from hearth.events import Event
 from hearth.job_types import (
     Acceptance,
+    Batch,
+    BatchLine,
+    BatchStatus,
     Delivery,
+    EndedLine,
+    Job,
     JobEnd,
-    JobFilter,
-    JobRecord,
-    NewJob,
+    JobState,
+    LineOutcome,
+    Page,
+    Problem,
     Recovered,
-    StartedJob,
+    Startable,
+    Stored,
+    StoredFile,
     StoreLimits,
+    WaitingLine,
     Webhook,
 )
 from hearth.types import (
@@ -211,52 +220,75 @@ class InvocationHistory(Protocol):
         """`(caller, accepted_wall_s)` of external requests, jobs and batches since `wall_s`, oldest first: what the rate limits count."""
 
 
-class JobQueue(Protocol):
-    """The durable queue. Every change resolves once it is on the disk; raises StorageUnavailable where it may not be."""
+class JobStore(Protocol):
+    """Durable jobs; every change resolves once it is on the disk. The methods raise StorageUnavailable. See `storage.jobs`."""
 
-    async def add(self, new: NewJob, limits: StoreLimits) -> Acceptance:
-        """Keep a job, or say which one it is the same as. Raises KeyReused, QueueFull."""
+    queued: int
+    """How many jobs wait, as of the last change."""
 
-    async def start(self, number: int) -> StartedJob | None:
-        """Note that a waiting job starts, before it does; None where it does not wait any more."""
-
-    def note_dispatch(self, number: int) -> None:
-        """Note soon that a started job has been sent to the model server."""
-
-    async def end(self, number: int, end: JobEnd) -> bool:
-        """Record result and end together; False where the job has ended otherwise, which changes nothing."""
-
-    async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool:
-        """Have a started job wait again; not `counted`, it was as if it had never started. False as for `end`."""
-
-    async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered:
-        """Settle what earlier processes left running, and list what waits."""
-
-
-class JobRecords(Protocol):
-    """Jobs by their ids, ended ones too; raises only StorageUnavailable."""
-
-    async def find(self, job_id: str) -> JobRecord | None:
-        """One job with its result."""
-
-    async def list_jobs(self, wanted: JobFilter) -> tuple[JobRecord, ...]:
-        """Jobs that match, the latest accepted first, without results."""
-
-    async def cancel(self, job_id: str) -> bool:
-        """End a job as cancelled, durably; False where it has ended, or never was."""
-
-    async def remove(self, job_id: str) -> bool:
-        """Delete a job that has ended, with its result; False where it has not, or never was, or belongs to a batch."""
-
-    async def forget(self, before_wall_s: float) -> int:
-        """Delete some of the jobs that ended before an instant; how many (0: none are left)."""
+    async def add(self, new: Job, limits: StoreLimits) -> Acceptance: ...
+    async def admit(self, batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits) -> tuple[Job, ...]: ...
+    async def startable(
+        self, *, off_peak: bool, batches_off_peak: bool, paused: bool, running: Collection[int], suspects: Collection[int]
+    ) -> Startable: ...
+    async def start(self, number: int) -> Job | None: ...
+    def note_dispatch(self, number: int) -> None: ...
+    async def end(self, number: int, end: JobEnd) -> bool: ...
+    async def put_back(self, number: int, *, counted: bool, not_before_wall_s: float | None) -> bool: ...
+    async def recover(self, *, requeue: bool, max_attempts: int) -> Recovered: ...
+    async def cancel(self, job_id: str) -> bool: ...
+    async def find(self, job_id: str) -> Job | None: ...
+    async def list_jobs(
+        self,
+        *,
+        caller: str | None = None,
+        state: JobState | None = None,
+        unended: bool = False,
+        task_type: str | None = None,
+        limit: int = 50,
+        positions: bool = False,
+    ) -> tuple[Job, ...]: ...
+    async def waiting(self, caller: str | None, limit: int) -> WaitingLine: ...
+    async def forget(self, before_wall_s: float) -> bool: ...
+    async def remove(self, job_id: str) -> bool: ...
+    async def deliveries(self, limit: int) -> tuple[Delivery, ...]: ...
+    async def note_delivery(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool: ...
 
 
-class JobDeliveries(Protocol):
-    """Messages about the ends of jobs; raises only StorageUnavailable."""
+class FileStore(Protocol):
+    """Files in pieces, seen by nobody until they are complete. The methods raise StorageUnavailable. See `storage.files`."""
 
-    async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
-        """Those that are still to be delivered, the next due first, at most `limit` for each host."""
+    async def begin(self, caller: str) -> int: ...
+    async def append(self, number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None = None) -> None: ...
+    async def seal(self, number: int, *, file_id: str, filename: str, life_s: float) -> StoredFile: ...
+    async def discard(self, number: int) -> None: ...
+    async def find(self, file_id: str) -> StoredFile | None: ...
+    async def list_files(self, page: Page) -> tuple[StoredFile, ...]: ...
+    async def parts(self, number: int, after: int) -> tuple[tuple[int, bytes], ...]: ...
+    async def remove(self, number: int) -> bool: ...
+    async def sweep(self) -> bool: ...
+    async def list_all(self, caller: str | None, limit: int) -> tuple[StoredFile, ...]: ...
+    async def stored(self) -> tuple[Stored, ...]: ...
 
-    async def told(self, job_id: str, webhook: Webhook, attempts: int, due_wall_s: float | None) -> bool:
-        """Note what came of an attempt, durably; WAITING has another one at `due_wall_s`."""
+
+class BatchStore(Protocol):
+    """Batches and their lines. Every change is guarded by where the batch is now: what comes too late changes nothing and says so.
+
+    The methods raise StorageUnavailable. See `storage.batches`.
+    """
+
+    async def add(self, new: Batch, max_open: int, own_max_open: int | None = None) -> Batch: ...
+    async def find(self, batch_id: str) -> Batch | None: ...
+    async def list_batches(self, page: Page) -> tuple[Batch, ...]: ...
+    async def cancel(self, batch_id: str) -> bool: ...
+    async def open_of(self, caller: str) -> tuple[str, ...]: ...
+    async def open_batches(self) -> tuple[Batch, ...]: ...
+    async def note_lines(self, number: int, lines: Sequence[BatchLine], *, first: bool) -> bool: ...
+    async def settle_validation(self, number: int, problems: Sequence[Problem], total: int, model: str | None) -> bool: ...
+    async def begin_end(self, number: int, ending: BatchStatus) -> bool: ...
+    async def end(self, number: int) -> Batch | None: ...
+    async def forget(self, before_wall_s: float) -> bool: ...
+    async def lines_without_job(self, batch: int, most: int) -> tuple[BatchLine, ...]: ...
+    async def unended_jobs(self, batch: int) -> tuple[str, ...]: ...
+    async def ended_lines(self, batch: int) -> tuple[EndedLine, ...]: ...
+    async def record(self, batch: int, outcomes: Sequence[LineOutcome]) -> None: ...

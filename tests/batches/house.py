@@ -7,12 +7,11 @@ import json
 from typing import Any, cast
 
 from hearth.events import BatchEnded, BatchStarted
-from hearth.job_types import PART_BYTES, BatchRecord, NewBatch, NewFile
-from hearth.jobs.batch_runner import Shelf
+from hearth.job_types import PART_BYTES, Batch
 from hearth.jobs.batches import Batches
-from hearth.storage.batches import BatchLineTable, BatchTable
+from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
-from hearth.storage.reader import Reader
+from hearth.storage.table import Reader
 from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority, canonical_model
 from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter
@@ -42,7 +41,7 @@ def jsonl(*requests: dict[str, Any]) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
 
 
-def new_batch(batch_id: str = "batch_1", **changed: Any) -> NewBatch:
+def new_batch(batch_id: str = "batch_1", **changed: Any) -> Batch:
     wanted: dict[str, Any] = {
         "batch_id": batch_id,
         "caller": "test",
@@ -55,7 +54,7 @@ def new_batch(batch_id: str = "batch_1", **changed: Any) -> NewBatch:
         "window_s": 24 * HOUR_S,
         "output_life_s": 720 * HOUR_S,
     }
-    return NewBatch(**wanted | changed)
+    return Batch(**wanted | changed)
 
 
 class BatchHouse(JobHouse):
@@ -64,18 +63,10 @@ class BatchHouse(JobHouse):
     def __init__(self, *models: Any, disk: Disk | None = None, **more: Any) -> None:
         super().__init__(*models, disk=disk, **more)
         writer, reader, clock = cast("Writer", SteadyWriter(self.disk)), cast("Reader", SteadyReader(self.disk)), LoopClock()
-        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.disk.epochs)
-        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock))
-        shelf = Shelf(files=self.files, progress=self.table_of_batches, lines=BatchLineTable(writer=writer, reader=reader, clock=clock))
-        self.batches = Batches(
-            uploads=self.files,
-            accounts=self.files,
-            records=self.table_of_batches,
-            upkeep=self.table_of_batches,
-            shelf=shelf,
-            jobs=self.jobs,
-            house=self.around,
-        )
+        calendar = believed(clock)
+        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.disk.epochs)
+        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.disk.epochs)
+        self.batches = Batches(files=self.files, store=self.table_of_batches, jobs=self.jobs, host=self.host)
         self.gateway.batches = self.batches
         self.gateway.events.subscribe(self.batches)
         self.gateway.accompany("batches", self.batches.run)
@@ -93,15 +84,15 @@ class BatchHouse(JobHouse):
         number = await self.files.begin(caller)
         for start in range(0, len(content), 16 * PART_BYTES):
             await self.files.append(number, start // PART_BYTES, content[start : start + 16 * PART_BYTES], 1 << 40)
-        await self.files.seal(number, NewFile(file_id=file_id, caller=caller, filename="in.jsonl", life_s=life_s))
+        await self.files.seal(number, file_id=file_id, filename="in.jsonl", life_s=life_s)
         return file_id
 
-    async def started(self, content: bytes, batch_id: str = "batch_1", **changed: Any) -> BatchRecord:
+    async def started(self, content: bytes, batch_id: str = "batch_1", **changed: Any) -> Batch:
         """A batch of a file of its own."""
         file_id = await self.uploaded(content, file_id=f"file-{batch_id}")
         return await self.batches.create(new_batch(batch_id, **{"input_file_id": file_id} | changed))
 
-    async def batch(self, batch_id: str = "batch_1") -> BatchRecord:
+    async def batch(self, batch_id: str = "batch_1") -> Batch:
         found = await self.table_of_batches.find(batch_id)
         assert found is not None
         return found
@@ -119,7 +110,7 @@ class BatchHouse(JobHouse):
         told = [event for event in self.events.all if isinstance(event, BatchStarted | BatchEnded)]
         return ["began" if isinstance(event, BatchStarted) else event.state for event in told]
 
-    async def ended_batch(self, batch_id: str = "batch_1") -> BatchRecord:
+    async def ended_batch(self, batch_id: str = "batch_1") -> Batch:
         """The batch, once it has ended; told of once."""
         await self.moves.until(lambda: any(event.batch_id == batch_id for event in self.events.of(BatchEnded)))
         assert [event.batch_id for event in self.events.of(BatchEnded)].count(batch_id) == 1

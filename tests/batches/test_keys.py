@@ -14,7 +14,7 @@ import pytest
 from hearth.config.settings import StorageSettings
 from hearth.errors import KeyInUse, KeyReused, NotFound, StorageUnavailable
 from hearth.events import BatchStarted
-from hearth.job_types import NewFile, Problem
+from hearth.job_types import Problem
 from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.storage.store import Store
 from tests.batches.house import HOUR_S, BatchHouse, jsonl, lines, new_batch
@@ -53,7 +53,7 @@ async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_o
     clock = StoppedClock()
     async with opened(tmp_path / "hearth.db", clock) as store:
         number = await store.files.begin("test")
-        await store.files.seal(number, NewFile(file_id=FIRST.input_file_id, caller="test", filename="x", life_s=720 * HOUR_S))
+        await store.files.seal(number, file_id=FIRST.input_file_id, filename="x", life_s=720 * HOUR_S)
         batch = await store.batches.add(FIRST, 10)
         clock.advance(2 * HOUR_S * 24)
         assert (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.config.settings import Settings
-from hearth.job_types import BatchLine, BatchStatus, EndedLine, JobEnd, JobState, Problem, Tokens
-from hearth.jobs.batch_lines import RawLine, Splitter, Terms, check_line, request_in
-from hearth.jobs.batch_runner import outcome_of, undone
-from tests.batches.house import COMPLETIONS, jsonl, line
+from hearth.job_types import BatchLine, BatchStatus, EndedLine, JobEnd, JobState, Problem
+from hearth.jobs.batch_lines import RawLine, Splitter, check_line, request_in
+from hearth.jobs.batch_runner import outcome_of
+from tests.batches.house import COMPLETIONS, jsonl, line, new_batch
 from tests.support.cases import for_each
 
-TERMS = Terms(endpoint=COMPLETIONS, models=(), settings=Settings())
 GOOD = line("x")
 
 
-def checked(text: bytes | None, terms: Terms = TERMS) -> BatchLine | Problem:
-    return check_line(RawLine(line=7, start=0, length=len(text or b""), text=text), terms)
+def checked(text: bytes | None, **changed: Any) -> BatchLine | Problem:
+    return check_line(RawLine(line=7, start=0, length=len(text or b""), text=text), new_batch(**changed), Settings())
 
 
 def split(content: bytes, sizes: list[int], limit_bytes: int = 1 << 20) -> list[RawLine]:
@@ -89,17 +89,17 @@ def test_what_is_no_object_is_no_request(text):
 
 
 def test_a_request_that_is_too_long_and_one_for_a_forbidden_model_are_refused():
-    too_long, forbidden = checked(None), checked(jsonl(GOOD), Terms(endpoint=COMPLETIONS, models=("b*",), settings=Settings()))
+    too_long, forbidden = checked(None), checked(jsonl(GOOD), models=("b*",))
     assert isinstance(too_long, Problem)
     assert isinstance(forbidden, Problem)
     assert (too_long.code, forbidden.code) == ("line_too_long", "model_not_allowed")
 
 
-def written(end: JobEnd | None, ending: BatchStatus | None = None) -> tuple[bool, dict[str, object], Tokens]:
+def written(end: JobEnd | None, ending: BatchStatus | None = None) -> tuple[bool, dict[str, object], tuple[int, int]]:
     outcome = outcome_of(EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end, ending=ending))
     assert outcome.text.endswith(b"\n")
     assert outcome.text.count(b"\n") == 1
-    return outcome.completed, json.loads(outcome.text), outcome.tokens
+    return outcome.completed, json.loads(outcome.text), (outcome.prompt_tokens, outcome.output_tokens)
 
 
 JSON = "application/json; charset=utf-8"
@@ -108,7 +108,7 @@ JSON = "application/json; charset=utf-8"
 def test_an_answer_stands_in_the_output_file_on_one_line_as_the_model_server_wrote_it():
     result = b'{\n  "usage": {"prompt_tokens": 3,\r\n "completion_tokens": 4},\n "x": "\xc3\xa9\\n"\n}\n'
     done, text, tokens = written(JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=result))
-    assert (done, tokens) == (True, Tokens(prompt=3, output=4))
+    assert (done, tokens) == (True, (3, 4))
     response = {"status_code": 200, "request_id": "batch_req_1", "body": json.loads(result)}
     assert text == {"id": "batch_req_1", "custom_id": '"x"', "response": response, "error": None}
 
@@ -135,12 +135,7 @@ def test_a_refusal_of_the_model_server_stands_in_the_error_file_with_its_answer(
 )
 def test_what_has_no_answer_stands_in_the_error_file_with_the_reason(end, ending, code):
     done, text, tokens = written(end, ending)
-    assert (done, text["response"], tokens) == (False, None, Tokens())
+    assert (done, text["response"], tokens) == (False, None, (0, 0))
     assert isinstance(text["error"], dict)
     assert text["error"]["code"] == code
     assert text["error"]["message"]
-
-
-def test_a_request_that_never_ran_is_named_with_the_end_of_its_batch():
-    outcome = undone(BatchLine(line=1, custom_id="x", model="a", start=0, length=1), BatchStatus.EXPIRED, "batch_req_1")
-    assert json.loads(outcome.text)["error"]["code"] == "batch_expired"

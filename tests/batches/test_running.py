@@ -16,7 +16,8 @@ from hearth.errors import BadRequest, NotFound, QueueFull, ShuttingDown, Storage
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
 from hearth.job_types import BatchStatus, Page
 from hearth.jobs.batch_runner import JOBS_AT_ONCE, PORTION_BYTES
-from hearth.jobs.batches import FORGET_INTERVAL_S, GATHER_S
+from hearth.jobs.batches import GATHER_S
+from hearth.jobs.service import FORGET_INTERVAL_S
 from hearth.storage.files import AFTER_DELETED_S
 from tests.batches.house import BatchHouse, jsonl, line, lines, new_batch
 from tests.jobs.house import Disk, job
@@ -40,7 +41,7 @@ async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file():
         first = (await house.content(batch.output_file_id))[0]
         assert first["response"]["status_code"] == 200
         assert first["response"]["body"]["choices"][0]["text"] == " alpha beta gamma"
-        assert batch.tokens.output == 10 * first["response"]["body"]["usage"]["completion_tokens"] > 0
+        assert batch.output_tokens == 10 * first["response"]["body"]["usage"]["completion_tokens"] > 0
         assert house.disk.rows("SELECT COUNT(*) FROM jobs") == house.disk.rows("SELECT COUNT(*) FROM batch_lines") == [(0,)]
 
 

@@ -125,11 +125,12 @@ async def test_a_store_that_does_not_answer_takes_nothing_else_from_the_page():
         house.disk.broken = True
         page = listening(house)
         await asyncio.sleep(10)
-        assert list(page.state["jobs"]["waiting"]) == ["later"]
+        assert page.state["jobs"]["counts"]["queued"] == 1
         assert page.state["jobs"]["failed"] == {}
         house.disk.broken = False
         await asyncio.sleep(10)
         assert list(page.state["jobs"]["failed"]) == ["bad"]
+        assert list(page.state["jobs"]["waiting"]) == ["later"]
         await page.leave()
 
 

@@ -16,7 +16,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
-from hearth.job_types import NewJob
+from hearth.job_types import Job
 from hearth.jobs.queue import body_of
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, Way, canonical_model
@@ -156,9 +156,9 @@ class Ask:
             answer=nothing,  # type: ignore[arg-type]
         )
 
-    def as_job(self, lane: Lane) -> NewJob:
+    def as_job(self, lane: Lane) -> Job:
         """The same as durable work."""
-        return NewJob(
+        return Job(
             job_id=self.job_id,
             caller=self.caller,
             lane=lane,

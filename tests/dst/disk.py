@@ -8,18 +8,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 from hearth.clock import Clock
-from hearth.storage.batches import BatchLineTable, BatchTable
+from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
 from hearth.storage.history import Estimates, InvocationLog, Ledger
 from hearth.storage.jobs import JobTable
-from hearth.storage.reader import Reader
+from hearth.storage.table import Reader, Table
 from hearth.storage.writer import Failure, StorageHealth, Writer, commit_together
 from tests.dst.failing_disk import FailingReader, LoopWriter, Trouble
 from tests.jobs.house import Disk, SteadyReader, SteadyWriter
 from tests.storage.house import believed
+
+T = TypeVar("T", bound=Table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,6 @@ class Tables:
     invocations: InvocationLog
     files: FileTable
     batches: BatchTable
-    lines: BatchLineTable
 
 
 class WholeDisk(Disk):
@@ -55,16 +56,20 @@ class WholeDisk(Disk):
         failing = None if self.trouble is None else LoopWriter(self, self.trouble, clock=clock, heard=heard)
         writer = failing or cast("Writer", _PostingWriter(self))
         reader = cast("Reader", SteadyReader(self) if self.trouble is None else FailingReader(self, self.trouble))
+        calendar = believed(clock)
+
+        def table(kind: type[T]) -> T:
+            return kind(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.epochs)
+
         return Tables(
             epoch=self.epochs,
             writer=failing,
-            jobs=JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs),
-            ledger=Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
-            estimates=Estimates(writer=writer, reader=reader, clock=clock),
-            invocations=InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epochs),
-            files=FileTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock), epoch=self.epochs),
-            batches=BatchTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock)),
-            lines=BatchLineTable(writer=writer, reader=reader, clock=clock),
+            jobs=table(JobTable),
+            ledger=table(Ledger),
+            estimates=table(Estimates),
+            invocations=table(InvocationLog),
+            files=table(FileTable),
+            batches=table(BatchTable),
         )
 
 

@@ -12,14 +12,13 @@ from hearth.config.settings import RateLimitSettings, Settings
 from hearth.errors import BackendGone, RateLimited
 from hearth.execution.request import Ticket
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.jobs.batch_runner import Shelf
 from hearth.jobs.batches import Batches
-from hearth.jobs.runner import House
-from hearth.jobs.service import STOP_S, Jobs
-from hearth.jobs.webhooks import Telling
+from hearth.jobs.runner import STOP_S, JobHost
+from hearth.jobs.service import Jobs
+from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.sinks import EventFanout
 from hearth.scheduling.inputs import TimerFired
-from hearth.storage.reader import StorageReporter
+from hearth.storage.store import StorageReporter
 from hearth.storage.writer import StorageHealth
 from hearth.types import Lane, Sequence
 from tests.dst.claude import FakeClaude, NoPrices
@@ -116,9 +115,9 @@ class Life:
         gateway.on_reload(cloud.reloaded)
         return cloud
 
-    def _around(self) -> House:
+    def _around(self) -> JobHost:
         gateway = self.gateway
-        return House(
+        return JobHost(
             worker=gateway.worker,
             resolve=gateway.resolve,
             ready=lambda: gateway.ready()[0],
@@ -131,15 +130,15 @@ class Life:
 
     def _jobs(self) -> Jobs:
         gateway = self.gateway
-        jobs = gateway.jobs = Jobs(queue=self.tables.jobs, records=self.tables.jobs, house=self._house)
+        jobs = gateway.jobs = Jobs(store=self.tables.jobs, host=self._house)
         gateway.events.subscribe(jobs)
         gateway.accompany("jobs", jobs.run)
         return jobs
 
-    def _telling(self, hooks: Hooks) -> Telling:
+    def _telling(self, hooks: Hooks) -> WebhookSender:
         allowed = lambda: self.settings.jobs.webhooks.allowed_hosts  # noqa: E731
-        telling = Telling(
-            deliveries=self.tables.jobs,
+        telling = WebhookSender(
+            store=self.tables.jobs,
             poster=SocketlessPoster(hooks, allowed=allowed, life=self.tables.epoch, wall_at_start=self.clock._wall_at_start),
             settings=lambda: self.settings.jobs.webhooks,
             clock=self.clock,
@@ -150,16 +149,7 @@ class Life:
 
     def _batches(self) -> Batches:
         gateway, tables = self.gateway, self.tables
-        shelf = Shelf(files=tables.files, progress=tables.batches, lines=tables.lines)
-        batches = Batches(
-            uploads=tables.files,
-            accounts=tables.files,
-            records=tables.batches,
-            upkeep=tables.batches,
-            shelf=shelf,
-            jobs=self.jobs,
-            house=self._house,
-        )
+        batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, host=self._house)
         gateway.batches = batches
         gateway.events.subscribe(batches)
         gateway.accompany("batches", batches.run)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hearth.errors import HearthError, StorageUnavailable
-from hearth.job_types import NewBatch, NewFile
+from hearth.job_types import Batch as NewBatch
 from hearth.jobs.batches import Batches
 from hearth.jobs.webhooks import check_webhook
 from hearth.types import Lane, Priority
@@ -102,7 +102,7 @@ class Overnight:
         accepted = await life.jobs.accept(ask.as_job(lane))
         assert accepted.is_new or ask.key is not None
         if not life.killed:
-            ask.job_id, ask.refused = accepted.job_id, None
+            ask.job_id, ask.refused = accepted.job.job_id, None
             self.jobs[ask.job_id] = ask
 
     async def _ask_again(self, ask: Ask, lane: Lane) -> None:
@@ -174,7 +174,7 @@ class Overnight:
             number = await files.begin(batch.caller)
             await files.append(number, 0, batch.content(), 1 << 30)
             await asyncio.sleep(self.world.rng.choice((0.0, 0.25)))
-            await files.seal(number, NewFile(file_id=file_id, caller=batch.caller, filename="in.jsonl", life_s=30 * DAY_S))
+            await files.seal(number, file_id=file_id, filename="in.jsonl", life_s=30 * DAY_S)
             await self._desk(life).create(self._new(batch, file_id))
         except HearthError as refusal:
             batch.refused_by_disk = isinstance(refusal, StorageUnavailable)

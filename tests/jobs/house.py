@@ -19,14 +19,14 @@ from hearth.clock import Clock
 from hearth.config.settings import Settings
 from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import Event, JobEnded, JobQueued
-from hearth.job_types import Acceptance, JobRecord, NewJob
+from hearth.job_types import Acceptance, Job
 from hearth.jobs.queue import body_of
-from hearth.jobs.runner import House as Around
+from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
 from hearth.storage.jobs import JobTable
 from hearth.storage.opening import shipped_migrations
-from hearth.storage.reader import Reader
+from hearth.storage.table import Reader
 from hearth.storage.writer import Failure, Writer, commit_together
 from hearth.types import Lane, Priority, canonical_model
 from tests.storage.house import believed
@@ -147,16 +147,14 @@ def job(
     priority: Priority = Priority.BACKGROUND,
     service_s: float = 1.0,
     **changed: Any,
-) -> NewJob:
+) -> Job:
     """A job that takes the fake model server `service_s`."""
     request = {"model": canonical_model(model), "prompt": job_id, "fake": {"service_s": service_s}}
-    new = NewJob(
+    new = Job(
         job_id=job_id,
         caller=caller,
         lane=lane,
         priority=priority,
-        task_type=None,
-        job_key=None,
         path="/api/generate",
         model=canonical_model(model),
         request=body_of("/api/generate", request),
@@ -173,7 +171,7 @@ class JobHouse(House):
         self.table = self.disk.table(LoopClock())
         self.told = 0
         self.moves = Moves()
-        self.around = Around(
+        self.host = JobHost(
             worker=self.gateway.worker,
             resolve=self.gateway.resolve,
             ready=lambda: self.gateway.ready()[0],
@@ -183,8 +181,8 @@ class JobHouse(House):
             ended=self._tell,
             paused=lambda: self.gateway.orders.paused,
         )
-        self.jobs = Jobs(queue=self.table, records=self.table, house=self.around)
-        self.door = TaskDoor(self.jobs, self.around)
+        self.jobs = Jobs(store=self.table, host=self.host)
+        self.door = TaskDoor(self.jobs, self.host)
         self.gateway.jobs = self.jobs
         self.gateway.events.subscribe(self.jobs)
         self.gateway.events.subscribe(self.moves)
@@ -193,10 +191,10 @@ class JobHouse(House):
     def _tell(self) -> None:
         self.told += 1
 
-    async def accept(self, new: NewJob) -> Acceptance:
+    async def accept(self, new: Job) -> Acceptance:
         return await self.jobs.accept(new)
 
-    async def record(self, job_id: str) -> JobRecord:
+    async def record(self, job_id: str) -> Job:
         found = await self.table.find(job_id)
         assert found is not None
         return found

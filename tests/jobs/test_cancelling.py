@@ -10,12 +10,11 @@ from hearth.api.status import Cancellation, cancel_caller, cancel_item, cancel_r
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
 from hearth.execution.request import Submission, Ticket
-from hearth.job_types import JobEnd, JobState, StartedJob
+from hearth.job_types import JobEnd, JobState
 from hearth.jobs import service
 from hearth.jobs.runner import Run, run_once
 from hearth.types import Outcome, RequestId, Sequence
 from tests.jobs.house import JobHouse, job, with_jobs
-from tests.jobs.test_board import waiting
 from tests.support.fake_exchange import CallFault
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import settle
@@ -73,7 +72,7 @@ async def test_while_the_disk_is_broken_requests_are_cancelled_and_jobs_another_
 async def cancelled_by(house: JobHouse, how: str, job_id: str, *, caller: str | None = "me") -> bool | None:
     if how == "id":
         return await cancel_request(house.gateway, RequestId(job_id), caller=caller)
-    sequence = house.jobs.item_of(job_id)
+    sequence = house.jobs.runner.sequence_of(job_id)
     assert sequence is not None
     return await cancel_item(house.gateway, Sequence(sequence))
 
@@ -122,7 +121,7 @@ async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(where:
             house.ollama.next_calls(CallFault.SERVER_ERROR)
         await house.accept(job("job_1", caller="me"))
         await sleep_until(2.0)
-        assert house.jobs.position("job_1") == 0
+        assert (await house.record("job_1")).position == 0
         assert await cancel_request(house.gateway, RequestId("job_1"), caller="them") is None
         assert await cancel_request(house.gateway, RequestId("job_9"), caller=None) is None
         assert [await cancel_request(house.gateway, RequestId("job_1"), caller=caller) for caller in ("me", None)] == [True, True]
@@ -198,7 +197,7 @@ async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_to
 
 @in_virtual_time
 async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reaches_the_queue():
-    new, run, submitted = job(), Run(job=waiting(1)), list[Submission]()
+    run, submitted = Run(job=job()), list[Submission]()
 
     async def resolve(model: str) -> str:
         run.cancelled = True
@@ -208,6 +207,6 @@ async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reache
         submitted.append(item)
         raise AssertionError
 
-    came = await run_once(run, StartedJob(path=new.path, request=new.request, attempt=1), with_jobs(), submit, resolve)
+    came = await run_once(run, run.job, with_jobs(), submit, resolve)
     assert came == JobEnd(state=JobState.CANCELLED, reason="cancelled")
     assert submitted == []

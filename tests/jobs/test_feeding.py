@@ -13,7 +13,7 @@ from hearth.config.settings import Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
 from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
 from hearth.job_types import JobState
-from hearth.jobs.runner import Forecast, backoff_s
+from hearth.jobs.runner import backoff_s
 from hearth.types import Lane, Priority
 from tests.jobs.house import Disk, JobHouse, job, with_jobs
 from tests.support.fake_exchange import CallFault
@@ -35,7 +35,7 @@ async def test_a_job_runs_and_its_answer_is_kept():
         record = await house.record("job_1")
         assert record.result is not None
         assert json.loads(record.result)["response"] == " alpha beta gamma"
-        assert (record.number, house.told) == (accepted.number, 1)
+        assert (record.number, house.told) == (accepted.job.number, 1)
 
 
 @in_virtual_time
@@ -98,7 +98,7 @@ async def test_only_so_many_jobs_are_in_the_queue_of_the_gpu_and_callers_find_it
             await house.accept(job(f"job_{n}", lane=Lane.EXTERNAL))
         await settle()
         assert len(house.events.of(ItemQueued)) == 2
-        assert [house.jobs.position(f"job_{n}") for n in range(6)] == [None, None, 0, 1, 2, 3]
+        assert [(await house.record(f"job_{n}")).position for n in range(6)] == [None, None, 0, 1, 2, 3]
         ticket = house.submit("a")
         assert ticket.position <= 2
         await body_of(ticket)
@@ -151,7 +151,7 @@ async def test_cancelling_its_item_in_the_queue_ends_a_job_too():
     async with JobHouse("a", resident=("a",)) as house:
         await house.accept(job(service_s=5.0))
         await sleep_until(1.0)
-        assert house.jobs.item_of("job_1") == 1
+        assert house.jobs.runner.sequence_of("job_1") == 1
         house.worker.cancel_request("job_1", caller=None)  # type: ignore[arg-type]
         (end,) = await house.ended("job_1")
         assert end.state == "cancelled"
@@ -208,7 +208,7 @@ async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_co
         with pytest.raises(KeyInUse):
             await house.accept(job("job_2", idempotency_key="k", digest="d"))
         await first
-        assert (await house.accept(job("job_3", idempotency_key="k", digest="d"))).job_id == "job_1"
+        assert (await house.accept(job("job_3", idempotency_key="k", digest="d"))).job.job_id == "job_1"
         await house.ended("job_1")
     assert len(house.events.of(JobStarted)) == 1
 
@@ -225,7 +225,7 @@ async def test_a_key_that_was_kept_with_another_job_though_the_disk_said_that_it
         house.disk.silent = False
         await house.ended("job_1")
         accepted = await house.accept(asked)
-        assert (accepted.job_id, accepted.is_new) == ("job_1", False)
+        assert (accepted.job.job_id, accepted.is_new) == ("job_1", False)
     assert len(house.events.of(JobStarted)) == 1
 
 
@@ -240,7 +240,7 @@ async def test_a_job_that_was_taken_though_the_disk_said_that_it_failed_runs_whe
         house.disk.silent = False
         for again in ("job_2", "job_3"):
             accepted = await house.accept(job(again, **known_by))
-            assert (accepted.job_id, accepted.is_new) == ("job_1", False)
+            assert (accepted.job.job_id, accepted.is_new) == ("job_1", False)
         await house.ended("job_1")
         assert started(house) == ["job_1"]
 
@@ -458,15 +458,6 @@ def _is_over(house: JobHouse, good: set[str]) -> bool:
 
 def _ended_on(disk: Disk) -> set[str]:
     return {name for (name,) in disk.rows("SELECT id FROM jobs WHERE state = 'completed'")}
-
-
-def test_jobs_that_run_beside_each_other_let_a_waiting_one_start_sooner_and_the_latest_count_most():
-    forecast = Forecast()
-    assert (forecast.start_s(0, -3.0), forecast.start_s(1, 0.0)) == (0.0, None)
-    forecast.note(10.0, at_once=2)
-    assert forecast.start_s(4, 0.0) == 20.0
-    forecast.note(15.0, at_once=1)
-    assert (forecast.start_s(2, 0.0), forecast.start_s(2, 100.0)) == (16.0, 100.0)
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ import pytest
 
 from hearth.config.settings import AuthSettings, JobSettings, KeySettings, Settings, StorageSettings
 from hearth.errors import KeyReused, QueueFull
-from hearth.job_types import JobEnd, JobFilter, JobState, Recovered, StoreLimits, Webhook
+from hearth.job_types import JobEnd, JobState, Recovered, StoreLimits, Webhook
 from hearth.jobs.service import limits_of
 from hearth.storage.jobs import JobTable, insert
 from hearth.storage.opening import connect_writer, create, shipped_migrations
@@ -57,6 +57,11 @@ async def recovered(table: JobTable, *, requeue: bool = True, max_attempts: int 
     return await table.recover(requeue=requeue, max_attempts=max_attempts)
 
 
+async def waiting(table: JobTable) -> list[tuple[str, int]]:
+    """The ids of the jobs that wait, in order, and how often each was started."""
+    return [(each.job_id, each.attempts) for each in (await table.waiting(None, 100)).first]
+
+
 async def state_of(table: JobTable, job_id: str = "job_1") -> JobState:
     found = await table.find(job_id)
     assert found is not None
@@ -68,10 +73,10 @@ async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(proce
     accepted = await table.add(job(), LIMITS)
     assert accepted.is_new
     assert await state_of(table) is JobState.QUEUED
-    started = await table.start(accepted.number)
-    assert (started.path, started.request, started.attempt) == ("/api/generate", job().request, 1)
+    started = await table.start(accepted.job.number)
+    assert (started.path, started.request, started.attempts) == ("/api/generate", job().request, 1)
     assert await state_of(table) is JobState.RUNNING
-    assert await table.end(accepted.number, DONE)
+    assert await table.end(accepted.job.number, DONE)
     found = await table.find("job_1")
     assert (found.state, found.status, found.result, found.attempts) == (JobState.COMPLETED, 200, b'{"x":1}', 1)
     rest = StoreLimits(max_queued=100, max_bytes=len(b'{"x":1}') + len(job("job_2").request))
@@ -83,7 +88,7 @@ async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(proce
 @pytest.mark.parametrize("end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y"), JobEnd(state=JobState.CANCELLED)])
 async def test_a_job_that_has_ended_never_changes_again(process, end):
     table = await process()
-    number = (await table.add(job(), LIMITS)).number
+    number = (await table.add(job(), LIMITS)).job.number
     await table.start(number)
     assert await table.end(number, end)
     before = await table.find("job_1")
@@ -92,12 +97,12 @@ async def test_a_job_that_has_ended_never_changes_again(process, end):
     assert not await table.put_back(number, counted=True, not_before_wall_s=None)
     assert await table.start(number) is None
     assert await table.find("job_1") == before
-    assert (await recovered(await process())).waiting == ()
+    assert (await recovered(await process())).queued == 0
 
 
 async def test_of_an_end_and_a_cancel_exactly_one_counts(process):
     table = await process()
-    number = (await table.add(job(), LIMITS)).number
+    number = (await table.add(job(), LIMITS)).job.number
     await table.start(number)
     assert await table.cancel("job_1")
     assert not await table.end(number, DONE)
@@ -107,7 +112,7 @@ async def test_of_an_end_and_a_cancel_exactly_one_counts(process):
 
 async def test_a_waiting_job_starts_once(process):
     table = await process()
-    number = (await table.add(job(), LIMITS)).number
+    number = (await table.add(job(), LIMITS)).job.number
     assert await table.start(number) is not None
     assert await table.start(number) is None
 
@@ -115,11 +120,11 @@ async def test_a_waiting_job_starts_once(process):
 @pytest.mark.parametrize(("counted", "attempt"), [(True, 2), (False, 1)])
 async def test_a_job_that_is_put_back_starts_again_and_counts_what_counts(process, counted, attempt):
     table = await process()
-    number = (await table.add(job(), LIMITS)).number
+    number = (await table.add(job(), LIMITS)).job.number
     await table.start(number)
     assert await table.put_back(number, counted=counted, not_before_wall_s=WALL + 5)
-    assert (await recovered(table)).waiting[0].not_before_wall_s == WALL + 5
-    assert (await table.start(number)).attempt == attempt
+    assert (await table.find("job_1")).not_before_wall_s == WALL + 5
+    assert (await table.start(number)).attempts == attempt
 
 
 async def test_the_next_process_finds_waiting_jobs_in_order_and_running_ones_as_suspects(process):
@@ -128,27 +133,24 @@ async def test_the_next_process_finds_waiting_jobs_in_order_and_running_ones_as_
         await table.add(job(f"job_{n}", task_type="t", job_key=str(n), off_peak=n == 4), LIMITS)
     await table.start(2)
     await table.start(3)
-    left = await recovered(await process())
-    assert [(waiting.job_id, waiting.attempts, waiting.suspect) for waiting in left.waiting] == [
-        ("job_0", 0, False),
-        ("job_1", 1, True),
-        ("job_2", 1, True),
-        ("job_3", 0, False),
-        ("job_4", 0, False),
-    ]
-    assert (left.requeued, left.failed, left.waiting[4].off_peak) == (2, (), True)
+    table = await process()
+    assert await recovered(table) == Recovered(queued=5, suspects=frozenset({2, 3}), failed=())
+    assert await waiting(table) == [("job_0", 0), ("job_1", 1), ("job_2", 1), ("job_3", 0), ("job_4", 0)]
+    assert (await table.find("job_4")).off_peak
 
 
 async def test_recovering_again_and_again_burns_no_attempts_and_touches_no_job_of_this_process(process):
     table = await process()
-    first = (await table.add(job(), LIMITS)).number
+    first = (await table.add(job(), LIMITS)).job.number
     await table.start(first)
     for _ in range(5):
         table = await process()
-        assert (await recovered(table)).waiting[0].attempts == 1
-    second = (await table.add(job("job_2"), LIMITS)).number
+        await recovered(table)
+        assert await waiting(table) == [("job_1", 1)]
+    second = (await table.add(job("job_2"), LIMITS)).job.number
     await table.start(second)
-    assert [waiting.job_id for waiting in (await recovered(table)).waiting] == ["job_1"]
+    assert (await recovered(table)).suspects == frozenset()
+    assert await waiting(table) == [("job_1", 1)]
     assert await state_of(table, "job_2") is JobState.RUNNING
 
 
@@ -156,10 +158,10 @@ async def test_a_job_that_was_running_when_the_process_died_too_often_ends_faile
     table = await process()
     await table.add(job(), LIMITS)
     for attempt in range(1, 4):
-        assert (await table.start(1)).attempt == attempt
+        assert (await table.start(1)).attempts == attempt
         table = await process()
         left = await recovered(table)
-    assert left.waiting == ()
+    assert left.queued == 0
     assert [(record.job_id, record.reason, record.attempts) for record in left.failed] == [("job_1", "interrupted_by_restart", 3)]
     assert (await recovered(await process())).failed == ()
 
@@ -172,10 +174,10 @@ async def test_where_the_owner_says_so_a_restart_fails_what_was_running_and_noth
     await table.start(1)
     table.note_dispatch(1)
     await table.start(2)
-    left = await recovered(await process(), requeue=False)
+    table = await process()
+    left = await recovered(table, requeue=False)
     assert [(record.job_id, record.error) for record in left.failed] == [("job_1", "interrupted by restart")]
-    assert [(waiting.job_id, waiting.attempts, waiting.suspect) for waiting in left.waiting] == [("job_2", 1, True), ("job_3", 0, False)]
-    assert left.requeued == 1
+    assert (await waiting(table), left.suspects) == ([("job_2", 1), ("job_3", 0)], frozenset({2}))
 
 
 async def test_a_job_that_waits_again_counts_as_one_that_has_not_run(process):
@@ -207,7 +209,7 @@ async def test_an_idempotency_key_stands_for_one_job_of_its_caller_for_a_day(pro
     clock.advance(later_s)
     table = await process()
     again = await table.add(replace(new, job_id="job_2", **change), LIMITS)
-    assert (again.job_id, again.is_new) == (("job_1", False) if same else ("job_2", True))
+    assert (again.job.job_id, again.is_new) == (("job_1", False) if same else ("job_2", True))
 
 
 async def test_an_idempotency_key_stands_for_an_ended_job_too_and_another_body_is_refused(process):
@@ -216,10 +218,10 @@ async def test_an_idempotency_key_stands_for_an_ended_job_too_and_another_body_i
     await table.add(new, LIMITS)
     await table.start(1)
     await table.end(1, DONE)
-    assert (await table.add(replace(new, job_id="job_2"), LIMITS)).job_id == "job_1"
+    assert (await table.add(replace(new, job_id="job_2"), LIMITS)).job.job_id == "job_1"
     with pytest.raises(KeyReused):
         await table.add(replace(new, job_id="job_3", digest="d2"), LIMITS)
-    assert len(await table.list_jobs(JobFilter())) == 1
+    assert len(await table.list_jobs()) == 1
 
 
 async def test_a_task_type_and_a_key_are_one_job_until_it_has_ended(process):
@@ -229,7 +231,7 @@ async def test_a_task_type_and_a_key_are_one_job_until_it_has_ended(process):
     assert not (await table.add(replace(new, job_id="job_2"), LIMITS)).is_new
     assert (await table.add(replace(new, job_id="job_3", task_type="research"), LIMITS)).is_new
     await table.start(1)
-    assert (await table.add(replace(new, job_id="job_4"), LIMITS)).job_id == "job_1"
+    assert (await table.add(replace(new, job_id="job_4"), LIMITS)).job.job_id == "job_1"
     await table.end(1, DONE)
     assert (await table.add(replace(new, job_id="job_5"), LIMITS)).is_new
 
@@ -242,7 +244,7 @@ async def answered_with_the_letter(process: Callable[[], Awaitable[JobTable]]) -
     table = await process()
     for name in ("own", "second", "third"):
         accepted = await table.add(replace(LETTER, job_id=f"job_{name}", idempotency_key=name, digest="d1"), LIMITS)
-        assert (accepted.job_id, accepted.is_new) == ("job_own", name == "own")
+        assert (accepted.job.job_id, accepted.is_new) == ("job_own", name == "own")
     await table.start(1)
     await table.end(1, DONE)
     return await process()
@@ -256,7 +258,7 @@ async def test_a_key_that_was_answered_with_the_job_of_a_job_key_stands_for_it_a
     table = await answered_with_the_letter(process)
     clock.advance(later_s)
     again = await table.add(replace(LETTER, **{"job_id": "job_9", "idempotency_key": key, "digest": "d1"} | change), LIMITS)
-    assert (again.job_id, again.is_new) == (("job_own", False) if same else ("job_9", True))
+    assert (again.job.job_id, again.is_new) == (("job_own", False) if same else ("job_9", True))
 
 
 async def test_such_a_key_with_another_body_is_refused_also_without_the_job_key(process):
@@ -264,7 +266,7 @@ async def test_such_a_key_with_another_body_is_refused_also_without_the_job_key(
     for new in (LETTER, job()):
         with pytest.raises(KeyReused):
             await table.add(replace(new, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)
-    assert len(await table.list_jobs(JobFilter())) == 1
+    assert len(await table.list_jobs()) == 1
 
 
 async def test_an_idempotency_key_stands_for_its_job_for_as_long_as_that_waits(process, clock):
@@ -284,7 +286,7 @@ async def test_such_a_key_may_be_answered_with_another_job_after_a_day_and_stand
     for later_s in (0.0, DAY_S - 1):
         clock.advance(later_s)
         again = await table.add(replace(LETTER, job_id="job_10", idempotency_key="second", digest="d2"), LIMITS)
-        assert (again.job_id, again.is_new) == ("job_9", False)
+        assert (again.job.job_id, again.is_new) == ("job_9", False)
         await table.cancel("job_9")
 
 
@@ -297,7 +299,7 @@ async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
     table = await answered_with_the_letter(process)
     assert disk.rows("SELECT idempotency_key FROM job_keys ORDER BY idempotency_key") == [("second",), ("third",)]
     clock.advance(DAY_S / 2)
-    assert await table.forget(clock.wall()) == 1
+    assert await table.forget(clock.wall())
     assert disk.rows("SELECT * FROM job_keys") == []
     assert (await table.add(replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)).is_new
 
@@ -306,13 +308,15 @@ async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
     path = tmp_path / "hearth.db"
     create(path, connect_writer, shipped_migrations()[:6])
     with closing(connect_writer(path, 0.0)) as connection:
+        connection.execute("ALTER TABLE jobs ADD COLUMN webhook_host TEXT")
         insert(connection, replace(LETTER, idempotency_key="own", digest="d1"), WALL)
+        connection.execute("ALTER TABLE jobs DROP COLUMN webhook_host")
     store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, listener=lambda health: None)
-    assert [each.job_id for each in (await recovered(store.jobs)).waiting] == ["job_1"]
+    assert await waiting(store.jobs) == [("job_1", 0)]
     for state in (JobState.QUEUED, JobState.CANCELLED):
         for key in ("own", "second"):
             again = await store.jobs.add(replace(LETTER, job_id="job_2", idempotency_key=key, digest="d1"), LIMITS)
-            assert (again.job_id, again.is_new) == ("job_1", False)
+            assert (again.job.job_id, again.is_new) == ("job_1", False)
         assert await state_of(store.jobs) is state
         await store.jobs.cancel("job_1")
     await store.close(5.0)
@@ -330,7 +334,7 @@ async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(process):
     small = StoreLimits(max_queued=100, max_bytes=3 * len(job().request) + 10)
     with pytest.raises(QueueFull, match=r"jobs\.max_stored_mib"):
         await table.add(job("job_4"), small)
-    assert len(await table.list_jobs(JobFilter())) == 3
+    assert len(await table.list_jobs()) == 3
 
 
 async def test_one_caller_has_a_share_and_external_ones_leave_room_for_the_house(process):
@@ -377,14 +381,14 @@ async def test_jobs_are_listed_by_caller_state_and_type_the_latest_first_without
     await table.end(1, DONE)
 
     async def ids(**wanted: Any) -> list[str]:
-        return [record.job_id for record in await table.list_jobs(JobFilter(**wanted))]
+        return [record.job_id for record in await table.list_jobs(**wanted)]
 
     assert await ids() == ["job_3", "job_2", "job_1"]
     assert await ids(caller="x") == ["job_3", "job_1"]
     assert await ids(state=JobState.QUEUED) == ["job_3", "job_2"]
     assert await ids(task_type="t") == ["job_1"]
     assert await ids(limit=1) == ["job_3"]
-    assert {record.result for record in await table.list_jobs(JobFilter())} == {None}
+    assert {record.result for record in await table.list_jobs()} == {None}
 
 
 async def test_ended_jobs_are_forgotten_and_waiting_ones_and_those_still_to_be_told_of_never(process, clock):
@@ -395,11 +399,11 @@ async def test_ended_jobs_are_forgotten_and_waiting_ones_and_those_still_to_be_t
         await table.start(number)
         await table.end(number, DONE)
     clock.advance(10 * DAY_S)
-    assert await table.forget(clock.wall() - 7 * DAY_S) == 1
-    assert await table.forget(clock.wall() - 7 * DAY_S) == 0
-    assert {record.job_id for record in await table.list_jobs(JobFilter())} == {"job_2", "job_3"}
-    assert await table.told("job_2", Webhook.DELIVERED, 1, None)
-    assert await table.forget(clock.wall() - 7 * DAY_S) == 1
+    assert await table.forget(clock.wall() - 7 * DAY_S)
+    assert not await table.forget(clock.wall() - 7 * DAY_S)
+    assert {record.job_id for record in await table.list_jobs()} == {"job_2", "job_3"}
+    assert await table.note_delivery("job_2", Webhook.DELIVERED, 1, None)
+    assert await table.forget(clock.wall() - 7 * DAY_S)
 
 
 async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told_and_its_url_is_forgotten(process, clock):
@@ -416,10 +420,10 @@ async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told_and_its_
         WALL,
     )
     table = await process()
-    assert await table.told("job_1", Webhook.WAITING, 1, WALL + 5)
+    assert await table.note_delivery("job_1", Webhook.WAITING, 1, WALL + 5)
     assert [(again.attempts, again.due_wall_s) for again in await table.deliveries(10)] == [(1, WALL + 5)]
-    assert await table.told("job_1", Webhook.DELIVERED, 2, None)
-    assert not await table.told("job_1", Webhook.DELIVERED, 3, None)
+    assert await table.note_delivery("job_1", Webhook.DELIVERED, 2, None)
+    assert not await table.note_delivery("job_1", Webhook.DELIVERED, 3, None)
     assert await table.deliveries(10) == ()
     found = await table.find("job_1")
     assert found.webhook is Webhook.DELIVERED

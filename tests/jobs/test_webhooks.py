@@ -24,7 +24,7 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden
 from hearth.events import WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, Webhook
-from hearth.jobs.webhooks import AT_ONCE, Telling, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
+from hearth.jobs.webhooks import AT_ONCE, WebhookSender, body_of, check_webhook, headers_of, host_of, is_forbidden, pause_s, signature
 from tests.jobs.house import Disk, job
 from tests.support.cases import for_each
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
@@ -281,12 +281,12 @@ class Teller:
         self.table = disk.table(clock)
         self.events = Recorder()
         self.settings = settings
-        self.telling = Telling(deliveries=self.table, poster=poster, settings=lambda: self.settings, clock=clock, events=self.events)
+        self.telling = WebhookSender(store=self.table, poster=poster, settings=lambda: self.settings, clock=clock, events=self.events)
 
     async def end_a_job(self, job_id: str = "job_1", url: str = URL) -> None:
         accepted = await self.table.add(job(job_id, webhook_url=url), StoreLimits(max_queued=99, max_bytes=1 << 20))
-        await self.table.start(accepted.number)
-        await self.table.end(accepted.number, JobEnd(state=JobState.COMPLETED))
+        await self.table.start(accepted.job.number)
+        await self.table.end(accepted.job.number, JobEnd(state=JobState.COMPLETED))
         self.telling.wake()
 
     async def state(self, job_id: str = "job_1") -> Webhook:

@@ -37,7 +37,11 @@ SRC = Path(__file__).parents[2] / "src" / "hearth"
 def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():
     sources = [file.read_text() for file in SRC.rglob("*.py") if file.name != "failpoints.py"]
     direct = {name for source in sources for name in re.findall(r'failpoints\.reach\(f?"([^"{]+)"', source)}
-    around = {name for source in sources for name in re.findall(r'_writer\.write\(\s*"([^"]+)"', source)}
+    around = {
+        name
+        for source in sources
+        for name in re.findall(r'(?:writer\.write|self\._write|self\._change|self\._update)\(\s*"([^"]+)"', source)
+    }
     posted = {name for source in sources for name in re.findall(r'failpoints\.before_commit\(\s*"([^"]+)"', source)}
     both = {f"{name}.{when}_commit" for name in around for when in ("before", "after")}
     assert direct | both | {f"{name}.before_commit" for name in posted} == set(POINTS)

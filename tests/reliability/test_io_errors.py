@@ -19,7 +19,7 @@ from tests.reliability.shim import Fault, built
 from tests.storage.house import open_database
 
 ERRORS = [errno.EIO, errno.ENOSPC]
-POSITIONS = 400
+POSITIONS = 500
 """More than any scenario here has; to find one without a fault before that is a part of the test."""
 JOBS_PER_POSITION = 3
 

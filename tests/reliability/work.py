@@ -12,7 +12,7 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import StorageSettings
 from hearth.errors import StorageRefused, StorageUnavailable
 from hearth.events import Event, GatewayStarted, JobEnded
-from hearth.job_types import JobEnd, JobState, NewJob, StoreLimits
+from hearth.job_types import Job, JobEnd, JobState, StoreLimits
 from hearth.storage.store import Store
 from hearth.types import Lane, Priority
 
@@ -79,8 +79,8 @@ async def _work_off(report: Report, store: Store, number: int) -> None:
         added = await store.jobs.add(_job(name), LIMITS)
         report(accepted=name)
         if name.startswith("old"):
-            await store.jobs.start(added.number)
-            await store.jobs.end(added.number, JobEnd(state=JobState.COMPLETED, result=b"done"))
+            await store.jobs.start(added.job.number)
+            await store.jobs.end(added.job.number, JobEnd(state=JobState.COMPLETED, result=b"done"))
             report(completed=name)
     report(saved=number)  # posted before what has been awaited since
     if number % 3 == 2:
@@ -88,14 +88,12 @@ async def _work_off(report: Report, store: Store, number: int) -> None:
         report(forgotten=number)
 
 
-def _job(name: str) -> NewJob:
-    return NewJob(
+def _job(name: str) -> Job:
+    return Job(
         job_id=name,
         caller="test",
         lane=Lane.INTERNAL,
         priority=Priority.BACKGROUND,
-        task_type=None,
-        job_key=None,
         path="/api/generate",
         model="one",
         request=b"{}",

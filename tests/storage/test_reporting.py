@@ -6,7 +6,7 @@ import pytest
 
 from hearth.errors import StorageFault
 from hearth.events import InternalFault, StorageFailed, StorageRecovered
-from hearth.storage.reader import StorageReporter
+from hearth.storage.store import StorageReporter
 from hearth.storage.writer import StorageHealth
 from tests.storage.house import StoppedClock
 from tests.worker.house import Recorder

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from hearth.events import ClockConfirmed, ClockDoubted
-from hearth.job_types import NewFile, StoreLimits
+from hearth.job_types import StoreLimits
 from hearth.storage.retention import ROWS_PER_STEP, SLACK_PAGES, Retention
 from hearth.types import InvocationFilter
 from tests.jobs.house import job
@@ -148,10 +148,10 @@ async def test_a_start_with_a_clock_months_ahead_keeps_results_files_and_rows(tm
     async with opened(path, clock) as store:
         store.invocations.emit(ended(1))
         accepted = await store.jobs.add(job("job_1"), StoreLimits(max_queued=10, max_bytes=1 << 20))
-        await store.jobs.cancel(accepted.job_id)
+        await store.jobs.cancel(accepted.job.job_id)
         number = await store.files.begin("me")
         await store.files.append(number, 0, b"x", 1 << 20)
-        await store.files.seal(number, NewFile(file_id="file-1", caller="me", filename="", life_s=30 * DAY_S))
+        await store.files.seal(number, file_id="file-1", filename="", life_s=30 * DAY_S)
         store.calendar.look(Recorder())
         await written(store)
     clock.advance(3600.0)

@@ -12,7 +12,7 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.settings import ModelSettings, Settings
 from hearth.errors import ModelNotFound
 from hearth.events import ResidencyDrifted, SwapCompleted, SwapFailed
-from hearth.job_types import StartedJob, WaitingJob
+from hearth.job_types import Job
 from hearth.jobs.queue import item_of
 from hearth.types import BackendCall, InstalledModel, Lane, LoadOptions, Priority
 from tests.support.cases import for_each
@@ -142,18 +142,16 @@ async def test_a_model_that_is_not_listed_though_nothing_else_is_there_may_share
 
 def test_a_job_under_another_name_asks_for_the_context_that_the_model_was_loaded_with():
     settings = replaced(settings_with(), {"b": ModelSettings(num_ctx=8192)})
-    job = WaitingJob(
-        number=1,
+    job = Job(
         job_id="job_1",
         caller="me",
         lane=Lane.EXTERNAL,
         priority=Priority.NORMAL,
-        task_type=None,
+        path="/api/generate",
         model="a:latest",
-        accepted_wall_s=0.0,
+        request=b'{"model": "a", "prompt": "?"}',
     )
-    started = StartedJob(path="/api/generate", request=b'{"model": "a", "prompt": "?"}', attempt=1)
-    call = item_of(job, started, "b:latest", settings).call
+    call = item_of(job, "b:latest", settings).call
     assert isinstance(call, BackendCall)
     assert json.loads(call.body) == {"model": "a", "prompt": "?", "options": {"num_ctx": 8192}}
 

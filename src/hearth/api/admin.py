@@ -145,14 +145,14 @@ class AdminPages:
 
     async def stored(self) -> dict[str, object]:
         """How much each caller keeps. Raises NotFound, StorageUnavailable."""
-        found = await batches_of(self._gateway).accounts.stored()
+        found = await batches_of(self._gateway).files.stored()
         kept = sum(each.file_bytes + each.job_bytes for each in found)
         max_mib = self._gateway.config.settings.jobs.max_stored_mib
         return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": [asdict(each) for each in found]}
 
     async def files(self, query: Annotated[AllFilesQuery, Query()]) -> dict[str, object]:
         """The files of everybody, or of one caller, the largest first. Raises NotFound, StorageUnavailable."""
-        found = await batches_of(self._gateway).accounts.list_all(query.caller, query.limit)
+        found = await batches_of(self._gateway).files.list_all(query.caller, query.limit)
         return {"files": [file_view(each) | {"caller": each.caller} for each in found]}
 
     async def delete(self, file_id: str) -> dict[str, object]:

@@ -14,7 +14,7 @@ there as it goes out.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 from fastapi import Query
@@ -30,7 +30,7 @@ from hearth.api.request import Body, Request
 from hearth.clock import new_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound, UnsupportedMedia
 from hearth.gateway import Gateway
-from hearth.job_types import PART_BYTES, NewFile, Page, Purpose, StoredFile, StoreLimits
+from hearth.job_types import PART_BYTES, Page, Purpose, StoredFile, StoreLimits
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import limits_of
 from hearth.types import MIB
@@ -140,13 +140,18 @@ def name_of(filename: str) -> str:
     return shown[:MAX_NAME_CHARS] or "upload.jsonl"
 
 
-def life_s_of(fields: Mapping[str, str], default_s: float) -> float:
-    """How long the file is to be kept, in seconds: `expires_after[seconds]`, counted from now.
+def life_s_of(form: FileForm, default_s: float) -> float:
+    """How long the file of a whole form is to be kept, in seconds: `expires_after[seconds]`, counted from now.
 
     Raises:
-        BadRequest: it is not a number from an hour to 30 days, or counted from anything else.
+        BadRequest: there is no file, or it is for something else than batches; or the time is not a number from an hour to 30 days, or
+            counted from anything else.
     """
-    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if form.filename is None:
+        raise BadRequest("file: send one, as the part `file` of the form")
+    if form.fields.get("purpose") != Purpose.BATCH.value:
+        raise BadRequest("purpose: write batch; files have no other use here")
+    anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return default_s
     if anchor != "created_at" or seconds is None or not _SECONDS.fullmatch(seconds) or not 3600 <= int(seconds) <= 2592000:
@@ -262,10 +267,11 @@ class FileTransfer:
         admission = admission_of(caller, request.headers, self._gateway.config)
         count(caller, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
-        number = await batches.uploads.begin(caller.caller)
+        number = await batches.files.begin(caller.caller)
         try:
             await self._fill(number, request, form, batches, limits_of(self._gateway.config.settings, admission.lane))
-            file = await batches.uploads.seal(number, self._named(form, caller))
+            life_s = life_s_of(form, self._gateway.config.settings.batches.keep_files_days * DAY_S)
+            file = await batches.files.seal(number, file_id=new_id("file-"), filename=form.filename or "", life_s=life_s)
         except BaseException:
             batches.give_up(number)
             raise
@@ -282,20 +288,12 @@ class FileTransfer:
             if size > self._limit_bytes() or came > self._limit_bytes() + _FORM_BYTES:
                 raise BodyTooLarge(_TOO_LONG)
             while len(waiting) >= _WRITE_BYTES:
-                await batches.uploads.append(number, place, bytes(waiting[:_WRITE_BYTES]), *may_have)
+                await batches.files.append(number, place, bytes(waiting[:_WRITE_BYTES]), *may_have)
                 del waiting[:_WRITE_BYTES]
                 place += _WRITE_BYTES // PART_BYTES
         form.end()
         if waiting:
-            await batches.uploads.append(number, place, bytes(waiting), *may_have)
-
-    def _named(self, form: FileForm, caller: Identity) -> NewFile:
-        if form.filename is None:
-            raise BadRequest("file: send one, as the part `file` of the form")
-        if form.fields.get("purpose") != Purpose.BATCH.value:
-            raise BadRequest("purpose: write batch; files have no other use here")
-        life_s = life_s_of(form.fields, self._gateway.config.settings.batches.keep_files_days * DAY_S)
-        return NewFile(file_id=new_id("file-"), caller=caller.caller, filename=form.filename, life_s=life_s)
+            await batches.files.append(number, place, bytes(waiting), *may_have)
 
     def _limit_bytes(self) -> int:
         return int(self._gateway.config.settings.batches.max_file_mib * MIB)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -26,22 +26,34 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from hearth.admission.auth import Admission, Identity, admission_of, admit, count
 from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
 from hearth.api.files import DAY_S, batches_of, listing
-from hearth.api.request import Request
 from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.errors import BadRequest, NotFound
 from hearth.gateway import Gateway
-from hearth.job_types import Acceptance, BatchRecord, BatchStatus, JobFilter, JobRecord, JobState, NewBatch, NewJob, Page
+from hearth.job_types import Batch, BatchStatus, Job, JobState, Page
 from hearth.jobs.batch_lines import ENDPOINTS
 from hearth.jobs.batches import Batches
 from hearth.jobs.queue import body_of, digest_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import MAX_URL_CHARS, check_webhook
-from hearth.types import JOB_PREFIX, Priority
+from hearth.types import JOB_PREFIX, Lane, Priority
 
 JOBS_PATH = "/llm/jobs"
 MAX_ROWS = 1000
-_HIDDEN = frozenset({"number", "job_id", "path", "lane", "priority", "state", "content_type", "result", "webhook"})
+_AS_THEY_ARE = (
+    "caller",
+    "task_type",
+    "job_key",
+    "model",
+    "attempts",
+    "accepted_wall_s",
+    "not_before_wall_s",
+    "off_peak",
+    "ended_wall_s",
+    "reason",
+    "error",
+    "status",
+)
 
 
 class JobBody(BaseModel):
@@ -93,42 +105,29 @@ class JobPages:
             BadRequest, Forbidden, RateLimited, ModelNotFound: as for a request that waits for its answer.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
-        jobs = self._jobs()
-        job = await body.run(partial(_job_of, asked, self._gateway.config.settings, large=body.is_long))
-        asked = job.asked
+        jobs, settings = self._jobs(), self._gateway.config.settings
+        job = await body.run(partial(_job_of, asked, settings, large=body.is_long))
+        del asked.request  # a copy of it is in the job
         body.hold(len(job.request))
-        accepted = await jobs.accept(await self._new(job, request, caller))
-        headers = {"location": f"{JOBS_PATH}/{accepted.job_id}"} | replayed_header(is_new=accepted.is_new)
-        return JSONResponse(await self._shown(jobs, accepted), status_code=202, headers=headers)
-
-    async def _shown(self, jobs: Jobs, accepted: Acceptance) -> dict[str, object]:
-        """Without a look at the disk for a new job: it is taken, whatever happens to the disk now."""
-        record = None if accepted.is_new else await jobs.records.find(accepted.job_id)
-        state = JobState.QUEUED if record is None else record.state
-        return {"id": accepted.job_id, "state": state.value, "new": accepted.is_new, "position": jobs.position(accepted.job_id)}
-
-    async def _new(self, job: _Job, request: Request, caller: Identity) -> NewJob:
-        settings, asked = self._gateway.config.settings, job.asked
         key = idempotency_key_of(request)
         webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
         admission = admission_of(caller, request.headers, self._gateway.config, task_type=asked.task_type)
         admit(caller, job.model, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
-        return NewJob(
+        new = replace(
+            job,
             job_id=self._new_id(),
             caller=caller.caller,
             lane=admission.lane,
             priority=_priority(asked, admission, caller, settings),
             task_type=admission.task_type,
-            job_key=asked.job_key,
-            path=job.path,
             model=await self._gateway.resolve(job.model),
-            request=job.request,
-            not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
-            off_peak=asked.window == "offpeak",
             webhook_url=webhook,
             idempotency_key=key,
-            digest=job.digest,
         )
+        accepted = await jobs.accept(new)
+        kept, is_new = accepted.job, accepted.is_new
+        shown = {"id": kept.job_id, "state": kept.state.value, "new": is_new, "position": kept.position}
+        return JSONResponse(shown, status_code=202, headers={"location": f"{JOBS_PATH}/{kept.job_id}"} | replayed_header(is_new=is_new))
 
     async def job(self, job_id: str, caller: Caller) -> Response:
         """One job; with its result for the caller it belongs to. Raises NotFound, StorageUnavailable."""
@@ -145,8 +144,10 @@ class JobPages:
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"jobs": []}
         owner = query.caller if caller.admin else caller.caller
-        wanted = JobFilter(caller=owner, state=query.state, unended=query.unended, task_type=query.task_type, limit=query.limit)
-        return {"jobs": [_view(jobs, record) for record in await jobs.records.list_jobs(wanted)]}
+        found = await jobs.store.list_jobs(
+            caller=owner, state=query.state, unended=query.unended, task_type=query.task_type, limit=query.limit, positions=True
+        )
+        return {"jobs": [_view(jobs, record) for record in found]}
 
     async def cancel(self, job_id: str, query: Annotated[CancelJobQuery, Query()], caller: Caller) -> dict[str, object]:
         """Cancel a job that has not ended, and forget it with its result where that is asked for; again is no error.
@@ -161,10 +162,10 @@ class JobPages:
             record = await self._found(jobs, job_id, caller)
         state = JobState.CANCELLED if cancelled else record.state
         shown = {"id": job_id, "cancelled": state is JobState.CANCELLED, "state": state.value}
-        return shown | {"forgotten": await jobs.records.remove(job_id)} if query.forget else shown
+        return shown | {"forgotten": await jobs.store.remove(job_id)} if query.forget else shown
 
-    async def _found(self, jobs: Jobs, job_id: str, caller: Identity) -> JobRecord:
-        record = await jobs.records.find(job_id)
+    async def _found(self, jobs: Jobs, job_id: str, caller: Identity) -> Job:
+        record = await jobs.store.find(job_id)
         if record is None or not (caller.admin or record.caller == caller.caller):
             raise NotFound("there is no such job")
         return record
@@ -175,19 +176,11 @@ class JobPages:
         return self._gateway.jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """What a body asks for, without what only the caller's rights tell."""
+def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> Job:
+    """What a body asks for, without what only the caller's rights tell. Raises BadRequest, ModelNotFound.
 
-    asked: JobBody
-    path: str
-    model: str
-    request: bytes
-    digest: str
-
-
-def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> _Job:
-    """Raises BadRequest, ModelNotFound. Of a `large` request the digest is that of its bytes: sorting its keys would cost too much."""
+    Of a `large` request the digest is that of its bytes: sorting its keys would cost too much.
+    """
     path = endpoint_of(asked.request, asked.endpoint)
     request = body_of(path, asked.request, large=large)
     model = envelope_of(path, request, settings).model
@@ -195,7 +188,19 @@ def _job_of(asked: JobBody, settings: Settings, *, large: bool) -> _Job:
         digest = digest_of(asked.model_dump(mode="json", exclude={"request"}), sha256(request).hexdigest())
     else:
         digest = digest_of(asked.model_dump(mode="json"))
-    return _Job(asked=asked.model_copy(update={"request": {}}), path=path, model=model, request=request, digest=digest)
+    return Job(
+        job_id="",
+        caller="",
+        lane=Lane.EXTERNAL,
+        priority=Priority.BACKGROUND,
+        job_key=asked.job_key,
+        path=path,
+        model=model,
+        request=request,
+        not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
+        off_peak=asked.window == "offpeak",
+        digest=digest,
+    )
 
 
 def _priority(asked: JobBody, admission: Admission, caller: Identity, settings: Settings) -> Priority:
@@ -205,19 +210,18 @@ def _priority(asked: JobBody, admission: Admission, caller: Identity, settings: 
     return max(wanted, caller.max_priority)
 
 
-def _view(jobs: Jobs, record: JobRecord) -> dict[str, object]:
-    rest = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in _HIDDEN}
+def _view(jobs: Jobs, record: Job) -> dict[str, object]:
     return {
         "id": record.job_id,
         "state": record.state.value,
-        **rest,
+        **{name: getattr(record, name) for name in _AS_THEY_ARE},
         "endpoint": record.path,
         "lane": record.lane.value,
         "priority": record.priority.name.lower(),
         "webhook": record.webhook.value,
-        "position": jobs.position(record.job_id),
+        "position": record.position,
         "estimated_start_s": jobs.estimated_start_s(record),
-        "sequence": jobs.item_of(record.job_id),
+        "sequence": jobs.runner.sequence_of(record.job_id),
     }
 
 
@@ -298,9 +302,9 @@ class BatchPages:
         batch = await batches.create(new)
         return JSONResponse(batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id))
 
-    def _new(self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None) -> NewBatch:
+    def _new(self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None) -> Batch:
         settings, expiry = self._gateway.config.settings, asked.output_expires_after
-        return NewBatch(
+        return Batch(
             batch_id=new_id("batch_"),
             caller=caller.caller,
             lane=admission.lane,
@@ -323,7 +327,7 @@ class BatchPages:
     async def listed(self, query: Annotated[BatchesQuery, Query()], caller: Caller) -> dict[str, object]:
         """The caller's batches, the latest first. Raises NotFound for an unknown `after`, StorageUnavailable."""
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after)
-        found = await batches_of(self._gateway).records.list_batches(page)
+        found = await batches_of(self._gateway).store.list_batches(page)
         return listing([batch_view(each) for each in found], query.limit)
 
     async def cancel(self, batch_id: str, caller: Caller) -> dict[str, object]:
@@ -334,8 +338,8 @@ class BatchPages:
         return batch_view(await _owned(batches, batch_id, caller))
 
 
-async def _owned(batches: Batches, batch_id: str, caller: Identity) -> BatchRecord:
-    batch = await batches.records.find(batch_id)
+async def _owned(batches: Batches, batch_id: str, caller: Identity) -> Batch:
+    batch = await batches.store.find(batch_id)
     if batch is None or batch.caller != caller.caller:
         raise NotFound("there is no such batch")
     return batch
@@ -350,9 +354,8 @@ def window_s_of(text: str) -> float:
     return seconds
 
 
-def batch_view(batch: BatchRecord) -> dict[str, object]:
+def batch_view(batch: Batch) -> dict[str, object]:
     """A batch in OpenAI's words."""
-    tokens = batch.tokens
     return {
         "id": batch.batch_id,
         "object": "batch",
@@ -372,17 +375,17 @@ def batch_view(batch: BatchRecord) -> dict[str, object]:
         **{f"{end.value}_at": _second(batch.ended_wall_s) if batch.status is end else None for end in BatchStatus if end.is_end},
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "usage": {
-            "input_tokens": tokens.prompt,
+            "input_tokens": batch.prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": tokens.output,
+            "output_tokens": batch.output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": tokens.prompt + tokens.output,
+            "total_tokens": batch.prompt_tokens + batch.output_tokens,
         },
         "metadata": batch.metadata,
     }
 
 
-def _errors(batch: BatchRecord) -> dict[str, object] | None:
+def _errors(batch: Batch) -> dict[str, object] | None:
     if not batch.problems:
         return None
     data = [{"code": each.code, "line": each.line, "message": each.message, "param": each.param} for each in batch.problems]

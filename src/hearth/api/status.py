@@ -57,7 +57,7 @@ async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
         StorageUnavailable: it is cancelled, and the job that it ran for not yet; ask again.
     """
     jobs = gateway.jobs
-    job_id = None if jobs is None else jobs.job_at(sequence)
+    job_id = None if jobs is None else jobs.runner.job_at(sequence)
     cancelled = gateway.worker.cancel(sequence)
     if cancelled and jobs is not None and job_id is not None:
         await jobs.cancel_by_id(job_id, caller=None)

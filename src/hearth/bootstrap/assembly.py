@@ -36,21 +36,19 @@ from hearth.errors import BackendError, ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.jobs.batch_runner import Shelf
 from hearth.jobs.batches import Batches
-from hearth.jobs.runner import House
+from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import TaskDoor
-from hearth.jobs.webhooks import Telling, WebhookPoster, is_forbidden
+from hearth.jobs.webhooks import WebhookPoster, WebhookSender, is_forbidden
 from hearth.observability.monitors import watch_disk, watch_loop_lag
 from hearth.observability.sinks import EventFanout
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
 from hearth.scheduling.inputs import TimerFired
 from hearth.storage.opening import Connect, connect_writer, database_path, open_directory, tighten_own_directory
-from hearth.storage.reader import StorageReporter
 from hearth.storage.retention import DAY_S
-from hearth.storage.store import Store
+from hearth.storage.store import StorageReporter, Store
 from hearth.types import SERVICE
 
 if TYPE_CHECKING:
@@ -324,38 +322,37 @@ class _LateWebhookPoster:
 
 def open_jobs(gateway: Gateway, log: Store) -> None:
     """Take durable work, and tell of its ends; only with a store, since it must outlive the process."""
-    telling = Telling(
-        deliveries=log.jobs,
+    sender = WebhookSender(
+        store=log.jobs,
         poster=_LateWebhookPoster(),
         settings=lambda: gateway.config.settings.jobs.webhooks,
         clock=gateway.clock,
         events=gateway.events,
     )
-    house = House(
+    host = JobHost(
         worker=gateway.worker,
         resolve=gateway.resolve,
         ready=lambda: gateway.ready()[0],
         config=lambda: gateway.config,
         clock=gateway.clock,
         events=gateway.events,
-        ended=telling.wake,
+        ended=sender.wake,
         paused=lambda: gateway.orders.paused,
     )
-    jobs = Jobs(queue=log.jobs, records=log.jobs, house=house)
-    gateway.jobs, gateway.tasks = jobs, TaskDoor(jobs, house)
+    jobs = Jobs(store=log.jobs, host=host)
+    gateway.jobs, gateway.tasks = jobs, TaskDoor(jobs, host)
     gateway.accompany("tasks", gateway.tasks.run)
     gateway.events.subscribe(jobs)
     gateway.accompany("jobs", jobs.run)
     gateway.accompany("forgotten jobs", jobs.forget)
-    gateway.accompany("webhooks of jobs", telling.run)
+    gateway.accompany("webhooks of jobs", sender.run)
     gateway.show("jobs", jobs.status)
-    _open_batches(gateway, log, jobs, house)
+    _open_batches(gateway, log, jobs, host)
 
 
-def _open_batches(gateway: Gateway, log: Store, jobs: Jobs, house: House) -> None:
+def _open_batches(gateway: Gateway, log: Store, jobs: Jobs, host: JobHost) -> None:
     """Take many requests in one file, each of them a job."""
-    shelf = Shelf(files=log.files, progress=log.batches, lines=log.batch_lines)
-    batches = Batches(uploads=log.files, accounts=log.files, records=log.batches, upkeep=log.batches, shelf=shelf, jobs=jobs, house=house)
+    batches = Batches(files=log.files, store=log.batches, jobs=jobs, host=host)
     gateway.batches = batches
     gateway.events.subscribe(batches)
     gateway.accompany("batches", batches.run)

@@ -1,4 +1,4 @@
 """Durable jobs: accepted once the disk has them, fed to the GPU's queue a few at a time, ended exactly once.
 
-`desk.Jobs` is the way in and the one owner of what waits and runs; the record is `storage`'s, behind the ports.
+`service.Jobs` is the way in; what waits is in the store, and `runner.JobRunner` owns what is on its way.
 """

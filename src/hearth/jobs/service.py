@@ -6,46 +6,44 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 from hearth.config.settings import Settings
 from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
-from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, JobQueued, ModeChanged, OrderGiven
-from hearth.job_types import Acceptance, JobFilter, JobRecord, JobState, NewJob, StoreLimits, WaitingJob
+from hearth.events import BackendCameUp, ConfigReloaded, DrainEnded, GatewayStopping, ItemDispatched, ModeChanged, OrderGiven
+from hearth.job_types import Acceptance, Job, JobState, StoreLimits
 from hearth.jobs.queue import KeysInUse
-from hearth.jobs.runner import Feeder, House, Tasks, is_off_peak, named
+from hearth.jobs.runner import JobHost, JobRunner, is_off_peak
 from hearth.observability.sinks import HandlingSink
-from hearth.ports import JobQueue, JobRecords
-from hearth.types import MIB, Lane, Sequence
+from hearth.ports import JobStore
+from hearth.types import MIB, Lane
 
 FORGET_INTERVAL_S = 600.0
-STOP_S = 2.0
 CANCELLED_TOGETHER = 1000
 """So many jobs are read and ended at a time, where a caller has more."""
-_DAY_S = 86_400.0
-_MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven)
+DAY_S = 86_400.0
+_MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded)
 """What may let a job start that could not before."""
 
 
 class Jobs(HandlingSink):
-    """The desk. Subscribe it to the events of the gateway; have `run` and `forget` run beside it."""
+    """Takes, cancels and shows jobs. Subscribe it to the events of the gateway; have `run` and `forget` run beside it."""
 
-    def __init__(self, *, queue: JobQueue, records: JobRecords, house: House) -> None:
-        self.records = records
-        self._queue = queue
-        self._house = house
-        self._feeder = Feeder(queue, records, house)
-        self._tasks = Tasks(house.clock, house.events)
+    def __init__(self, *, store: JobStore, host: JobHost) -> None:
+        self.store = store
+        self.runner = JobRunner(store, host)
+        self._host = host
         self._keys = KeysInUse()
-        self._doubtful: dict[str, JobRecord] = {}
         self._handlers = {
             GatewayStopping: self._on_stopping,
-            ConfigReloaded: lambda _: self._feeder.reconfigured(),
-            ItemDispatched: self._feeder.note_dispatch,
-            **dict.fromkeys(_MAY_START, lambda _: self._feeder.wake()),
+            ItemDispatched: self.runner.note_dispatch,
+            **dict.fromkeys(_MAY_START, lambda _: self.runner.wake()),
         }
 
-    async def accept(self, new: NewJob) -> Acceptance:
+    async def accept(self, new: Job) -> Acceptance:
         """Take a job; when this returns, it is on the disk. A caller who leaves meanwhile does not stop it.
+
+        The position of a job that goes right on to the GPU's queue is None.
 
         Raises:
             BadRequest: it waits for an off-peak time that never comes.
@@ -54,40 +52,25 @@ class Jobs(HandlingSink):
             StorageUnavailable: it was not taken; where it has an idempotency key or a job key it may have been, and asking again with
                 the same key makes sure.
         """
-        if self._feeder.stopping:
-            raise ShuttingDown(retry_after_s=self._house.config().settings.server.shutdown_grace_s)
+        if self.runner.stopping:
+            raise ShuttingDown(retry_after_s=self._host.config().settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
             raise BadRequest("window: it is active hours all day here (scheduling.active_hours), so off-peak never comes")
         with self._keys.use(new.caller, new.idempotency_key):
-            return await asyncio.shield(self._tasks.start(self._add(new)))
+            return await asyncio.shield(self.runner.tasks.start(self._add(new)))
 
-    async def _add(self, new: NewJob) -> Acceptance:
-        accepted = await self._queue.add(new, limits_of(self._house.config().settings, new.lane))
-        if accepted.is_new:
-            self.take_in(_waiting(new, number=accepted.number, accepted_wall_s=accepted.accepted_wall_s))
-        else:
-            await self._make_sure_of(accepted.job_id)
+    async def _add(self, new: Job) -> Acceptance:
+        with self.runner.accepting([new.job_id]):
+            accepted = await self.store.add(new, limits_of(self._host.config().settings, new.lane))
+            if accepted.is_new:
+                self.runner.announce(accepted.job)
+        if accepted.is_new and self.runner.start_at_once(accepted.job):
+            return replace(accepted, job=replace(accepted.job, position=None))
         return accepted
 
-    async def _make_sure_of(self, job_id: str) -> None:
-        """A job that was asked for before may wait on the disk only: its commit was made and reported as failed."""
-        record = await self.records.find(job_id)
-        if record is not None and record.state is JobState.QUEUED:
-            known = _waiting(record, number=record.number, accepted_wall_s=record.accepted_wall_s, attempts=record.attempts)
-            self.take_in_again(known)
-
-    def take_in(self, job: WaitingJob) -> None:
-        """A job that is on the disk now waits here."""
-        self._feeder.take_in(job)
-        self._house.events.emit(JobQueued(at=self._house.clock.monotonic(), **named(job), waiting=len(self._feeder.board)))
-
-    def take_in_again(self, job: WaitingJob) -> None:
-        """A job that was on the disk before waits here, whether that was known or not."""
-        self._feeder.take_in(job)
-
-    async def cancel(self, record: JobRecord) -> bool:
+    async def cancel(self, job: Job) -> bool:
         """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: ask again."""
-        return await asyncio.shield(self._tasks.start(self._cancel(record)))
+        return await asyncio.shield(self.runner.tasks.start(self.runner.cancel(job)))
 
     async def cancel_by_id(self, job_id: str, *, caller: str | None) -> bool | None:
         """The same by its id. With a `caller`, only one of its own.
@@ -95,125 +78,68 @@ class Jobs(HandlingSink):
         Returns:
             True where it is cancelled now or was before, False where it had ended otherwise, None where there is no such job.
         """
-        record = await self.records.find(job_id)
-        if record is None or caller not in {None, record.caller}:
+        job = await self.store.find(job_id)
+        if job is None or caller not in {None, job.caller}:
             return None
-        if await self.cancel(record):
+        if await self.cancel(job):
             return True
-        record = await self.records.find(job_id)
-        return record is not None and record.state is JobState.CANCELLED
-
-    async def _cancel(self, record: JobRecord) -> bool:
-        try:
-            cancelled = await self.records.cancel(record.job_id) or await self._goes_on_cancelled(record.job_id)
-        except StorageUnavailable:
-            self._doubtful = {**self._known(), record.job_id: record}
-            raise
-        self._doubtful.pop(record.job_id, None)
-        if cancelled:
-            self._feeder.give_up(record)
-        return cancelled
-
-    async def cancel_doubtful(self) -> None:
-        """End those of which a cancel was reported as failed and may have been made, and that go on. Raises StorageUnavailable."""
-        for record in self._known().values():
-            await self.cancel(record)
-
-    def _known(self) -> dict[str, JobRecord]:
-        return {job_id: record for job_id, record in self._doubtful.items() if self._feeder.knows(job_id)}
-
-    async def _goes_on_cancelled(self, job_id: str) -> bool:
-        """It waits or runs here, and is cancelled on the disk: that commit was made and reported as failed."""
-        if not self._feeder.knows(job_id):
-            return False
-        record = await self.records.find(job_id)
-        return record is not None and record.state is JobState.CANCELLED and self._feeder.knows(job_id)
+        job = await self.store.find(job_id)
+        return job is not None and job.state is JobState.CANCELLED
 
     async def cancel_caller(self, caller: str) -> int:
         """End all jobs of a caller that wait or run. How many that were, 0 the next time. Raises StorageUnavailable: ask again."""
-        return await asyncio.shield(self._tasks.start(self._cancel_all(caller)))
+        return await asyncio.shield(self.runner.tasks.start(self._cancel_all(caller)))
 
     async def _cancel_all(self, caller: str) -> int:
-        wanted = JobFilter(caller=caller, unended=True, limit=CANCELLED_TOGETHER)
-        ended = 0
-        while found := await self.records.list_jobs(wanted):
+        ended = sum(await asyncio.gather(*map(self.cancel, self.runner.doubtful_of(caller))))
+        while found := await self.store.list_jobs(caller=caller, unended=True, limit=CANCELLED_TOGETHER):
             ended += sum(await asyncio.gather(*map(self.cancel, found)))
-            if len(found) < wanted.limit:
+            if len(found) < CANCELLED_TOGETHER:
                 break
-        for job_id in self._feeder.jobs_of(caller):  # that the disk does not list
-            record = await self.records.find(job_id)
-            if record is not None:
-                ended += await self.cancel(record)
         return ended
 
-    def position(self, job_id: str) -> int | None:
-        """How many jobs of the store are ahead of one that waits there; None for any other."""
-        return self._feeder.board.position(job_id)
+    def estimated_start_s(self, job: Job) -> float | None:
+        """Seconds until a waiting job starts; None for any other, and where nothing tells.
 
-    def job_at(self, sequence: Sequence) -> str | None:
-        """The id of the job that is on its way with this number in the GPU's queue."""
-        return self._feeder.job_at(sequence)
-
-    def item_of(self, job_id: str) -> int | None:
-        """The sequence number in the GPU's queue of a job that is on its way."""
-        return self._feeder.item_of(job_id)
-
-    def estimated_start_s(self, record: JobRecord) -> float | None:
-        """Seconds until a waiting job starts; None for any other, and where nothing tells."""
-        position = self.position(record.job_id)
-        return None if position is None else self.start_s(record, position)
-
-    def start_s(self, job: JobRecord | WaitingJob, ahead: int) -> float | None:
-        """The same for a waiting job with so many ahead of it. Nobody can tell when an order is taken back, or the model server returns."""
-        if not self._house.ready() or (job.lane is Lane.EXTERNAL and self._house.paused()):
+        Nobody can tell when an order is taken back, or the model server returns.
+        """
+        if job.position is None or not self._host.ready() or (job.lane is Lane.EXTERNAL and self._host.paused()):
             return None
-        config, wall_s = self._house.config(), self._house.clock.wall()
+        config, wall_s = self._host.config(), self._host.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
         change = config.next_mode_change(wall_s) if is_off_peak(job, config.settings.batches) and config.is_active_hours(wall_s) else None
-        return self._feeder.start_s(ahead, earliest_s if change is None else max(earliest_s, change - wall_s))
-
-    def in_line(self) -> list[WaitingJob]:
-        """The jobs that wait in the store, each with as many ahead as `position` says."""
-        return self._feeder.board.in_line()
-
-    def under_way(self) -> list[WaitingJob]:
-        """The jobs in the GPU's queue or on the GPU."""
-        return self._feeder.under_way()
+        return self.runner.start_s(job.position, earliest_s if change is None else max(earliest_s, change - wall_s))
 
     def ended(self, caller: str | None) -> dict[str, int]:
         """How many jobs of a caller (None: of all) have ended since the start, by state."""
         counts = dict.fromkeys((state.value for state in JobState if state.is_end), 0)
-        for (owner, state), number in self._feeder.ended.items():
+        for (owner, state), number in self.runner.ended.items():
             counts[state] += number if caller in (None, owner) else 0
         return counts
 
     def status(self) -> dict[str, object]:
         """For the status page."""
-        return {"waiting": len(self._feeder.board), "running": self._feeder.running}
+        return {"waiting": self.store.queued, "running": len(self.runner.running())}
 
     def _on_stopping(self, _event: GatewayStopping) -> None:
-        self._feeder.stopping = True
+        self.runner.stopping = True
 
     async def run(self) -> None:
         """Feed the GPU's queue until cancelled; what is being written then gets a moment."""
-        try:
-            await self._feeder.run()
-        except asyncio.CancelledError:
-            await self._tasks.end(STOP_S)
-            raise
+        await self.runner.run()
 
     async def forget(self) -> None:
         """Delete ended jobs after `jobs.keep_results_days`, a little at a time, until cancelled."""
         while True:
-            before = self._house.clock.wall() - self._house.config().settings.jobs.keep_results_days * _DAY_S
+            before = self._host.clock.wall() - self._host.config().settings.jobs.keep_results_days * DAY_S
             with suppress(StorageUnavailable):
-                while await self.records.forget(before):
+                while await self.store.forget(before):
                     pass
             await asyncio.sleep(FORGET_INTERVAL_S)
 
     def off_peak_comes(self) -> bool:
         """Whether there are hours that are not active ones."""
-        config, wall_s = self._house.config(), self._house.clock.wall()
+        config, wall_s = self._host.config(), self._host.clock.wall()
         return not config.is_active_hours(wall_s) or config.next_mode_change(wall_s) is not None
 
 
@@ -233,20 +159,4 @@ def limits_of(settings: Settings, lane: Lane) -> StoreLimits:
         max_bytes=int(max_bytes * open_part),
         own_max_queued=max(1, int(jobs.max_queued * share)),
         own_max_bytes=int(max_bytes * share),
-    )
-
-
-def _waiting(job: NewJob | JobRecord, *, number: int, accepted_wall_s: float, attempts: int = 0) -> WaitingJob:
-    return WaitingJob(
-        number=number,
-        job_id=job.job_id,
-        caller=job.caller,
-        lane=job.lane,
-        priority=job.priority,
-        task_type=job.task_type,
-        model=job.model,
-        accepted_wall_s=accepted_wall_s,
-        not_before_wall_s=job.not_before_wall_s,
-        off_peak=job.off_peak,
-        attempts=attempts,
     )

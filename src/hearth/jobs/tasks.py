@@ -15,14 +15,13 @@ from hearth.clock import new_id
 from hearth.config.settings import JobSettings
 from hearth.errors import BadRequest, QueueFull, ShuttingDown
 from hearth.events import InternalFault
-from hearth.job_types import NewJob
+from hearth.job_types import Job
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of
-from hearth.jobs.runner import House
+from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs
 from hearth.types import JOB_PREFIX, Lane, Priority
 
 CALLER = Lane.INTERNAL.value
-"""Whose jobs these are: the house's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +35,9 @@ class Submitted:
 class TaskDoor:
     """Sorts tasks by their type. Must be used on the gateway's event loop."""
 
-    def __init__(self, jobs: Jobs, house: House) -> None:
+    def __init__(self, jobs: Jobs, host: JobHost) -> None:
         self._jobs = jobs
-        self._house = house
+        self._host = host
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[str, tuple[str, str | None]] = {}
         self._closed = False
@@ -77,13 +76,13 @@ class TaskDoor:
     ) -> Submitted:
         if request is None:
             raise BadRequest(f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of an inference route")
-        settings = self._house.config().settings
+        settings = self._host.config().settings
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
-        model = await self._house.resolve(envelope_of(path, body, settings).model)
+        model = await self._host.resolve(envelope_of(path, body, settings).model)
         listed = settings.priority_map.get(task_type, settings.jobs.priority)
         accepted = await self._jobs.accept(
-            NewJob(
+            Job(
                 job_id=new_id(JOB_PREFIX),
                 caller=CALLER,
                 lane=Lane.INTERNAL,
@@ -95,7 +94,7 @@ class TaskDoor:
                 request=body,
             )
         )
-        return Submitted(task_id=accepted.job_id, is_new=accepted.is_new)
+        return Submitted(task_id=accepted.job.job_id, is_new=accepted.is_new)
 
     def _at_once(self, task_type: str, job_key: str | None, run: Callable[[], object]) -> Submitted:
         if self._closed:
@@ -108,13 +107,10 @@ class TaskDoor:
         task_id = new_id(JOB_PREFIX)
         self._running[task_id] = (task_type, job_key)
         ended = functools.partial(self._ended_on_thread, asyncio.get_running_loop(), task_id, task_type)
-        self._threads().submit(run).add_done_callback(ended)
-        return Submitted(task_id=task_id, is_new=True)
-
-    def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=self._settings.pool_workers, thread_name_prefix="hearth-task")
-        return self._pool
+        self._pool.submit(run).add_done_callback(ended)
+        return Submitted(task_id=task_id, is_new=True)
 
     def _ended_on_thread(self, loop: asyncio.AbstractEventLoop, task_id: str, task_type: str, done: Future[object]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -125,7 +121,7 @@ class TaskDoor:
         self._running.pop(task_id, None)
         if error is not None:
             where = f"task {task_type}"
-            self._house.events.emit(InternalFault(at=self._house.clock.monotonic(), where=where, detail=type(error).__name__))
+            self._host.events.emit(InternalFault(at=self._host.clock.monotonic(), where=where, detail=type(error).__name__))
 
     async def run(self) -> None:
         """Until cancelled, tasks may start; one that runs then ends by itself."""
@@ -138,4 +134,4 @@ class TaskDoor:
 
     @property
     def _settings(self) -> JobSettings:
-        return self._house.config().settings.jobs
+        return self._host.config().settings.jobs

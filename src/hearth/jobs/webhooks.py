@@ -23,7 +23,7 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, Webhook
-from hearth.ports import EventSink, JobDeliveries
+from hearth.ports import EventSink, JobStore
 
 BACKOFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0)
 """Between two attempts; the last one again and again."""
@@ -57,12 +57,9 @@ def headers_of(delivery: Delivery, body: bytes, secret: str, wall_s: float) -> d
 
 def signature(secret: str, message_id: str, stamp: str, body: bytes) -> str:
     """`v1,` and the signature in base64. A secret that begins with `whsec_` is the base64 of its bytes, any other is text."""
-    digest = hmac.new(_key_of(secret), b".".join((message_id.encode(), stamp.encode(), body)), hashlib.sha256).digest()
+    key = base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret.encode()
+    digest = hmac.new(key, b".".join((message_id.encode(), stamp.encode(), body)), hashlib.sha256).digest()
     return "v1," + base64.b64encode(digest).decode("ascii")
-
-
-def _key_of(secret: str) -> bytes:
-    return base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret.encode()
 
 
 def pause_s(attempts: int) -> float:
@@ -121,26 +118,16 @@ def is_forbidden(address: str) -> bool:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return True
-    inner = _embedded(found) if isinstance(found, ipaddress.IPv6Address) else None
-    if inner is not None and is_forbidden(str(inner)):
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour or (ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None)
+        if inner is not None and is_forbidden(str(inner)):
+            return True
+    elif found.is_reserved:  # of IPv6, Python counts all of ::/8: the loopback address, NAT64 and mapped ones
         return True
-    return found in _METADATA or found.is_link_local or found.is_multicast or found.is_unspecified or _is_reserved(found)
-
-
-def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address.sixtofour is not None:
-        return address.sixtofour
-    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
+    return found in _METADATA or found.is_link_local or found.is_multicast or found.is_unspecified
 
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-
-def _is_reserved(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Python counts all of ::/8 as reserved, and with it the loopback address, NAT64 and mapped ones."""
-    return isinstance(address, ipaddress.IPv4Address) and address.is_reserved
 
 
 AT_ONCE = 4
@@ -160,19 +147,19 @@ class WebhookPoster(Protocol):
         """Empty where it was taken (2xx), else why not: `http_404`, `timeout`, `connect`, `forbidden_address`, ... Never raises."""
 
 
-class Telling:
+class WebhookSender:
     """Delivers messages, the next due first, a few at a time for each host."""
 
     def __init__(
         self,
         *,
-        deliveries: JobDeliveries,
+        store: JobStore,
         poster: WebhookPoster,
         settings: Callable[[], WebhookSettings],
         clock: Clock,
         events: EventSink,
     ) -> None:
-        self._deliveries = deliveries
+        self._store = store
         self._poster = poster
         self._settings = settings
         self._clock = clock
@@ -198,7 +185,7 @@ class Telling:
     async def _begin(self, group: asyncio.TaskGroup) -> float:
         """Begin what is due, as far as its hosts have room; seconds until something else is due."""
         try:
-            waiting = await self._deliveries.deliveries(AT_ONCE)
+            waiting = await self._store.deliveries(AT_ONCE)
         except StorageUnavailable:
             return LOOK_INTERVAL_S
         now, pause_s, taken = self._clock.wall(), LOOK_INTERVAL_S, Counter(self._under_way.values())
@@ -233,17 +220,15 @@ class Telling:
         return await self._poster.post(delivery.url, body, headers, settings.timeout_s)
 
     async def _note(self, delivery: Delivery, settings: WebhookSettings, attempts: int, reason: str) -> None:
-        host = host_of(delivery.url)
+        job_id, host, now = delivery.job_id, host_of(delivery.url), self._clock.monotonic()
         if not reason:
-            await self._deliveries.told(delivery.job_id, Webhook.DELIVERED, attempts, None)
-            self._events.emit(WebhookDelivered(at=self._clock.monotonic(), job_id=delivery.job_id, host=host, attempts=attempts))
+            await self._store.note_delivery(job_id, Webhook.DELIVERED, attempts, None)
+            self._events.emit(WebhookDelivered(at=now, job_id=job_id, host=host, attempts=attempts))
         elif reason in (NOT_ALLOWED, GONE) or attempts >= settings.max_attempts:
-            await self._deliveries.told(delivery.job_id, Webhook.FAILED, attempts, None)
-            self._events.emit(
-                WebhookFailed(at=self._clock.monotonic(), job_id=delivery.job_id, host=host, attempts=attempts, reason=reason)
-            )
+            await self._store.note_delivery(job_id, Webhook.FAILED, attempts, None)
+            self._events.emit(WebhookFailed(at=now, job_id=job_id, host=host, attempts=attempts, reason=reason))
         else:
-            await self._deliveries.told(delivery.job_id, Webhook.WAITING, attempts, self._clock.wall() + pause_s(attempts))
+            await self._store.note_delivery(job_id, Webhook.WAITING, attempts, self._clock.wall() + pause_s(attempts))
 
 
 def _wait_s(delivery: Delivery, wall_s: float) -> float:

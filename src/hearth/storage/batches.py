@@ -1,7 +1,7 @@
-"""Batches: where each of them is. Every change leaves one state by a guarded update, so that of two that would end a batch only one does.
+"""Batches: where each of them is, and which of their requests are still to be done.
 
-Implements `BatchRecords`, `BatchProgress` and `BatchUpkeep` of `jobs.batch_lines`. What a batch writes goes into two files that are filled
-from its beginning and get their ids, and with them their callers' eyes, in the transaction that ends it.
+Every change leaves one state by a guarded update, so that of two that would end a batch only one does. What a batch writes goes into two
+files that are filled from its beginning and get their ids, and with them their callers' eyes, in the transaction that ends it.
 """
 
 from __future__ import annotations
@@ -11,31 +11,12 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
-from hearth.clock import Clock, new_id
+from hearth.clock import new_id
 from hearth.errors import KeyReused, NotFound, QueueFull, StorageFault, StorageUnavailable
-from hearth.job_types import (
-    Admission,
-    BatchLine,
-    BatchRecord,
-    BatchStatus,
-    EndedLine,
-    JobEnd,
-    JobState,
-    LineOutcome,
-    NewBatch,
-    Page,
-    Problem,
-    StoreLimits,
-    Tokens,
-    WaitingJob,
-)
-from hearth.storage.files import place_of, require_room, totals
-from hearth.storage.jobs import KEY_LIFE_S, WAITING_COLUMNS, insert, waiting_of
-from hearth.storage.reader import Reader
-from hearth.storage.retention import Calendar
-from hearth.storage.writer import Writer
+from hearth.job_types import Batch, BatchLine, BatchStatus, EndedLine, JobEnd, JobState, LineOutcome, Page, Problem
+from hearth.storage.files import place_of
+from hearth.storage.table import KEY_LIFE_S, Table, Types, record
 from hearth.types import Lane, Priority
 
 READ_BYTES = 4 << 20
@@ -43,20 +24,12 @@ READ_BYTES = 4 << 20
 
 _COUNT = "SELECT COUNT(*) FROM batch_lines WHERE batch = ? AND job IS NOT NULL"
 _LINES = "SELECT line, custom_id, model, start, length FROM batch_lines WHERE batch = ? AND job IS NULL ORDER BY line LIMIT ?"
-_CAN_START = (
-    "SELECT 1 FROM batch_lines l JOIN batches b ON b.number = l.batch "
-    "WHERE l.batch = ? AND l.line = ? AND l.job IS NULL AND b.status = 'in_progress'"
-)
-_STARTS = "UPDATE batch_lines SET job = ? WHERE batch = ? AND line = ?"
 _ENDED = (
     "SELECT l.line, l.custom_id, l.job, j.id, b.ending, j.state, j.reason, j.error, j.status, j.content_type, j.result "
     "FROM batch_lines l JOIN batches b ON b.number = l.batch LEFT JOIN jobs j ON j.number = l.job "
     "WHERE l.batch = ? AND l.job IS NOT NULL AND (j.number IS NULL OR j.ended_wall_s IS NOT NULL) ORDER BY l.line"
 )
-_RUNNING = (
-    f"SELECT {WAITING_COLUMNS}, state FROM jobs WHERE ended_wall_s IS NULL AND number IN "  # noqa: S608 - our names
-    "(SELECT job FROM batch_lines WHERE batch = ? AND job IS NOT NULL) ORDER BY number"
-)
+_RUNNING = "SELECT j.id FROM batch_lines l JOIN jobs j ON j.number = l.job WHERE l.batch = ? AND j.ended_wall_s IS NULL ORDER BY j.number"
 _TAKE_OFF = "DELETE FROM batch_lines WHERE batch = ? AND line = ? AND job IS ?"
 _FORGET_JOB = "DELETE FROM jobs WHERE number = ? AND ended_wall_s IS NOT NULL"
 _FILES = "SELECT output_file, error_file FROM batches WHERE number = ?"
@@ -67,113 +40,22 @@ _TALLY = (
     "output_tokens = output_tokens + ? WHERE number = ?"
 )
 
-
-class BatchLineTable:
-    """Lines by batch and line number. Every method raises StorageUnavailable where the disk is at fault."""
-
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._clock = clock
-
-    async def waiting(self, batch: int, most: int) -> tuple[BatchLine, ...]:
-        """The next lines without a job: so many that `most` have one."""
-        return await self._reader.read(partial(_next_lines, batch, most))
-
-    async def admit(self, batch: int, admissions: Sequence[Admission], limits: StoreLimits) -> tuple[WaitingJob, ...]:
-        """Make jobs of the first lines, as many as may wait; of those that have one, or of a batch that is about to end, none is made.
-
-        Raises:
-            QueueFull: as many jobs wait as `limits` allow, or with these as much is kept; then none is made at all.
-        """
-        return await self._writer.submit(partial(_admit, batch, admissions, limits, self._clock.wall()))
-
-    async def running(self, batch: int) -> tuple[tuple[WaitingJob, bool], ...]:
-        """The jobs of a batch that have not ended, and of each whether it is on its way."""
-        return await self._reader.read(partial(_running, batch))
-
-    async def ended(self, batch: int) -> tuple[EndedLine, ...]:
-        """Lines whose jobs have ended, about `READ_BYTES` of results at a time."""
-        return await self._reader.read(partial(_ended, batch))
-
-    async def record(self, batch: int, outcomes: Sequence[LineOutcome]) -> None:
-        """Write and count what came of lines, and forget their jobs; what was written before is not written again."""
-        await self._writer.submit(partial(_record, batch, outcomes))
-
-
-def _next_lines(batch: int, most: int, connection: sqlite3.Connection) -> tuple[BatchLine, ...]:
-    room = most - connection.execute(_COUNT, (batch,)).fetchone()[0]
-    if room <= 0:
-        return ()
-    return tuple(BatchLine(**dict(row)) for row in connection.execute(_LINES, (batch, room)))
-
-
-def _admit(
-    batch: int, admissions: Sequence[Admission], limits: StoreLimits, now: float, connection: sqlite3.Connection
-) -> tuple[WaitingJob, ...]:
-    if not admissions:
-        return ()
-    caller = admissions[0].job.caller
-    first = admissions[: max(0, limits.max_queued - totals(connection, caller).queued)]
-    if not first:
-        raise QueueFull("the store holds as many jobs as jobs.max_queued allows")
-    size = sum(len(each.job.request) for each in first)  # its caller's share is counted when the file is uploaded, not again here
-    require_room(connection, caller, size, limits.max_bytes, None)
-    return tuple(job for each in first if (job := _admit_one(batch, each, now, connection)) is not None)
-
-
-def _admit_one(batch: int, admission: Admission, now: float, connection: sqlite3.Connection) -> WaitingJob | None:
-    if connection.execute(_CAN_START, (batch, admission.line)).fetchone() is None:
-        return None
-    job = insert(connection, admission.job, now)
-    connection.execute(_STARTS, (job.number, batch, admission.line))
-    return job
-
-
-def _running(batch: int, connection: sqlite3.Connection) -> tuple[tuple[WaitingJob, bool], ...]:
-    found = list[tuple[WaitingJob, bool]]()
-    for row in map(dict, connection.execute(_RUNNING, (batch,))):
-        on_its_way = row.pop("state") == JobState.RUNNING.value
-        found.append((waiting_of(row, suspect=False), on_its_way))
-    return tuple(found)
-
-
-def _ended(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine, ...]:
-    found, size = list[EndedLine](), 0
-    for line, custom_id, job, job_id, ending, *rest in connection.execute(_ENDED, (batch,)):
-        ends_as = None if ending is None else BatchStatus(ending)
-        found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=_end_of(*rest), ending=ends_as))
-        size += len(rest[-1] or b"")
-        if size >= READ_BYTES:
-            break
-    return tuple(found)
-
-
-def _end_of(state: str | None, reason: str, error: str, status: int | None, content_type: str, result: bytes | None) -> JobEnd | None:
-    if state is None:
-        return None
-    return JobEnd(state=JobState(state), reason=reason, error=error, status=status, content_type=content_type, result=result)
-
-
-def _record(batch: int, outcomes: Sequence[LineOutcome], connection: sqlite3.Connection) -> None:
-    taken = [each for each in outcomes if connection.execute(_TAKE_OFF, (batch, each.line, each.job)).rowcount]
-    output, error = connection.execute(_FILES, (batch,)).fetchone()
-    for file, completed in ((output, True), (error, False)):
-        texts = [(file, each.line, each.text) for each in taken if each.completed is completed]
-        connection.executemany(_WRITE, texts)
-        connection.execute(_GROW, (sum(len(text) for *_, text in texts), file))
-    connection.executemany(_FORGET_JOB, [(each.job,) for each in taken if each.job is not None])
-    done = sum(each.completed for each in taken)
-    prompt, written = sum(each.tokens.prompt for each in taken), sum(each.tokens.output for each in taken)
-    connection.execute(_TALLY, (done, len(taken) - done, prompt, written, batch))
-
-
 ROWS_PER_STEP = 1000
 _COLUMNS = (
     "number, id AS batch_id, caller, lane, priority, models, endpoint, status, ending, window_text, output_life_s, metadata, input_file, "
     "input_file_id, output_file, output_file_id, error_file, error_file_id, model, total, completed, failed, prompt_tokens, output_tokens, "
     "problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s, cancelling_wall_s, ended_wall_s"
 )
+_TYPES: Types = {
+    "lane": Lane,
+    "priority": Priority,
+    "models": lambda text: tuple(json.loads(text)),
+    "status": BatchStatus,
+    "ending": BatchStatus,
+    "metadata": json.loads,
+    "problems": lambda text: tuple(Problem(**each) for each in json.loads(text)),
+}
+_END_FIELDS = ("state", "reason", "error", "status", "content_type", "result")
 _REPEATED = (
     "SELECT number, digest FROM batches WHERE caller = ? AND idempotency_key = ? "
     "AND (created_wall_s > ? OR ended_wall_s IS NULL) ORDER BY number DESC LIMIT 1"
@@ -186,7 +68,7 @@ _ADD = (
     "'validating', :window_text, :output_life_s, :metadata, :input_file, :input_file_id, :now, :expires, :idempotency_key, :digest)"
 )
 _FIND = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"  # noqa: S608 - our names
-_FIND_NUMBER = f"SELECT {_COLUMNS} FROM batches WHERE number = ?"  # noqa: S608 - our names
+_GET = f"SELECT {_COLUMNS} FROM batches WHERE number = ?"  # noqa: S608 - our names
 _LIST = f"SELECT {_COLUMNS} FROM batches WHERE caller = ? AND (? IS NULL OR number < ?) ORDER BY number DESC LIMIT ?"  # noqa: S608 - our names
 _PLACE = "SELECT number FROM batches WHERE id = ? AND caller = ?"
 _ALL_OPEN = f"SELECT {_COLUMNS} FROM batches WHERE ended_wall_s IS NULL ORDER BY number"  # noqa: S608 - our names
@@ -227,16 +109,15 @@ _FORGET_ENDED_LINES = (
 _FORGET = "DELETE FROM batches WHERE number IN (SELECT number FROM batches WHERE ended_wall_s < ? ORDER BY ended_wall_s LIMIT ?)"
 
 
-class BatchTable:
-    """Batches by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
+def batch_of(row: sqlite3.Row) -> Batch:
+    """A row with the columns above."""
+    return record(Batch, row, _TYPES)
 
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, calendar: Calendar) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._clock = clock
-        self._calendar = calendar
 
-    async def add(self, new: NewBatch, max_open: int, own_max_open: int | None = None) -> BatchRecord:
+class BatchTable(Table):
+    """Batches by number and by id, and their lines."""
+
+    async def add(self, new: Batch, max_open: int, own_max_open: int | None = None) -> Batch:
         """Keep a batch, or say which one its idempotency key stands for.
 
         Raises:
@@ -246,58 +127,101 @@ class BatchTable:
             StorageUnavailable: it is not kept. Where a sync failed it may be found in the file all the same: with an idempotency key by
                 asking again, else it is cancelled.
         """
-        now = self._clock.wall()
+        now = self.clock.wall()
         try:
-            return await self._writer.submit(partial(_add, new, now, max_open, own_max_open))
+            return await self.writer.submit(partial(_add, new, now, max_open, own_max_open))
         except StorageUnavailable as error:
             if error.fault is StorageFault.IO and new.idempotency_key is None:
-                self._writer.post(lambda connection: connection.execute(_CANCEL, (now, new.batch_id)).rowcount)
+                self.writer.post(lambda connection: connection.execute(_CANCEL, (now, new.batch_id)).rowcount)
             raise
 
-    async def find(self, batch_id: str) -> BatchRecord | None:
+    async def find(self, batch_id: str) -> Batch | None:
         """One batch."""
-        return await self._reader.read(lambda connection: _one(connection, _FIND, batch_id))
+        return next(iter(await self._select(batch_of, _FIND, (batch_id,))), None)
 
-    async def list_batches(self, page: Page) -> tuple[BatchRecord, ...]:
+    async def list_batches(self, page: Page) -> tuple[Batch, ...]:
         """A caller's batches, the latest first. Raises NotFound where it has none with the id `after`."""
-        return await self._reader.read(partial(_listed, page))
+
+        def read(connection: sqlite3.Connection) -> tuple[Batch, ...]:
+            after = place_of(connection, _PLACE, page)
+            return tuple(map(batch_of, connection.execute(_LIST, (page.caller, after, after, page.limit))))
+
+        return await self.reader.read(read)
 
     async def cancel(self, batch_id: str) -> bool:
         """Have a batch end as cancelled; False where it has ended, or is about to."""
-        values = (self._clock.wall(), batch_id)
-        return await self._writer.submit(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
+        values = (self.clock.wall(), batch_id)
+        return await self.writer.submit(lambda connection: connection.execute(_CANCEL, values).rowcount == 1)
 
     async def open_of(self, caller: str) -> tuple[str, ...]:
         """The ids of a caller's batches that can be cancelled."""
-        return await self._reader.read(lambda connection: tuple(row[0] for row in connection.execute(_OPEN_OF, (caller,))))
+        return await self._select(lambda row: str(row[0]), _OPEN_OF, (caller,))
 
-    async def open_batches(self) -> tuple[BatchRecord, ...]:
+    async def open_batches(self) -> tuple[Batch, ...]:
         """All that have not ended, the oldest first."""
-        return await self._reader.read(lambda connection: _many(connection, _ALL_OPEN))
+        return await self._select(batch_of, _ALL_OPEN)
 
     async def note_lines(self, number: int, lines: Sequence[BatchLine], *, first: bool) -> bool:
         """Note requests of a batch that is being validated, `first` ones in place of all before; False where it is not, any more."""
-        return await self._writer.submit(partial(_note_lines, number, lines, first))
+
+        def note(connection: sqlite3.Connection) -> bool:
+            if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
+                return False
+            if first:
+                connection.execute(_FORGET_LINES, (number,))
+            rows = ((number, each.line, each.custom_id, each.model, each.start, each.length) for each in lines)
+            connection.executemany(_NOTE_LINE, rows)
+            return True
+
+        return await self.writer.submit(note)
 
     async def settle_validation(self, number: int, problems: Sequence[Problem], total: int, model: str | None) -> bool:
         """A batch that was validated is in progress, or has failed for its problems; False as for `note_lines`."""
-        return await self._writer.submit(partial(_settle_validation, number, problems, total, model, self._clock.wall()))
+        return await self.writer.submit(partial(_settle_validation, number, problems, total, model, self.clock.wall()))
 
     async def begin_end(self, number: int, ending: BatchStatus) -> bool:
         """No more requests of it start, and it will end as `ending`; False where that was decided otherwise before."""
-        values = (ending.value, self._clock.wall(), number)
-        return await self._writer.submit(lambda connection: connection.execute(_SETTLE, values).rowcount == 1)
+        values = (ending.value, self.clock.wall(), number)
+        return await self.writer.submit(lambda connection: connection.execute(_SETTLE, values).rowcount == 1)
 
-    async def end(self, number: int) -> BatchRecord | None:
+    async def end(self, number: int) -> Batch | None:
         """It ends as was decided, and its files can be seen; None where it had ended before."""
-        return await self._writer.submit(partial(_end, number, self._clock.wall()))
+        return await self.writer.submit(partial(_end, number, self.clock.wall()))
 
     async def forget(self, before_wall_s: float) -> bool:
         """Delete some of what ended batches do not need, and of those that ended before an instant; True while there is more."""
-        return await self._writer.submit(partial(_forget, before_wall_s, self._calendar))
+
+        def forget(connection: sqlite3.Connection) -> bool:
+            lines = connection.execute(_FORGET_ENDED_LINES, (ROWS_PER_STEP,)).rowcount
+            if lines or not self.calendar.may_delete():
+                return lines > 0
+            return connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount > 0
+
+        return await self.writer.submit(forget)
+
+    async def lines_without_job(self, batch: int, most: int) -> tuple[BatchLine, ...]:
+        """The next lines without a job: so many that `most` have one."""
+
+        def read(connection: sqlite3.Connection) -> tuple[BatchLine, ...]:
+            room = max(0, most - connection.execute(_COUNT, (batch,)).fetchone()[0])
+            return tuple(BatchLine(**dict(row)) for row in connection.execute(_LINES, (batch, room)))
+
+        return await self.reader.read(read)
+
+    async def unended_jobs(self, batch: int) -> tuple[str, ...]:
+        """The ids of the jobs of a batch that wait or run."""
+        return await self._select(lambda row: str(row[0]), _RUNNING, (batch,))
+
+    async def ended_lines(self, batch: int) -> tuple[EndedLine, ...]:
+        """Lines whose jobs have ended, about `READ_BYTES` of results at a time."""
+        return await self.reader.read(partial(_ended_lines, batch))
+
+    async def record(self, batch: int, outcomes: Sequence[LineOutcome]) -> None:
+        """Write and count what came of lines, and forget their jobs; what was written before is not written again."""
+        await self.writer.submit(partial(_record, batch, outcomes))
 
 
-def _add(new: NewBatch, now: float, max_open: int, own_max_open: int | None, connection: sqlite3.Connection) -> BatchRecord:
+def _add(new: Batch, now: float, max_open: int, own_max_open: int | None, connection: sqlite3.Connection) -> Batch:
     known = _repeated(new, now, connection)
     if known is not None:
         return known
@@ -326,33 +250,16 @@ def _add(new: NewBatch, now: float, max_open: int, own_max_open: int | None, con
         "idempotency_key": new.idempotency_key,
         "digest": new.digest,
     }
-    return _sure(connection, connection.execute(_ADD, values).lastrowid)
+    return _get(connection, connection.execute(_ADD, values).lastrowid)
 
 
-def _repeated(new: NewBatch, now: float, connection: sqlite3.Connection) -> BatchRecord | None:
+def _repeated(new: Batch, now: float, connection: sqlite3.Connection) -> Batch | None:
     if new.idempotency_key is None:
         return None
     row = connection.execute(_REPEATED, (new.caller, new.idempotency_key, now - KEY_LIFE_S)).fetchone()
-    if row is None:
-        return None
-    if row[1] != new.digest:
+    if row is not None and row[1] != new.digest:
         raise KeyReused
-    return _sure(connection, row[0])
-
-
-def _listed(page: Page, connection: sqlite3.Connection) -> tuple[BatchRecord, ...]:
-    after = place_of(connection, _PLACE, page)
-    return _many(connection, _LIST, page.caller, after, after, page.limit)
-
-
-def _note_lines(number: int, lines: Sequence[BatchLine], first: bool, connection: sqlite3.Connection) -> bool:  # noqa: FBT001
-    if connection.execute(_IS_VALIDATING, (number,)).fetchone() is None:
-        return False
-    if first:
-        connection.execute(_FORGET_LINES, (number,))
-    rows = ((number, each.line, each.custom_id, each.model, each.start, each.length) for each in lines)
-    connection.executemany(_NOTE_LINE, rows)
-    return True
+    return None if row is None else _get(connection, row[0])
 
 
 def _settle_validation(
@@ -368,61 +275,50 @@ def _settle_validation(
     return True
 
 
-def _end(number: int, now: float, connection: sqlite3.Connection) -> BatchRecord | None:
-    batch = _sure(connection, number)
+def _end(number: int, now: float, connection: sqlite3.Connection) -> Batch | None:
+    batch = _get(connection, number)
     if batch.ended_wall_s is not None:
         return None
     output, error = (_shown(each, now, batch.output_life_s, connection) for each in (batch.output_file, batch.error_file))
     connection.execute(_END, {"now": now, "output": output, "error": error, "number": number})
-    return _sure(connection, number)
+    return _get(connection, number)
 
 
 def _shown(file: int | None, now: float, life_s: float, connection: sqlite3.Connection) -> str | None:
     """The id of a file that is complete now; None where nothing was written into it."""
     if file is None:
         return None
-    values = {"id": new_id("file-"), "now": now, "expires": now + life_s, "number": file}
-    if connection.execute(_SHOW_FILE, values).rowcount:
-        return str(values["id"])
+    file_id = new_id("file-")
+    if connection.execute(_SHOW_FILE, {"id": file_id, "now": now, "expires": now + life_s, "number": file}).rowcount:
+        return file_id
     connection.execute(_DROP_FILE, (file,))
     return None
 
 
-def _forget(before_wall_s: float, calendar: Calendar, connection: sqlite3.Connection) -> bool:
-    lines = connection.execute(_FORGET_ENDED_LINES, (ROWS_PER_STEP,)).rowcount
-    if lines or not calendar.may_delete():
-        return lines > 0
-    return connection.execute(_FORGET, (before_wall_s, ROWS_PER_STEP)).rowcount > 0
+def _get(connection: sqlite3.Connection, number: int | None) -> Batch:
+    return batch_of(connection.execute(_GET, (number,)).fetchone())
 
 
-def _sure(connection: sqlite3.Connection, number: int | None) -> BatchRecord:
-    found = _one(connection, _FIND_NUMBER, number)
-    if found is None:
-        raise NotFound("there is no such batch")
-    return found
+def _ended_lines(batch: int, connection: sqlite3.Connection) -> tuple[EndedLine, ...]:
+    found, size = list[EndedLine](), 0
+    for line, custom_id, job, job_id, ending, state, *rest in connection.execute(_ENDED, (batch,)):
+        end = None if state is None else JobEnd(**dict(zip(_END_FIELDS, (JobState(state), *rest), strict=True)))
+        ends_as = None if ending is None else BatchStatus(ending)
+        found.append(EndedLine(line=line, custom_id=custom_id, job=job, job_id=job_id or "", end=end, ending=ends_as))
+        size += len(rest[-1] or b"")
+        if size >= READ_BYTES:
+            break
+    return tuple(found)
 
 
-def _one(connection: sqlite3.Connection, question: str, *values: object) -> BatchRecord | None:
-    return next(iter(_many(connection, question, *values)), None)
-
-
-def _many(connection: sqlite3.Connection, question: str, *values: object) -> tuple[BatchRecord, ...]:
-    return tuple(_record_of_batches(dict(row)) for row in connection.execute(question, values))
-
-
-def _record_of_batches(values: dict[str, Any]) -> BatchRecord:
-    tokens = Tokens(prompt=values.pop("prompt_tokens"), output=values.pop("output_tokens"))
-    ending, metadata = values["ending"], values["metadata"]
-    return BatchRecord(
-        **{
-            **values,
-            "lane": Lane(values["lane"]),
-            "priority": Priority(values["priority"]),
-            "models": tuple(json.loads(values["models"])),
-            "status": BatchStatus(values["status"]),
-            "ending": None if ending is None else BatchStatus(ending),
-            "metadata": None if metadata is None else json.loads(metadata),
-            "problems": tuple(Problem(**each) for each in json.loads(values["problems"])),
-        },
-        tokens=tokens,
-    )
+def _record(batch: int, outcomes: Sequence[LineOutcome], connection: sqlite3.Connection) -> None:
+    taken = [each for each in outcomes if connection.execute(_TAKE_OFF, (batch, each.line, each.job)).rowcount]
+    output, error = connection.execute(_FILES, (batch,)).fetchone()
+    for file, completed in ((output, True), (error, False)):
+        texts = [(file, each.line, each.text) for each in taken if each.completed is completed]
+        connection.executemany(_WRITE, texts)
+        connection.execute(_GROW, (sum(len(text) for *_, text in texts), file))
+    connection.executemany(_FORGET_JOB, [(each.job,) for each in taken if each.job is not None])
+    done = sum(each.completed for each in taken)
+    prompt, written = sum(each.prompt_tokens for each in taken), sum(each.output_tokens for each in taken)
+    connection.execute(_TALLY, (done, len(taken) - done, prompt, written, batch))

@@ -1,7 +1,6 @@
 """Files in pieces: an upload as it comes in, and what batches write. A file is seen by nobody until it is complete.
 
-Implements the file ports of `jobs.batch_lines`. What is deleted disappears at once; its pieces go a few at a time (`sweep`), so that no
-transaction meets a hundred thousand rows.
+What is deleted disappears at once; its pieces go a few at a time (`sweep`), so that no transaction meets a hundred thousand rows.
 """
 
 from __future__ import annotations
@@ -9,40 +8,41 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from hearth.clock import Clock
 from hearth.errors import BadRequest, NotFound, QueueFull
-from hearth.job_types import PART_BYTES, NewFile, Page, Purpose, Stored, StoredFile
-from hearth.storage.reader import Reader
-from hearth.storage.retention import Calendar
-from hearth.storage.writer import Writer
+from hearth.job_types import PART_BYTES, Page, Purpose, Stored, StoredFile
+from hearth.storage.table import Table, record
 
-_READ = (
+_TOTALS = (
     "SELECT TOTAL(queued), TOTAL(bytes), TOTAL(CASE caller WHEN :caller THEN queued END), "
     "TOTAL(CASE caller WHEN :caller THEN bytes END) FROM temp.job_totals"
 )
 _ABSENT = "no such table"
-_TABLE = "CREATE TEMP TABLE job_totals (caller TEXT PRIMARY KEY, queued INTEGER NOT NULL, bytes INTEGER NOT NULL)"
-_COUNT = "INSERT INTO temp.job_totals SELECT caller, TOTAL(state = 'queued'), TOTAL(bytes) FROM main.jobs GROUP BY caller"
-_ADDED = (
-    "CREATE TEMP TRIGGER job_added AFTER INSERT ON main.jobs BEGIN "
-    "INSERT INTO job_totals VALUES (new.caller, new.state = 'queued', new.bytes) "
-    "ON CONFLICT (caller) DO UPDATE SET queued = queued + excluded.queued, bytes = bytes + excluded.bytes; END"
+_OF_NEW = "caller = new.caller AND lane = new.lane AND priority = new.priority"
+_COUNTED = (
+    (
+        "CREATE TEMP TABLE job_totals (caller TEXT, lane TEXT, priority INTEGER, queued INTEGER NOT NULL, bytes INTEGER NOT NULL, "
+        "PRIMARY KEY (caller, lane, priority))"
+    ),
+    "INSERT INTO temp.job_totals SELECT caller, lane, priority, TOTAL(state = 'queued'), TOTAL(bytes) FROM main.jobs GROUP BY 1, 2, 3",
+    (
+        "CREATE TEMP TRIGGER job_added AFTER INSERT ON main.jobs BEGIN "
+        "INSERT INTO job_totals VALUES (new.caller, new.lane, new.priority, new.state = 'queued', new.bytes) "
+        "ON CONFLICT DO UPDATE SET queued = queued + excluded.queued, bytes = bytes + excluded.bytes; END"
+    ),
+    (
+        "CREATE TEMP TRIGGER job_changed AFTER UPDATE OF state, bytes ON main.jobs BEGIN UPDATE job_totals SET "  # noqa: S608 - our names
+        f"queued = queued + (new.state = 'queued') - (old.state = 'queued'), bytes = bytes + new.bytes - old.bytes WHERE {_OF_NEW}; END"
+    ),
+    (
+        "CREATE TEMP TRIGGER job_deleted AFTER DELETE ON main.jobs BEGIN UPDATE job_totals SET "  # noqa: S608 - our names
+        f"queued = queued - (old.state = 'queued'), bytes = bytes - old.bytes WHERE {_OF_NEW.replace('new.', 'old.')}; END"
+    ),
 )
-_CHANGED = (
-    "CREATE TEMP TRIGGER job_changed AFTER UPDATE OF state, bytes ON main.jobs BEGIN "
-    "UPDATE job_totals SET queued = queued + (new.state = 'queued') - (old.state = 'queued'), bytes = bytes + new.bytes - old.bytes "
-    "WHERE caller = new.caller; END"
-)
-_DELETED = (
-    "CREATE TEMP TRIGGER job_deleted AFTER DELETE ON main.jobs BEGIN "
-    "UPDATE job_totals SET queued = queued - (old.state = 'queued'), bytes = bytes - old.bytes "
-    "WHERE caller = old.caller; END"
-)
+"""Counting a hundred thousand rows for each job would take longer than accepting it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class JobTotals:
     """Jobs that wait, and bytes of requests and results: of all callers, and of one."""
 
@@ -54,16 +54,27 @@ class JobTotals:
 
 def totals(connection: sqlite3.Connection, caller: str) -> JobTotals:
     """The totals inside the transaction of this moment. Raises sqlite3.Error."""
-    asked = {"caller": caller}
     try:
-        row = connection.execute(_READ, asked).fetchone()
+        row = connection.execute(_TOTALS, {"caller": caller}).fetchone()
     except sqlite3.OperationalError as error:
         if _ABSENT not in str(error):
             raise
-        for statement in (_TABLE, _COUNT, _ADDED, _CHANGED, _DELETED):
+        for statement in _COUNTED:
             connection.execute(statement)
-        row = connection.execute(_READ, asked).fetchone()
-    return JobTotals(queued=int(row[0]), bytes=int(row[1]), own_queued=int(row[2]), own_bytes=int(row[3]))
+        row = connection.execute(_TOTALS, {"caller": caller}).fetchone()
+    return JobTotals(*map(int, row))
+
+
+def require_room(connection: sqlite3.Connection, caller: str, size: int, max_bytes: int, own_max_bytes: int | None) -> None:
+    """Raises QueueFull where `size` more bytes of a caller's do not fit beside all files, requests and results, or beside its own."""
+    jobs, (files, own_files) = totals(connection, caller), connection.execute(_KEPT, (caller,)).fetchone()
+    if own_max_bytes is not None and jobs.own_bytes + own_files + size > own_max_bytes:
+        raise QueueFull(
+            "this caller keeps as much in the store as one caller may (jobs.caller_share_pct of jobs.max_stored_mib); "
+            "delete files, or jobs that have ended (DELETE /llm/jobs/ID?forget=true)"
+        )
+    if jobs.bytes + files + size > max_bytes:
+        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed")
 
 
 PARTS_PER_STEP = 200
@@ -79,7 +90,8 @@ _BEGIN = (
 _KEPT = "SELECT TOTAL(bytes), TOTAL(CASE caller WHEN ? THEN bytes END) FROM files"
 _OWNER = "SELECT caller FROM files WHERE number = ?"
 _STORED = (
-    "SELECT caller, SUM(files), SUM(file_bytes), SUM(jobs), SUM(job_bytes) FROM ("
+    "SELECT caller, SUM(files) AS files, CAST(SUM(file_bytes) AS INTEGER) AS file_bytes, SUM(jobs) AS jobs, "
+    "CAST(SUM(job_bytes) AS INTEGER) AS job_bytes FROM ("
     "SELECT caller, COUNT(*) AS files, TOTAL(bytes) AS file_bytes, 0 AS jobs, 0 AS job_bytes FROM files GROUP BY caller "
     "UNION ALL SELECT caller, 0, 0, COUNT(*), TOTAL(bytes) FROM jobs GROUP BY caller) "
     "GROUP BY caller ORDER BY SUM(file_bytes) + SUM(job_bytes) DESC, caller"
@@ -116,20 +128,18 @@ _EMPTY = "UPDATE files SET filename = '', bytes = 0 WHERE state = 'deleted' AND 
 _FORGET = "DELETE FROM files WHERE state = 'deleted' AND (id IS NULL OR expires_wall_s <= ?)"
 
 
-class FileTable:
-    """Files by number and by id. Every method raises StorageUnavailable where the disk is at fault."""
+def file_of(row: sqlite3.Row) -> StoredFile:
+    """A row of the columns above."""
+    return record(StoredFile, row, {"purpose": Purpose})
 
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, calendar: Calendar, epoch: int) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._clock = clock
-        self._calendar = calendar
-        self._epoch = epoch
+
+class FileTable(Table):
+    """Files by number and by id."""
 
     async def begin(self, caller: str) -> int:
         """A file that nobody sees yet; its number. It is forgotten when the process ends before `seal`."""
-        row = (caller, self._epoch, self._clock.wall())
-        return await self._writer.submit(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
+        row = (caller, self.epoch, self.clock.wall())
+        return await self.writer.submit(lambda connection: int(connection.execute(_BEGIN, row).fetchone()[0]))
 
     async def append(self, number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None = None) -> None:
         """Add to a file that was begun: pieces of `PART_BYTES` from a place on, the last of the file may be shorter.
@@ -138,78 +148,88 @@ class FileTable:
             QueueFull: with it, the store would keep more than `max_bytes` of files, requests and results, or more than `own_max_bytes`
                 of its caller's.
         """
-        await self._writer.submit(partial(_append, number, place, data, max_bytes, own_max_bytes))
 
-    async def seal(self, number: int, new: NewFile) -> StoredFile:
-        """The file is complete: from now on it is there. Raises BadRequest where it was given up meanwhile."""
-        now = self._clock.wall()
-        values = {"id": new.file_id, "filename": new.filename, "now": now, "expires": now + new.life_s, "number": number}
-        return await self._writer.submit(partial(_seal, values))
+        def append(connection: sqlite3.Connection) -> None:
+            (caller,) = connection.execute(_OWNER, (number,)).fetchone()
+            require_room(connection, caller, len(data), max_bytes, own_max_bytes)
+            if connection.execute(_GROW, (len(data), number)).rowcount:
+                pieces = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
+                connection.executemany(_PUT, ((number, place + each, piece) for each, piece in enumerate(pieces)))
+
+        await self.writer.submit(append)
+
+    async def seal(self, number: int, *, file_id: str, filename: str, life_s: float) -> StoredFile:
+        """The file is complete: from now on it is there, for `life_s`. Raises BadRequest where it was given up meanwhile."""
+        now = self.clock.wall()
+        values = {"id": file_id, "filename": filename, "now": now, "expires": now + life_s, "number": number}
+        row = await self.writer.submit(lambda connection: connection.execute(_SEAL, values).fetchone())
+        if row is None:
+            raise BadRequest("the upload was given up")
+        return file_of(row)
 
     async def discard(self, number: int) -> None:
         """Give up a file that was begun; nothing happens to one that is complete."""
-        await self._writer.submit(lambda connection: connection.execute(_DISCARD, (number,)).rowcount)
+        await self.writer.submit(lambda connection: connection.execute(_DISCARD, (number,)).rowcount)
 
     async def find(self, file_id: str) -> StoredFile | None:
         """A file that is complete and not deleted."""
-        return await self._reader.read(lambda connection: next((_file_of(row) for row in connection.execute(_FIND, (file_id,))), None))
+        return next(iter(await self._select(file_of, _FIND, (file_id,))), None)
 
     async def list_files(self, page: Page) -> tuple[StoredFile, ...]:
         """A caller's files. Raises NotFound where it has none with the id `after`."""
-        return await self._reader.read(partial(_listed, page))
+
+        def read(connection: sqlite3.Connection) -> tuple[StoredFile, ...]:
+            values = {"caller": page.caller, "purpose": page.purpose, "ascending": page.ascending, "limit": page.limit}
+            rows = connection.execute(_LIST, values | {"after": place_of(connection, _PLACE, page)})
+            return tuple(map(file_of, rows))
+
+        return await self.reader.read(read)
 
     async def parts(self, number: int, after: int) -> tuple[tuple[int, bytes], ...]:
         """`(place, bytes)` of the next pieces after a place (-1: from the first), about `READ_BYTES` together; empty at the end."""
-        return await self._reader.read(partial(_some, number, after))
+
+        def read(connection: sqlite3.Connection) -> tuple[tuple[int, bytes], ...]:
+            found, size = list[tuple[int, bytes]](), 0
+            for place, data in connection.execute(_PARTS, (number, after)):
+                found.append((place, data))
+                size += len(data)
+                if size >= READ_BYTES:
+                    break
+            return tuple(found)
+
+        return await self.reader.read(read)
 
     async def list_all(self, caller: str | None, limit: int) -> tuple[StoredFile, ...]:
         """The files of everybody, or of one caller, the largest first."""
-        values = {"caller": caller, "limit": limit}
-        return await self._reader.read(lambda connection: tuple(_file_of(row) for row in connection.execute(_LIST_ALL, values)))
+        return await self._select(file_of, _LIST_ALL, {"caller": caller, "limit": limit})
 
     async def stored(self) -> tuple[Stored, ...]:
         """What each caller keeps in the store, the most first."""
-        return await self._reader.read(_stored)
+        return await self._select(lambda row: Stored(**dict(row)), _STORED)
 
     async def remove(self, number: int) -> bool:
         """Delete a file; False where that was done before. Raises BadRequest while a batch reads it."""
-        return await self._writer.submit(partial(_remove, number, self._clock.wall()))
+        now = self.clock.wall()
+
+        def remove(connection: sqlite3.Connection) -> bool:
+            used_by = connection.execute(_USED_BY, (number,)).fetchone()
+            if used_by is not None:
+                raise BadRequest(f"the file is being read by {used_by[0]}; cancel that batch first")
+            return connection.execute(_REMOVE, (now, number)).rowcount == 1
+
+        return await self.writer.submit(remove)
 
     async def sweep(self) -> bool:
         """Delete some of what is abandoned, expired or deleted; True while there is more."""
-        return await self._writer.submit(partial(_sweep, {"epoch": self._epoch, "now": self._clock.wall()}, self._calendar))
+        return await self.writer.submit(partial(self._sweep, self.clock.wall()))
 
-
-def require_room(connection: sqlite3.Connection, caller: str, size: int, max_bytes: int, own_max_bytes: int | None) -> None:
-    """Raises QueueFull where `size` more bytes of a caller's do not fit beside all files, requests and results, or beside its own."""
-    jobs, (files, own_files) = totals(connection, caller), connection.execute(_KEPT, (caller,)).fetchone()
-    if own_max_bytes is not None and jobs.own_bytes + own_files + size > own_max_bytes:
-        raise QueueFull(
-            "this caller keeps as much in the store as one caller may (jobs.caller_share_pct of jobs.max_stored_mib); "
-            "delete files, or jobs that have ended (DELETE /llm/jobs/ID?forget=true)"
-        )
-    if jobs.bytes + files + size > max_bytes:
-        raise QueueFull("the store holds as much of requests, results and files as jobs.max_stored_mib allows; delete what is not needed")
-
-
-def _file_of(row: sqlite3.Row) -> StoredFile:
-    """A row of the columns above."""
-    return StoredFile(**{**dict(row), "purpose": Purpose(row["purpose"])})
-
-
-def _append(number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None, connection: sqlite3.Connection) -> None:
-    (caller,) = connection.execute(_OWNER, (number,)).fetchone()
-    require_room(connection, caller, len(data), max_bytes, own_max_bytes)
-    if connection.execute(_GROW, (len(data), number)).rowcount:
-        pieces = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
-        connection.executemany(_PUT, ((number, place + each, piece) for each, piece in enumerate(pieces)))
-
-
-def _seal(values: dict[str, object], connection: sqlite3.Connection) -> StoredFile:
-    row = connection.execute(_SEAL, values).fetchone()
-    if row is None:
-        raise BadRequest("the upload was given up")
-    return _file_of(row)
+    def _sweep(self, now: float, connection: sqlite3.Connection) -> bool:
+        connection.execute(_ABANDONED, {"epoch": self.epoch, "now": now, "may_expire": self.calendar.may_delete()})
+        if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
+            return True
+        connection.execute(_EMPTY)
+        connection.execute(_FORGET, (now - AFTER_DELETED_S,))
+        return False
 
 
 def place_of(connection: sqlite3.Connection, question: str, page: Page) -> int | None:
@@ -220,40 +240,3 @@ def place_of(connection: sqlite3.Connection, question: str, page: Page) -> int |
     if found is None:
         raise NotFound("after: there is no such entry in your list")
     return int(found[0])
-
-
-def _stored(connection: sqlite3.Connection) -> tuple[Stored, ...]:
-    rows = connection.execute(_STORED)
-    return tuple(Stored(caller=row[0], files=row[1], file_bytes=int(row[2]), jobs=row[3], job_bytes=int(row[4])) for row in rows)
-
-
-def _listed(page: Page, connection: sqlite3.Connection) -> tuple[StoredFile, ...]:
-    after = place_of(connection, _PLACE, page)
-    values = {"caller": page.caller, "purpose": page.purpose, "after": after, "ascending": page.ascending, "limit": page.limit}
-    return tuple(_file_of(row) for row in connection.execute(_LIST, values))
-
-
-def _some(number: int, after: int, connection: sqlite3.Connection) -> tuple[tuple[int, bytes], ...]:
-    found, size = list[tuple[int, bytes]](), 0
-    for place, data in connection.execute(_PARTS, (number, after)):
-        found.append((place, data))
-        size += len(data)
-        if size >= READ_BYTES:
-            break
-    return tuple(found)
-
-
-def _remove(number: int, now: float, connection: sqlite3.Connection) -> bool:
-    used_by = connection.execute(_USED_BY, (number,)).fetchone()
-    if used_by is not None:
-        raise BadRequest(f"the file is being read by {used_by[0]}; cancel that batch first")
-    return connection.execute(_REMOVE, (now, number)).rowcount == 1
-
-
-def _sweep(values: dict[str, Any], calendar: Calendar, connection: sqlite3.Connection) -> bool:
-    connection.execute(_ABANDONED, values | {"may_expire": calendar.may_delete()})
-    if connection.execute(_SOME_PARTS, (PARTS_PER_STEP,)).rowcount:
-        return True
-    connection.execute(_EMPTY)
-    connection.execute(_FORGET, (values["now"] - AFTER_DELETED_S,))
-    return False

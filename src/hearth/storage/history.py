@@ -1,6 +1,4 @@
-"""The log of ended requests, and the books of what was spent.
-
-Money: what was set aside for a paid call before it, and what it cost after it. Decides no budget; `admission` does.
+"""The log of ended requests and swaps, documents by name, and the ledger of what was spent.
 
 A reservation is on the disk before the call that it pays for may start, and ends exactly once: settled or released.
 """
@@ -12,23 +10,23 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from hearth.admission.limits import HOUR_S
-from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import Event, ItemEnded, ItemQueued, SwapCompleted, SwapFailed
 from hearth.storage import failpoints
 from hearth.storage.opening import storable
-from hearth.storage.reader import Reader
-from hearth.storage.writer import Writer
+from hearth.storage.table import Table, Types, record
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, EndedCount, Invocation, InvocationFilter, Lane, LoggedSwap, Outcome
 
 NOTE_INTERVAL_S = 1.0
 CATCH_UP_S = 1.0
 """The most that a question waits for rows that are on their way to a slow disk."""
 
+_TYPES: Types = {"lane": Lane, "outcome": Outcome}
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
 _INSERT = (
     f"INSERT INTO invocation_log ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' for _ in _COLUMNS)}) "  # noqa: S608 - our names
@@ -63,27 +61,23 @@ of internal callers come along, whom no limit holds). No request of a caller
 goes by such an id (`api.request`)."""
 
 
-class InvocationLog:
-    """Writes a row for every item that ends, and answers questions about them."""
+@dataclass(kw_only=True, eq=False)
+class InvocationLog(Table):
+    """Writes a row for every item that ends, and answers questions about them. Its methods raise StorageUnavailable."""
 
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._clock = clock
-        self._epoch = epoch
-        self._under_way: dict[int, ItemQueued] = {}
-        """External items that have not ended and have no row in `admissions`."""
-        self._handlers: dict[type[Event], Callable[[Any], None]] = {ItemQueued: self._on_queued, ItemEnded: self._on_ended}
+    _under_way: dict[int, ItemQueued] = field(default_factory=dict)
+    """External items that have not ended and have no row in `admissions`."""
 
     def emit(self, event: Event) -> None:
         """Note an item that begins to wait, or has ended; every other event is ignored."""
-        handler = self._handlers.get(type(event))
+        handler = self.handler_of(type(event))
         if handler is not None:
             handler(event)
 
     def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
         """As `SelectiveSink` says."""
-        return self._handlers.get(kind)
+        handlers: dict[type[Event], Callable[[Any], None]] = {ItemQueued: self._on_queued, ItemEnded: self._on_ended}
+        return handlers.get(kind)
 
     def _on_queued(self, event: ItemQueued) -> None:
         if event.lane is Lane.EXTERNAL:
@@ -91,8 +85,11 @@ class InvocationLog:
 
     def _on_ended(self, event: ItemEnded) -> None:
         self._under_way.pop(event.sequence, None)
-        row = self._row(event)
-        self._writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
+        ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
+        calendar = {"epoch": self.epoch, "accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
+        values = [calendar[name] if name in calendar else getattr(event, name) for name in _COLUMNS]
+        row = [storable(value) if isinstance(value, str) else value for value in values]
+        self.writer.post(failpoints.before_commit("log.invocation", lambda connection: connection.execute(_INSERT, row).rowcount))
 
     async def run(self) -> None:
         """Note who has been asking for longer than `NOTE_INTERVAL_S`, until cancelled."""
@@ -103,53 +100,26 @@ class InvocationLog:
 
     def note_admissions(self) -> None:
         """Have a row written for each external item that has not ended and has none."""
-        shift_s = self._clock.wall() - self._clock.monotonic()
+        wall_s = self.clock.wall()
+        shift_s = wall_s - self.clock.monotonic()
         rows = [
-            (self._epoch, item.sequence, storable(item.request_id), storable(item.caller), item.at + shift_s)
+            (self.epoch, item.sequence, storable(item.request_id), storable(item.caller), item.at + shift_s)
             for item in self._under_way.values()
         ]
         self._under_way.clear()
-        forget = (self._clock.wall() - HOUR_S,)
 
         def note(connection: sqlite3.Connection) -> None:
             connection.executemany(_NOTE, rows)
-            connection.execute(_FORGET, forget)
+            connection.execute(_FORGET, (wall_s - HOUR_S,))
 
-        self._writer.post(note)
-
-    def _row(self, event: ItemEnded) -> tuple[object, ...]:
-        """The values of `_COLUMNS`. Straight from the event: an `Invocation` in between would cost more than everything else here."""
-        ended_wall_s = self._clock.wall() - (self._clock.monotonic() - event.at)
-        return (
-            self._epoch,
-            event.sequence,
-            storable(event.request_id),
-            event.chain_id if event.chain_id is None else storable(event.chain_id),
-            storable(event.caller),
-            event.lane,
-            event.task_type if event.task_type is None else storable(event.task_type),
-            event.model if event.model is None else storable(event.model),
-            ended_wall_s - event.total_s,
-            ended_wall_s,
-            event.queue_s,
-            event.swap_s,
-            event.first_byte_s,
-            event.backend_s,
-            event.total_s,
-            event.prompt_tokens,
-            event.output_tokens,
-            event.cost_usd,
-            event.attempts,
-            event.interrupt_count,
-            event.outcome,
-            storable(event.reason),
-            event.status,
-        )
+        self.writer.post(note)
 
     async def find(self, wanted: InvocationFilter) -> tuple[Invocation, ...]:
-        """Rows that match, the latest written first, with those of all items that ended before. Raises StorageUnavailable."""
-        await self._catch_up()
-        parameters = {
+        """Rows that match, the latest written first, with those of all items that ended before."""
+        with suppress(StorageUnavailable, TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await self.writer.submit(lambda _: None)
+        values = {
             "caller": wanted.caller,
             "model": wanted.model,
             "outcome": wanted.outcome,
@@ -157,96 +127,51 @@ class InvocationLog:
             "until": wanted.until_wall_s,
             "limit": max(0, wanted.limit),
         }
-        return await self._reader.read(lambda connection: tuple(_invocation(row) for row in connection.execute(_SELECT, parameters)))
-
-    async def _catch_up(self) -> None:
-        with suppress(StorageUnavailable, TimeoutError):
-            async with asyncio.timeout(CATCH_UP_S):
-                await self._writer.submit(lambda _: None)
+        return await self._select(lambda row: record(Invocation, row, _TYPES), _SELECT, values)
 
     async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
-        """Swaps that ended between the two instants, both inclusive, the latest written first. Raises StorageUnavailable."""
-        return await self._reader.read(lambda connection: read_swaps(connection, since_wall_s, until_wall_s, limit))
+        """Swaps that ended between the two instants, both inclusive, the latest written first."""
+        until = inf if until_wall_s is None else until_wall_s
+        return await self._select(lambda row: record(LoggedSwap, row, _TYPES_OF_SWAPS), _SELECT_SWAPS, (since_wall_s, until, max(0, limit)))
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
-        """What became of the items that ended at or after `wall_s`, minute by minute, oldest first. Raises StorageUnavailable."""
-        return await self._reader.read(lambda connection: tuple(_count(row) for row in connection.execute(_COUNT, (wall_s,))))
+        """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
+        return await self._select(lambda row: record(EndedCount, row, _TYPES), _COUNT, (wall_s,))
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float], ...]:
-        """`(caller, accepted_wall_s)` of external requests, jobs, uploads and batches since `wall_s`, oldest first: for the rate limits.
-
-        Raises:
-            StorageUnavailable: the file cannot be read.
-        """
-        values = {"since": wall_s, "lane": Lane.EXTERNAL}
-        return await self._reader.read(lambda connection: tuple((row[0], row[1]) for row in connection.execute(_ADMISSIONS, values)))
+        """`(caller, accepted_wall_s)` of external requests, jobs, uploads and batches since `wall_s`, oldest first: for the rate limits."""
+        return await self._select(lambda row: (row[0], row[1]), _ADMISSIONS, {"since": wall_s, "lane": Lane.EXTERNAL})
 
 
-def _count(row: sqlite3.Row) -> EndedCount:
-    values = dict(row)
-    return EndedCount(**{**values, "lane": Lane(values["lane"]), "outcome": Outcome(values["outcome"])})
-
-
-def _invocation(row: sqlite3.Row) -> Invocation:
-    values = {name: row[name] for name in _COLUMNS}
-    return Invocation(**{**values, "lane": Lane(values["lane"]), "outcome": Outcome(values["outcome"])})
-
-
-_INSERT_OF_SWAPS = (
+_INSERT_SWAP = (
     "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (epoch, number) DO NOTHING"
 )
-_SELECT_OF_SWAPS = (
+_SELECT_SWAPS = (
     "SELECT ended_wall_s, from_models, to_model, swap_s, vram_mib, offloaded, failed, reason FROM swaps "
     "WHERE ended_wall_s >= ? AND ended_wall_s <= ? ORDER BY id DESC LIMIT ?"
 )
+_TYPES_OF_SWAPS: Types = {"from_models": lambda text: tuple(json.loads(text)), "offloaded": bool, "failed": bool}
 
 
-class SwapLog:
+@dataclass(kw_only=True, eq=False)
+class SwapLog(Table):
     """Writes a row for every swap that ends."""
 
-    def __init__(self, *, writer: Writer, clock: Clock, epoch: int) -> None:
-        self._writer = writer
-        self._clock = clock
-        self._epoch = epoch
-        self._number = 0
+    _number: int = 0
 
     def emit(self, event: Event) -> None:
         """Note a swap that has ended; every other event is ignored."""
         if isinstance(event, SwapCompleted | SwapFailed):
             self._number += 1
-            row = (self._epoch, self._number, self._clock.wall() - (self._clock.monotonic() - event.at), *_values(event))
-            self._writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_OF_SWAPS, row).rowcount))
+            ended = (None, None, True, event.reason) if isinstance(event, SwapFailed) else (event.vram_mib, event.offloaded, False, "")
+            ended_wall_s = self.clock.wall() - (self.clock.monotonic() - event.at)
+            row = (self.epoch, self._number, ended_wall_s, json.dumps(event.from_models), event.to_model, event.swap_s, *ended)
+            self.writer.post(failpoints.before_commit("log.swap", lambda connection: connection.execute(_INSERT_SWAP, row).rowcount))
 
     def handler_of(self, kind: type[Event]) -> Callable[[Event], None] | None:
         """As `SelectiveSink` says."""
         return self.emit if kind in (SwapCompleted, SwapFailed) else None
-
-
-def read_swaps(connection: sqlite3.Connection, since_wall_s: float, until_wall_s: float | None, limit: int) -> tuple[LoggedSwap, ...]:
-    """At most `limit` swaps that ended between the two instants, both inclusive, latest first."""
-    until = inf if until_wall_s is None else until_wall_s
-    return tuple(_swap(row) for row in connection.execute(_SELECT_OF_SWAPS, (since_wall_s, until, max(0, limit))))
-
-
-def _values(event: SwapCompleted | SwapFailed) -> tuple[object, ...]:
-    shared = (json.dumps(event.from_models), event.to_model, event.swap_s)
-    if isinstance(event, SwapFailed):
-        return (*shared, None, None, True, event.reason)
-    return (*shared, event.vram_mib, event.offloaded, False, "")
-
-
-def _swap(row: sqlite3.Row) -> LoggedSwap:
-    return LoggedSwap(
-        ended_wall_s=row["ended_wall_s"],
-        from_models=tuple(json.loads(row["from_models"])),
-        to_model=row["to_model"],
-        swap_s=row["swap_s"],
-        vram_mib=row["vram_mib"],
-        offloaded=None if row["offloaded"] is None else bool(row["offloaded"]),
-        failed=bool(row["failed"]),
-        reason=row["reason"],
-    )
 
 
 _SAVE = (
@@ -255,33 +180,22 @@ _SAVE = (
 )
 
 
-class Estimates:
+class Estimates(Table):
     """Documents by name; a later one replaces an earlier one."""
-
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._clock = clock
 
     def save(self, name: str, document: Mapping[str, object]) -> None:
         """Keep a document of plain JSON values some time soon. Raises TypeError or ValueError for anything else."""
-        row = (name, json.dumps(document, allow_nan=False), self._clock.wall())
-        self._writer.post(failpoints.before_commit("estimates", lambda connection: connection.execute(_SAVE, row).rowcount))
+        row = (name, json.dumps(document, allow_nan=False), self.clock.wall())
+        self.writer.post(failpoints.before_commit("estimates", lambda connection: connection.execute(_SAVE, row).rowcount))
 
     async def load(self, name: str) -> dict[str, object] | None:
         """The document last saved, None where there is none that can be read. Raises StorageUnavailable."""
-        return await self._reader.read(lambda connection: _load(connection, name))
-
-
-def _load(connection: sqlite3.Connection, name: str) -> dict[str, object] | None:
-    row = connection.execute("SELECT document FROM estimates WHERE name = ?", (name,)).fetchone()
-    if row is None:
-        return None
-    try:
-        document = json.loads(row["document"])
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
+        found = await self._select(lambda row: str(row[0]), "SELECT document FROM estimates WHERE name = ?", (name,))
+        try:
+            document = json.loads(found[0]) if found else None
+        except ValueError:
+            return None
+        return document if isinstance(document, dict) else None
 
 
 _RESERVE = (
@@ -298,14 +212,8 @@ _BOOKED = (
 )
 
 
-class Ledger:
+class Ledger(Table):
     """Reservations by id. Every change resolves once it is on the disk, and says whether it was this call that made it."""
-
-    def __init__(self, *, writer: Writer, reader: Reader, clock: Clock, epoch: int) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._clock = clock
-        self._epoch = epoch
 
     async def reserve(
         self,
@@ -324,8 +232,8 @@ class Ledger:
             StorageUnavailable: it may or may not be noted; the call must not start.
         """
         _require_amount(reserved_usd)
-        row = (reservation_id, self._epoch, caller, lane.value, model, reserved_usd, at_wall_s)
-        return await self._writer.write("ledger.reserve", lambda connection: connection.execute(_RESERVE, row).rowcount == 1)
+        row = (reservation_id, self.epoch, caller, lane.value, model, reserved_usd, at_wall_s)
+        return await self._update("ledger.reserve", _RESERVE, row)
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
         """Note what the call has cost; False where the reservation is unknown or ended before, which changes nothing.
@@ -335,15 +243,11 @@ class Ledger:
             StorageUnavailable: ask again.
         """
         _require_amount(settled_usd)
-        return await self._end("settled", reservation_id, settled_usd)
+        return await self._update("ledger.close", _CLOSE, ("settled", settled_usd, self.clock.wall(), reservation_id))
 
     async def release(self, reservation_id: str) -> bool:
         """Give the money back: nothing was charged. False and StorageUnavailable as for `settle`."""
-        return await self._end("released", reservation_id, None)
-
-    async def _end(self, state: str, reservation_id: str, settled_usd: float | None) -> bool:
-        row = (state, settled_usd, self._clock.wall(), reservation_id)
-        return await self._writer.write("ledger.close", lambda connection: connection.execute(_CLOSE, row).rowcount == 1)
+        return await self._update("ledger.close", _CLOSE, ("released", None, self.clock.wall(), reservation_id))
 
     async def settle_orphans(self) -> int:
         """Settle what earlier processes left reserved when they died, at all that was set aside; their number.
@@ -351,22 +255,16 @@ class Ledger:
         Nobody can tell any more what those calls have cost, and money that may be gone must not be spent again. Raises
         StorageUnavailable.
         """
-        row = (self._clock.wall(), self._epoch)
-        return await self._writer.write("ledger.orphans", lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
+        row = (self.clock.wall(), self.epoch)
+        return await self.writer.write("ledger.orphans", lambda connection: connection.execute(_SETTLE_ORPHANS, row).rowcount)
 
     async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
         """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet.
 
-        A spend belongs to the instant of its reservation, so that it falls into exactly one of any row of adjoining periods.
-
-        Raises:
-            StorageUnavailable: the file cannot be read.
+        A spend belongs to the instant of its reservation, so that it falls into exactly one of any row of adjoining periods. Raises
+        StorageUnavailable.
         """
-        return await self._reader.read(
-            lambda connection: tuple(
-                (row[0], row[1], Lane(row[2]), row[3]) for row in connection.execute(_BOOKED, (start_wall_s, end_wall_s)).fetchall()
-            )
-        )
+        return await self._select(lambda row: (row[0], row[1], Lane(row[2]), row[3]), _BOOKED, (start_wall_s, end_wall_s))
 
 
 def _require_amount(usd: float) -> None:

@@ -5,22 +5,62 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from hearth.clock import Clock
 from hearth.config.settings import StorageSettings
-from hearth.errors import StorageUnavailable
-from hearth.storage.batches import BatchLineTable, BatchTable
+from hearth.errors import StorageFault, StorageUnavailable
+from hearth.events import InternalFault, StorageFailed, StorageRecovered
+from hearth.ports import EventSink
+from hearth.storage.batches import BatchTable
 from hearth.storage.database import BUSY_TIMEOUT_S, Database
 from hearth.storage.files import FileTable
 from hearth.storage.history import Estimates, InvocationLog, Ledger, SwapLog
 from hearth.storage.jobs import JobTable
 from hearth.storage.opening import Connect, connect_writer
-from hearth.storage.reader import Reader
 from hearth.storage.retention import DAY_S, Calendar, Retention, copy_into
+from hearth.storage.table import Reader, Table
 from hearth.storage.writer import StorageHealth, Writer
+
+T = TypeVar("T", bound=Table)
 
 CLOCK_JUMP_S = 7 * DAY_S
 _SEEN = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
+
+
+class StorageReporter:
+    """The listener of a store: one `StorageFailed` per kind of trouble, one `StorageRecovered` when all of it has passed.
+
+    A function that fails by its own doing is a defect of ours; the first one is reported as such.
+    """
+
+    def __init__(self, *, clock: Clock, events: EventSink) -> None:
+        self._clock = clock
+        self._events = events
+        self._fault: StorageFault | None = None
+        self._dropped = 0
+        self._defective = False
+
+    def hear(self, health: StorageHealth) -> None:
+        """Take note of how the store is doing."""
+        now = self._clock.monotonic()
+        if health.fault is None and self._fault is not None:
+            self._fault = None
+            dropped, self._dropped = health.dropped - self._dropped, health.dropped
+            self._events.emit(StorageRecovered(at=now, dropped=dropped))
+        elif health.fault is not None and health.fault is not self._fault and not (self._fault and health.fault is StorageFault.OVERLOADED):
+            self._failed(health.fault, health.detail)
+        if health.failed and not self._defective:
+            self._defective = True
+            self._events.emit(InternalFault(at=now, where="storage", detail="a row could not be written"))
+
+    def lost(self) -> None:
+        """Say that the end came before everything was written."""
+        self._failed(StorageFault.CLOSED, "Hearth stopped before everything was written")
+
+    def _failed(self, fault: StorageFault, detail: str) -> None:
+        self._fault = fault
+        self._events.emit(StorageFailed(at=self._clock.monotonic(), reason=fault.value, detail=detail))
 
 
 class Store:
@@ -52,14 +92,12 @@ class Store:
         self.calendar = calendar
         self.writer = writer
         self.reader = reader
-        self.invocations = InvocationLog(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
-        self.swaps = SwapLog(writer=writer, clock=clock, epoch=self.epoch)
-        self.ledger = Ledger(writer=writer, reader=reader, clock=clock, epoch=self.epoch)
-        self.jobs = JobTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.epoch)
-        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=self.epoch)
-        self.batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=calendar)
-        self.batch_lines = BatchLineTable(writer=writer, reader=reader, clock=clock)
-        self.estimates = Estimates(writer=writer, reader=reader, clock=clock)
+
+        def table(kind: type[T]) -> T:
+            return kind(writer=writer, reader=reader, clock=clock, calendar=calendar, epoch=database.epoch)
+
+        self.invocations, self.swaps, self.ledger = table(InvocationLog), table(SwapLog), table(Ledger)
+        self.estimates, self.files, self.batches, self.jobs = table(Estimates), table(FileTable), table(BatchTable), table(JobTable)
 
     @classmethod
     async def open(

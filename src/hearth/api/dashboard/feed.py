@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 
 from hearth.admission.auth import Identity
-from hearth.api.dashboard.view import JsonObject, View, bare, jobs_shown, merge_patch
+from hearth.api.dashboard.view import JOBS_SHOWN, JsonObject, View, bare, jobs_shown, merge_patch
 from hearth.api.status_stream import Listener, Listeners
 from hearth.errors import StorageUnavailable
 from hearth.events import (
@@ -30,7 +30,7 @@ from hearth.events import (
 )
 from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
-from hearth.job_types import JobFilter, JobState
+from hearth.job_types import JobState, WaitingLine
 
 FAILURES_SHOWN = 3
 MIN_INTERVAL_S = 0.25
@@ -113,10 +113,12 @@ class DashboardFeed:
         if made_of == revision:
             return shown
         try:
-            failed = await jobs.records.list_jobs(JobFilter(caller=owner, state=JobState.FAILED, limit=FAILURES_SHOWN))
+            failed = await jobs.store.list_jobs(caller=owner, state=JobState.FAILED, limit=FAILURES_SHOWN)
+            waiting = await jobs.store.waiting(owner, JOBS_SHOWN)
         except StorageUnavailable:
-            return jobs_shown(self._gateway, jobs, owner, ())
-        self._jobs[owner] = revision, jobs_shown(self._gateway, jobs, owner, failed)
+            known = WaitingLine(count=0 if owner else jobs.store.queued, oldest_wall_s=None, first=())
+            return shown or jobs_shown(self._gateway, jobs, owner, known, ())
+        self._jobs[owner] = revision, jobs_shown(self._gateway, jobs, owner, waiting, failed)
         return self._jobs[owner][1]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hearth.events import ItemEnded
 from hearth.gateway import Gateway
-from hearth.job_types import JobRecord, WaitingJob
+from hearth.job_types import Job, WaitingLine
 from hearth.jobs.service import Jobs
 from hearth.observability.timeline import DEPTH_STEP_S
 from hearth.queue.forecaster import Forecaster
@@ -295,28 +295,27 @@ def _names(item: QueueItem | ItemEnded) -> JsonObject:
     return _fields(item, "sequence", "request_id", "caller", "task_type", "model") | {"lane": item.lane.value}
 
 
-def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, failed: Iterable[JobRecord]) -> JsonObject:
+def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, line: WaitingLine, failed: Iterable[Job]) -> JsonObject:
     """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way, what failed last."""
     wall_s, config = gateway.clock.wall(), gateway.config
-    line = [(ahead, job) for ahead, job in enumerate(jobs.in_line()) if owner in (None, job.caller)]
-    running = [job for job in jobs.under_way() if owner in (None, job.caller)]
-    starts = {job.job_id: jobs.start_s(job, ahead) for ahead, job in line[:JOBS_SHOWN]}
+    running = [job for job in jobs.runner.running() if owner in (None, job.caller)]
+    starts = {job.job_id: jobs.estimated_start_s(job) for job in line.first}
     shown: Any = bare(
         {
-            "counts": {"queued": len(line), "running": len(running), **jobs.ended(owner)},
-            "oldest": min((job.accepted_wall_s for _, job in line), default=None),
+            "counts": {"queued": line.count, "running": len(running), **jobs.ended(owner)},
+            "oldest": line.oldest_wall_s,
             "waiting": {
                 job.job_id: _job(job)
                 | {
-                    "ahead": ahead,
+                    "ahead": job.position,
                     "start": None if (start_s := starts[job.job_id]) is None else round(wall_s + start_s),
                     "not_before": job.not_before_wall_s,
                     "off_peak": job.off_peak or None,
                     "attempts": job.attempts or None,
                 }
-                for ahead, job in line[:JOBS_SHOWN]
+                for job in line.first
             },
-            "running": {job.job_id: _job(job) | {"sequence": jobs.item_of(job.job_id)} for job in running[:JOBS_SHOWN]},
+            "running": {job.job_id: _job(job) | {"sequence": jobs.runner.sequence_of(job.job_id)} for job in running[:JOBS_SHOWN]},
             "failed": {
                 record.job_id: _job(record)
                 | _fields(record, "reason", "status", "attempts")
@@ -329,7 +328,7 @@ def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, failed: Iterable
     return dict(shown)
 
 
-def _job(job: WaitingJob | JobRecord) -> JsonObject:
+def _job(job: Job) -> JsonObject:
     return _fields(job, "caller", "task_type", "model") | {"accepted": round(job.accepted_wall_s, 2)}
 
 
