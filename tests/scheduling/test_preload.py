@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hearth.config.settings import PolicyName, SchedulingSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.home import SETTLE_S
+from tests.support.cases import for_each
 from tests.support.shell import Shell, house_settings
 
 
@@ -55,15 +58,18 @@ def test_the_model_that_always_comes_next_is_loaded_while_its_caller_thinks():
     assert house.said == [f"start {sequence} on b"]
 
 
-def test_nothing_is_loaded_before_the_next_request_of_a_loop_could_be_there():
-    house = relay()
-    house.at(house.now + SETTLE_S - 0.01)
-    assert not house.unloading
-
-
-def test_three_steps_are_needed_to_be_sure():
-    house = relay(turns=5)
-    house.at(house.now + 20.0)
+@for_each(
+    ("case", "after_s"),
+    [
+        ({}, SETTLE_S - 0.01),  # the next request of a loop could still be there
+        ({"turns": 5}, 20.0),  # three steps are needed to be sure
+        ({"gap_s": 40.0, "home": "a"}, 29.0),  # home is due first
+        ({"policy": PolicyName.AFFINITY}, 10.0),
+    ],
+)
+def test_nothing_is_loaded_where_that_is_too_early_or_not_sure(case: dict[str, Any], after_s: float):
+    house = relay(**case)
+    house.at(house.now + after_s)
     assert not house.unloading
 
 
@@ -73,12 +79,6 @@ def test_a_caller_that_goes_on_as_it_likes_is_not_guessed_at():
         house.at(house.now + 0.01)
         _ask(house, model)
     house.at(house.now + 10.0)
-    assert not house.unloading
-
-
-def test_home_is_due_first_where_the_caller_takes_longer_than_that():
-    house = relay(gap_s=40.0, home="a")
-    house.at(house.now + 29.0)
     assert not house.unloading
 
 
@@ -111,12 +111,6 @@ def test_nothing_is_loaded_when_an_announced_task_is_near():
     assert not house.unloading
     house.at(house.now + 50.0).tell(inputs.TimerFired())
     assert not house.unloading, "by now its caller is later than it ever was"
-
-
-def test_other_policies_load_nothing_beforehand():
-    house = relay(policy=PolicyName.AFFINITY)
-    house.at(house.now + 10.0)
-    assert not house.unloading
 
 
 def test_an_arrival_for_the_old_model_wins_over_what_was_expected():

@@ -7,9 +7,8 @@ depends on colour alone. Needs matplotlib (the extra `plots`), so it is imported
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from io import BytesIO
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -37,8 +36,7 @@ Span = tuple[float, float]
 """(start, length) in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(NamedTuple):
     """The unit of the time axis, chosen so that numbers stay small."""
 
     unit: str
@@ -61,12 +59,18 @@ def draw_png(runs: Mapping[str, Run], *, title: str | None = None) -> bytes:
     for axes, (policy, run) in zip(strips, runs.items(), strict=True):
         _strip(axes, policy, run, models, scale)
     strips[-1].set_xlabel(f"time ({scale.unit})")
-    day.legend(handles=_kinds(), loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    kinds = [
+        Patch(facecolor=COLOURS[0], label="answering (a colour per model)"),
+        Patch(facecolor="white", edgecolor=COLOURS[0], label="interrupted, done again"),
+        Patch(facecolor="#E8E8E8", edgecolor=GREY, hatch="//////", label="being loaded"),
+    ]
+    day.legend(handles=kinds, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     panels = waits.subplots(1, max(1, len(lanes)), sharey=True, squeeze=False)[0]
     for axes, lane in zip(panels, lanes, strict=False):
         _waits(axes, lane, runs)
     panels[0].set_ylabel("answered requests (%)")
-    waits.legend(handles=_policies(runs), loc="outside upper right", ncols=len(runs), frameon=False, fontsize=9)
+    policies = [Line2D([], [], color=_colour(number), ls=_dashes(number), lw=1.8, label=_text(name)) for number, name in enumerate(runs)]
+    waits.legend(handles=policies, loc="outside upper right", ncols=len(runs), frameon=False, fontsize=9)
     return _png(figure)
 
 
@@ -179,18 +183,6 @@ def _scale(runs: Iterable[Run]) -> Scale:
 
 def _scaled(spans: Iterable[Span], scale: Scale) -> list[Span]:
     return [(start / scale.seconds, length / scale.seconds) for start, length in spans]
-
-
-def _kinds() -> list[Patch]:
-    return [
-        Patch(facecolor=COLOURS[0], label="answering (a colour per model)"),
-        Patch(facecolor="white", edgecolor=COLOURS[0], label="interrupted, done again"),
-        Patch(facecolor="#E8E8E8", edgecolor=GREY, hatch="//////", label="being loaded"),
-    ]
-
-
-def _policies(runs: Iterable[str]) -> list[Line2D]:
-    return [Line2D([], [], color=_colour(number), ls=_dashes(number), lw=1.8, label=_text(policy)) for number, policy in enumerate(runs)]
 
 
 def _colour(number: int) -> str:
