@@ -8,7 +8,6 @@ import json
 import random
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ MODELS = [
     model("slow", decode_tokens_per_s=60.0),
     model("thinker", prompt_tokens_per_s=0.05),
     model("heavy", load_s=LOAD_S, decode_tokens_per_s=60.0),
-    replace(model("fast", decode_tokens_per_s=1e6), vocabulary=(" word" * 2000, " thing" * 2000)),
+    model("fast", decode_tokens_per_s=1e6, vocabulary=(" word" * 2000, " thing" * 2000)),
 ]
 WORDS = "one two three four five six seven eight nine ten"
 

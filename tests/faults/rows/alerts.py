@@ -25,7 +25,7 @@ PART = Part(
             "F-67",
             "the webhook is gone",
             "one post, then none until the configuration is read again",
-            shown(TARGET, "a_webhook_that_is_gone_gets_one_post_and_no_more_until_the_configuration_is_read_again"),
+            shown(TARGET, "a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_more_until_the_configuration_is_read_again"),
         ),
         row(
             "F-68",
@@ -50,7 +50,7 @@ PART = Part(
             "F-70",
             "ten thousand events",
             "a handful of posts that say how many",
-            shown("alerts/test_alerter", "ten_thousand_events_are_a_handful_of_posts"),
+            shown(TARGET, "ten_thousand_alerts_while_the_target_stalls_are_bounded_and_counted"),
             shown(TARGET, "a_stream_of_alerts_is_never_more_than_twenty_posts_a_minute"),
         ),
         row(

@@ -69,7 +69,7 @@ PART = Part(
             "it is found out and given up, the others are done",
             shown("jobs/test_feeding", "a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the_others_are_done"),
             shown("jobs/test_table", "a_job_that_was_running_when_the_process_died_too_often_ends_failed"),
-            shown("jobs/test_board", "a_suspect_runs_alone"),
+            shown("jobs/test_order", "jobs_start_in_their_order"),
         ),
         row(
             "F-09",

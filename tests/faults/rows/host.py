@@ -31,7 +31,7 @@ PART = Part(
                 "memory_that_a_game_holds_makes_a_model_go_that_could_have_stayed",
                 "where_there_is_no_room_for_both_one_model_is_loaded_at_a_time",
             ),
-            shown("scheduling/test_memory", "memory_that_others_hold_is_not_there_for_models"),
+            shown("scheduling/test_memory", "memory_that_others_hold_is_not_there_for_models_1"),
         ),
         row(
             "F-86",

@@ -126,9 +126,7 @@ PART = Part(
             "F-27",
             "half a line, half a character, a byte at a time",
             "the same answer however it is cut; a cut one is an error",
-            shown(
-                "dialects/test_framing", "how_a_stream_is_cut_into_chunks_never_matters", "a_stream_that_comes_byte_by_byte_means_the_same"
-            ),
+            shown("dialects/test_framing", "how_a_stream_is_cut_into_chunks_never_matters"),
             shown(HTTP, "chunks_come_as_the_server_made_them_and_in_their_order"),
             shown(NONSENSE, "what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one"),
         ),

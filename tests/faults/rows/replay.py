@@ -17,9 +17,8 @@ PART = Part(
             shown(
                 DIVERGENCE,
                 "a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte",
-                "what_the_caller_has_of_a_letter_must_be_the_beginning_of_the_second_runs_letter",
                 "the_first_different_letter_ends_the_comparison_wherever_it_is",
-                "half_a_call_with_other_arguments_is_another_answer_although_a_key_in_them_is_called_id",
+                "a_call_with_other_arguments_is_another_answer_although_a_key_in_them_is_called_id",
             ),
             shown(LIVE, "nothing_of_another_answer_is_ever_sent", "no_wrong_byte_reaches_anybody_over_many_interruptions"),
         ),
