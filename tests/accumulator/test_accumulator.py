@@ -175,7 +175,7 @@ async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_look
         found = [house.worker.get_item(ticket.sequence) for ticket in (*members, held)]
         assert [item["state"] for item in found if item] == ["waiting", "waiting", "held"]
         assert [item["carried_by"] for item in found if item] == [shown["sequence"], shown["sequence"], None]
-        assert house.gateway.status_beside_queue()["embeddings"] == {"held": 1, "calls_under_way": 2}
+        assert house.gateway.embeddings.status() == {"held": 1, "calls_under_way": 2}
         await vector_in(members[0])
         await settle()
         ended = house.worker.get_item(members[0].sequence)
