@@ -70,10 +70,25 @@ _MAY_START = (
     "state = 'queued' AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now) AND (NOT :paused OR lane = 'internal') "
     f"AND (:off_peak OR NOT CASE WHEN id GLOB '{BATCH_JOB_PREFIX}*' THEN :batches_off_peak ELSE off_peak END)"
 )
-_HEADS = (
-    f"SELECT {_COLUMNS} FROM jobs WHERE number IN (SELECT MIN(number) FROM jobs WHERE {_MAY_START} "  # noqa: S608 - our names
-    "AND number NOT IN (SELECT value FROM json_each(:others)) GROUP BY lane, priority, task_type, model)"
+_GROUP = "w.state = 'queued' AND w.lane = p.lane AND w.priority = p.priority AND w.task_type IS p.task_type"
+_NEXT_GROUP = ", ".join(
+    f"(SELECT w.number FROM jobs w WHERE {condition} ORDER BY lane, priority, task_type, model, number LIMIT 1)"  # noqa: S608 - our names
+    for condition in (
+        f"{_GROUP} AND w.model > p.model",
+        "w.state = 'queued' AND w.lane = p.lane AND w.priority = p.priority AND w.task_type > COALESCE(p.task_type, '')",
+        "w.state = 'queued' AND w.lane = p.lane AND w.priority > p.priority",
+        "w.state = 'queued' AND w.lane > p.lane",
+    )
 )
+_HEADS = (
+    "WITH RECURSIVE firsts (number) AS (SELECT (SELECT number FROM jobs WHERE state = 'queued' "  # noqa: S608 - our names
+    "ORDER BY lane, priority, task_type, model, number LIMIT 1) "
+    f"UNION ALL SELECT COALESCE({_NEXT_GROUP}) FROM firsts f JOIN jobs p ON p.number = f.number) "
+    f"SELECT {_COLUMNS} FROM jobs WHERE number IN (SELECT (SELECT w.number FROM jobs w WHERE {_GROUP} AND w.model = p.model "
+    f"AND {_MAY_START} AND w.number NOT IN (SELECT value FROM json_each(:others)) ORDER BY w.number LIMIT 1) "
+    "FROM firsts f JOIN jobs p ON p.number = f.number)"
+)
+"""From group to group by the index: with ten thousand waiting, reading all of it takes 10 ms for each start."""
 _SUSPECTS = f"SELECT {_COLUMNS} FROM jobs WHERE {_MAY_START} AND number IN (SELECT value FROM json_each(:suspects))"  # noqa: S608
 _NEXT_DUE = "SELECT MIN(not_before_wall_s) FROM jobs WHERE state = 'queued' AND not_before_wall_s > :now"
 _START = (
