@@ -148,11 +148,14 @@ class Routes:
             jobs.accept: large_body_route(JobBody, queued=False),
         }
         for method, path, endpoint in pages:
-            self._router.add_api_route(path, endpoint, methods=[method], route_class_override=large_bodies.get(endpoint))
-            route = self._router.routes[-1]
-            assert isinstance(route, APIRoute)
-            access = Access.PUBLIC if path == "/healthz" else Access.ADMIN if path.startswith(_ADMIN_PREFIX) else Access.CALLER
-            self._add(path, (method,), _handler_of(route), Rules(access=access))
+            self._add_page(method, path, endpoint, large_bodies.get(endpoint))
+
+    def _add_page(self, method: str, path: str, endpoint: Callable[..., Any], route_class: type[APIRoute] | None) -> None:
+        self._router.add_api_route(path, endpoint, methods=[method], route_class_override=route_class)
+        route = self._router.routes[-1]
+        assert isinstance(route, APIRoute)
+        access = Access.PUBLIC if path == "/healthz" else Access.ADMIN if path.startswith(_ADMIN_PREFIX) else Access.CALLER
+        self._add(path, (method,), _handler_of(route), Rules(access=access))
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
         inference, passthrough, files = Inference(gateway), Passthrough(gateway), FileTransfer(gateway)
