@@ -1,6 +1,6 @@
 """Two things at one instant, for what generated houses rarely bring to the same turn of the loop; each race more than a thousand times.
 
-Which tests force which race (`tests/faults/rows/races.py` names them one by one):
+Which tests force which race (`tests/faults/rows.py` names them one by one):
 
 | race | forced in |
 |---|---|

@@ -8,13 +8,12 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from tests.faults.rows import PARTS
-from tests.faults.table import MATRIX, Row
+from tests.faults.table import MATRIX, PARTS, Row
 from tests.faults.test_phases import FAULTS, PHASES
 from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[2]
-ROWS = [row for part in PARTS for row in part.rows]
+ROWS = [row for rows in PARTS.values() for row in rows]
 
 
 @cache
