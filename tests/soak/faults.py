@@ -13,7 +13,6 @@ import aiohttp
 from hearth.errors import HearthError
 from tests.soak.wire import HOME, SECOND, ModelServer, Weather
 
-LASTS_S = 5.0
 STEPS = 5
 
 
@@ -24,7 +23,7 @@ class House:
     server: ModelServer
     session: aiohttp.ClientSession
     config: Path
-    lasts_s: float = LASTS_S
+    lasts_s: float
 
 
 Fault = Callable[[House], Awaitable[None]]

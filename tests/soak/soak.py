@@ -22,7 +22,6 @@ from tests.soak.wire import ModelServer
 
 RATE_PER_S = 20.0
 LOOK_EVERY_S = 1.0
-HEALED_AFTER_S = 10.0
 REST_WITHIN_S = 300.0
 SETTLE_S = 2.0
 
@@ -31,7 +30,8 @@ SETTLE_S = 2.0
 class Plan:
     """How long, and how often something goes wrong; all in seconds.
 
-    First the warm-up, so often a second and with every fault once; then nobody asks for `idle_s`; then the traffic that is judged.
+    First the warm-up, so often a second and with every fault once; then nobody asks for `idle_s`; then the traffic that is judged, with
+    faults that last `fault_s` and must be healed `healed_s` after that.
     """
 
     warm_up_s: float
@@ -40,6 +40,8 @@ class Plan:
     idle_s: float
     seconds: float
     fault_every_s: float
+    fault_s: float
+    healed_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class Soak:
         idle: a look every second while nobody asked; samples: the same under traffic; before, after: the looks at rest.
     """
 
-    def __init__(self, gateway: Gateway, server: ModelServer, session: aiohttp.ClientSession, *, seed: int) -> None:
+    def __init__(self, plan: Plan, gateway: Gateway, server: ModelServer, session: aiohttp.ClientSession, *, seed: int) -> None:
         self.gateway = gateway
         self.callers = Callers(gateway.url, session, random.Random(seed))
         self.idle: list[Sample] = []
@@ -66,10 +68,13 @@ class Soak:
         self.faults: list[Bad] = []
         self.before: Sample
         self.after: Sample
-        self._house = House(server=server, session=session, config=gateway.config)
+        self._house = House(server=server, session=session, config=gateway.config, lasts_s=plan.fault_s)
+        self._plan = plan
+        self._first_fault = seed % len(FAULTS)
         self._began_at = time.monotonic()
 
-    async def run(self, plan: Plan) -> None:
+    async def run(self) -> None:
+        plan = self._plan
         async with asyncio.TaskGroup() as group:
             group.create_task(self.callers.call(plan.warm_up_per_s, plan.warm_up_s))
             group.create_task(rehearsal(self._house, plan.rehearsed_s))
@@ -79,12 +84,13 @@ class Soak:
         self._began_at = time.monotonic()
         async with _beside(self._watch(self.samples)), asyncio.TaskGroup() as group:
             group.create_task(self.callers.call(RATE_PER_S, plan.seconds))
-            group.create_task(self._misfortunes(plan))
+            group.create_task(self._misfortunes())
         self.after = await self._rest()
 
-    async def _misfortunes(self, plan: Plan) -> None:
+    async def _misfortunes(self) -> None:
+        plan = self._plan
         count = int(plan.seconds / plan.fault_every_s)
-        for number, (name, fault) in enumerate(islice(cycle(FAULTS.items()), count)):
+        for number, (name, fault) in enumerate(islice(cycle(FAULTS.items()), self._first_fault, self._first_fault + count)):
             await asyncio.sleep(max(0.0, self._began_at + number * plan.fault_every_s - time.monotonic()))
             began_at = time.monotonic()
             await fault(self._house)
@@ -111,7 +117,7 @@ class Soak:
         found = []
         beginnings = [*(bad.began_at for bad in self.faults[1:]), time.monotonic()]
         for bad, next_at in zip(self.faults, beginnings, strict=True):
-            calm_at = bad.ended_at + HEALED_AFTER_S
+            calm_at = bad.ended_at + self._plan.healed_s
             calm = [ended for ended in self.callers.ends if calm_at <= ended.asked_at and ended.ended_at < next_at]
             found += [f"after '{bad.name}': {ended}" for ended in calm if ended.end not in (End.WHOLE, End.LEFT)]
             if not any(ended.end is End.WHOLE for ended in calm):

@@ -15,7 +15,8 @@ from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest, HearthError, ModelNotFound
 from hearth.job_types import Batch, BatchLine, Problem
 from hearth.jobs.queue import body_of, envelope_of
-from hearth.ports import BatchStore, FileStore
+from hearth.storage.batches import BatchTable
+from hearth.storage.files import FileTable
 from hearth.types import MIB
 
 ENDPOINTS = (
@@ -157,7 +158,7 @@ class Check:
     """One batch that is being validated; in memory are the ids of its requests and one piece of its file."""
 
     def __init__(
-        self, batch: Batch, *, files: FileStore, batches: BatchStore, settings: Settings, resolve: Callable[[str], Awaitable[str]]
+        self, batch: Batch, *, files: FileTable, batches: BatchTable, settings: Settings, resolve: Callable[[str], Awaitable[str]]
     ) -> None:
         self._batch = batch
         self._files = files

@@ -16,7 +16,8 @@ from hearth.job_types import PART_BYTES, Batch, BatchLine, BatchStatus, EndedLin
 from hearth.jobs.batch_lines import request_in
 from hearth.jobs.runner import JobHost
 from hearth.jobs.service import Jobs, limits_of
-from hearth.ports import BatchStore, FileStore
+from hearth.storage.batches import BatchTable
+from hearth.storage.files import FileTable
 from hearth.types import BATCH_JOB_PREFIX, MIB
 
 JOBS_AT_ONCE = 64
@@ -89,7 +90,7 @@ def _count(usage: object, *names: str) -> int:
 class BatchRunner:
     """Batches in progress, and those that are about to end. `held`: the store had no room for the next request at the last step."""
 
-    def __init__(self, *, files: FileStore, batches: BatchStore, jobs: Jobs, host: JobHost) -> None:
+    def __init__(self, *, files: FileTable, batches: BatchTable, jobs: Jobs, host: JobHost) -> None:
         self._files = files
         self._batches = batches
         self._jobs = jobs

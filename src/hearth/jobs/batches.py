@@ -18,7 +18,8 @@ from hearth.jobs.queue import KeysInUse
 from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S, JobHost
 from hearth.jobs.service import DAY_S, FORGET_INTERVAL_S, Jobs
 from hearth.observability.sinks import HandlingSink
-from hearth.ports import BatchStore, FileStore
+from hearth.storage.batches import BatchTable
+from hearth.storage.files import FileTable
 from hearth.types import BATCH_JOB_PREFIX, Lane
 
 GATHER_S = 0.2
@@ -31,7 +32,7 @@ class Batches(HandlingSink):
     `files` and `store` are for those who only look or upload.
     """
 
-    def __init__(self, *, files: FileStore, store: BatchStore, jobs: Jobs, host: JobHost) -> None:
+    def __init__(self, *, files: FileTable, store: BatchTable, jobs: Jobs, host: JobHost) -> None:
         self.files = files
         self.store = store
         self._jobs = jobs

@@ -22,7 +22,8 @@ from hearth.events import InternalFault, ItemDispatched, JobEnded, JobQueued, Jo
 from hearth.execution.request import Reply, Submission, Ticket
 from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job
-from hearth.ports import EventSink, JobStore
+from hearth.ports import EventSink
+from hearth.storage.jobs import JobTable
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
 
@@ -192,7 +193,7 @@ class JobRunner:
         stopping: no more jobs start.
     """
 
-    def __init__(self, store: JobStore, host: JobHost) -> None:
+    def __init__(self, store: JobTable, host: JobHost) -> None:
         self._store = store
         self._host = host
         self._runs: dict[str, Run] = {}

@@ -15,7 +15,7 @@ from hearth.job_types import Acceptance, Job, JobState, StoreLimits
 from hearth.jobs.queue import KeysInUse
 from hearth.jobs.runner import JobHost, JobRunner, is_off_peak
 from hearth.observability.sinks import HandlingSink
-from hearth.ports import JobStore
+from hearth.storage.jobs import JobTable
 from hearth.types import MIB, Lane
 
 FORGET_INTERVAL_S = 600.0
@@ -29,7 +29,7 @@ _MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded
 class Jobs(HandlingSink):
     """Takes, cancels and shows jobs. Subscribe it to the events of the gateway; have `run` and `forget` run beside it."""
 
-    def __init__(self, *, store: JobStore, host: JobHost) -> None:
+    def __init__(self, *, store: JobTable, host: JobHost) -> None:
         self.store = store
         self.runner = JobRunner(store, host)
         self._host = host

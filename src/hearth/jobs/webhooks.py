@@ -23,7 +23,8 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, Webhook
-from hearth.ports import EventSink, JobStore
+from hearth.ports import EventSink
+from hearth.storage.jobs import JobTable
 
 BACKOFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0)
 """Between two attempts; the last one again and again."""
@@ -153,7 +154,7 @@ class WebhookSender:
     def __init__(
         self,
         *,
-        store: JobStore,
+        store: JobTable,
         poster: WebhookPoster,
         settings: Callable[[], WebhookSettings],
         clock: Clock,
