@@ -23,8 +23,8 @@ from hearth.execution.request import Reply, Submission, Ticket
 from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job
 from hearth.ports import EventSink
-from hearth.storage.jobs import JobTable
 from hearth.queue.worker import LLMQueueWorker
+from hearth.storage.jobs import JobTable
 from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, Sequence
 
 T = TypeVar("T")
