@@ -10,18 +10,12 @@ from hearth.types import Band, Sequence, value
 class SwapReason(StrEnum):
     """Why a model is being loaded."""
 
-    WAITING = "waiting"
-    """The next item of a band needs it."""
-    OVERDUE = "overdue"
-    """An item has waited past `scheduling.max_swap_wait_s`."""
-    EXPECTED = "expected"
-    """Nothing else to do, and the last caller is likely to ask for it next."""
-    OWNER = "owner"
-    """The owner has ordered it, or ordered out what is unloaded."""
-    HOME = "home"
-    """Nothing else to do: back to the home model."""
-    RELOAD = "reload"
-    """It stopped answering; unload and load again."""
+    WAITING = "waiting"  # the next item of a band needs it
+    OVERDUE = "overdue"  # an item has waited past `scheduling.max_swap_wait_s`
+    EXPECTED = "expected"  # nothing else to do, and the last caller is likely to ask for it next
+    OWNER = "owner"  # the owner has ordered it, or ordered out what is unloaded
+    HOME = "home"  # nothing else to do: back to the home model
+    RELOAD = "reload"  # it stopped answering; unload and load again
 
 
 class Refusal(StrEnum):
@@ -33,8 +27,7 @@ class Refusal(StrEnum):
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     INTERRUPTED = "interrupted"
     NOT_INSTALLED = "not_installed"
-    NO_MODEL = "no_model"
-    """It would run on any model, and none is left."""
+    NO_MODEL = "no_model"  # it would run on any model, and none is left
 
 
 @value
@@ -89,15 +82,11 @@ class Cut:
 
 @value
 class Requeue:
-    """Write down that the attempt is over and the item waits again: interrupted for the n-th time, or unseen by its caller (0).
-
-    Attributes:
-        protected: it will not be interrupted any more.
-    """
+    """Write down that the attempt is over and the item waits again: interrupted for the n-th time, or unseen by its caller (0)."""
 
     sequence: Sequence
     interrupts: int = 0
-    protected: bool = False
+    protected: bool = False  # it will not be interrupted any more
 
 
 @value

@@ -18,17 +18,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, TypeVar
 
-GAPS = 32
-"""Gaps that are remembered of each habit."""
-MAX_HABITS = 1024
-"""Habits that are remembered; the one that was not seen for longest goes first."""
-STEPS = 8
-"""Steps from one model to the next that are remembered of each caller and model."""
-RECENT = 4
-"""Callers of a model that may be the next to come back to it."""
+GAPS = 32  # gaps that are remembered of each habit
+MAX_HABITS = 1024  # habits that are remembered; the one that was not seen for longest goes first
+STEPS = 8  # steps from one model to the next that are remembered of each caller and model
+RECENT = 4  # callers of a model that may be the next to come back to it
 
-Key = tuple[str, str, bool]
-"""(caller, model, the caller had other items open)"""
+Key = tuple[str, str, bool]  # (caller, model, the caller had other items open)
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -16,40 +16,27 @@ from hearth.types import QueueItem, Usage, WorkKind
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
-SWAP_MEMORY = 9
-"""Swaps to a model that its median is taken of."""
+SWAP_MEMORY = 9  # swaps to a model that its median is taken of
 PRIOR_DECODE_TOKENS_PER_S = 40.0
 PRIOR_PROMPT_TOKENS_PER_S = 1000.0
 PRIOR_OUTPUT_TOKENS = 200.0
 PRIOR_RUN_S = 5.0
-RUNS = 30
-"""Runs over which the mean run time of a model is taken; a few would follow every outlier."""
-FEW_RUNS = 5
-"""Fewer runs of a model than this say little of the next; so does a load that was never measured."""
-MIN_PROMPT_TOKENS = 64
-"""Shorter prompts teach nothing of that: most of what is counted then is the model's own template."""
-FACTORS = (0.2, 5.0)
-"""A count outside this range of the guess says more about the guess (images, a cut prompt) than about the model."""
-UNBOUNDED_OUTPUT_TOKENS = 8192.0
-"""What an answer without a limit is taken to reach at least, when it is decided that it takes too long."""
+RUNS = 30  # runs over which the mean run time of a model is taken; a few would follow every outlier
+FEW_RUNS = 5  # fewer runs of a model than this say little of the next; so does a load that was never measured
+MIN_PROMPT_TOKENS = 64  # shorter prompts teach nothing of that: most of what is counted then is the model's own template
+FACTORS = (0.2, 5.0)  # a count outside this range of the guess says more about the guess (images, a cut prompt) than about the model
+UNBOUNDED_OUTPUT_TOKENS = 8192.0  # what an answer without a limit is taken to reach at least, when it is decided that it takes too long
 PESSIMISTIC_TOKENS_PER_S = 10.0
 """Speed of a model that was never measured, for the same purpose: twice that of a large one split with the CPU, since the executor
 doubles the limit."""
-MAX_CALLERS = 4096
-"""Output lengths are kept for this many (caller, model) pairs; the oldest pair goes first."""
-KEPT_CALLERS = 1000
-"""Of those, so many of the latest outlive a restart."""
-LEAST_REST = 0.1
-"""Of an answer that is as long as such answers are, this share of their length is expected to be still to come."""
-IDLE_ENDS = 32
-"""Idle times that are remembered of each set of models in memory."""
-MAX_IDLE_SETS = 64
-"""Sets of models of which they are remembered; the one that was not idle for longest goes first."""
+MAX_CALLERS = 4096  # output lengths are kept for this many (caller, model) pairs; the oldest pair goes first
+KEPT_CALLERS = 1000  # of those, so many of the latest outlive a restart
+LEAST_REST = 0.1  # of an answer that is as long as such answers are, this share of their length is expected to be still to come
+IDLE_ENDS = 32  # idle times that are remembered of each set of models in memory
+MAX_IDLE_SETS = 64  # sets of models of which they are remembered; the one that was not idle for longest goes first
 FORMAT = 1
-MOST = 1e9
-"""Nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens."""
-_GENERATE = WorkKind.GENERATE
-"""Looked up once: in Python 3.11 that takes as long as calling a function."""
+MOST = 1e9  # nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens
+_GENERATE = WorkKind.GENERATE  # looked up once: in Python 3.11 that takes as long as calling a function
 
 IdleEnd = tuple[float, float, str]
 """(seconds that an idle time took, weight of the band that ended it, model that was asked for, "" for any)"""

@@ -21,8 +21,7 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Lane, QueueItem, Sequence, Usage
 
-HORIZON_ITEMS = 100
-"""So many waiting items are run forward (3 to 5 ms); what stands behind them is reckoned from their mean pace."""
+HORIZON_ITEMS = 100  # so many waiting items are run forward (3 to 5 ms); what stands behind them is reckoned from their mean pace
 MAX_DECISIONS = 108
 """A policy that swaps for each item needs more decisions than this for so many: then fewer are run forward, for at most 5 ms."""
 

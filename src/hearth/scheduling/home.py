@@ -22,15 +22,11 @@ from hearth.scheduling.state import State
 from hearth.types import Band, QueueItem
 
 MAX_RESTORES = 5
-MIN_ENDS = 8
-"""Idle times that must be known before they are gone by."""
+MIN_ENDS = 8  # idle times that must be known before they are gone by
 LATE = 1.5
-LATE_S = 1.0
-"""A caller may be this much later than it was before."""
-WEIGHTS = {Band.CRITICAL: 4.0, Band.NORMAL: 2.0}
-"""What a second of waiting counts in these bands; 1 in the others."""
-SETTLE_S = 0.15
-"""The next request of a loop comes within this; whoever comes later is thinking."""
+LATE_S = 1.0  # a caller may be this much later than it was before
+WEIGHTS = {Band.CRITICAL: 4.0, Band.NORMAL: 2.0}  # what a second of waiting counts in these bands; 1 in the others
+SETTLE_S = 0.15  # the next request of a loop comes within this; whoever comes later is thinking
 MIN_STEPS = 3
 SURE = 0.8
 

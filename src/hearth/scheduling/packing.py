@@ -24,10 +24,8 @@ from hearth.types import Band
 if TYPE_CHECKING:
     from hearth.config.settings import PackingSettings
 
-_PACK = PackingMode.PACK
-"""Looked up once: in Python 3.11 that takes as long as calling a function."""
-PACK_TOKENS = 2048
-"""A round of `pack` where the owner sets none: what a card reads in about a second."""
+_PACK = PackingMode.PACK  # looked up once: in Python 3.11 that takes as long as calling a function
+PACK_TOKENS = 2048  # a round of `pack` where the owner sets none: what a card reads in about a second
 
 
 def budget_tokens(settings: PackingSettings) -> int | None:

@@ -23,12 +23,9 @@ from hearth.scheduling.waiting import Entry
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
-MAX_SETS = 256
-"""So many sets of the fewest models that can make room are looked at for the one that is missed least; a home has fewer."""
-USE_MEMORY_S = 1800.0
-"""A use so long ago counts 1/e of one now."""
-MAX_USED = 1000
-"""Models whose uses are remembered; the one that was not used for longest goes first."""
+MAX_SETS = 256  # so many sets of the fewest models that can make room are looked at for the one that is missed least; a home has fewer
+USE_MEMORY_S = 1800.0  # a use so long ago counts 1/e of one now
+MAX_USED = 1000  # models whose uses are remembered; the one that was not used for longest goes first
 
 
 class Phase(Enum):
@@ -39,36 +36,26 @@ class Phase(Enum):
     UNLOADING = "unloading"
 
 
-_READY = Phase.READY
-"""Looked up once: in Python 3.11 that takes as long as calling a function."""
+_READY = Phase.READY  # looked up once: in Python 3.11 that takes as long as calling a function
 
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """One model in memory or on its way in or out.
-
-    Attributes:
-        reserved_mib: None where its need is unknown.
-        parallel: its slots.
-        task_type: the task that it was loaded for, whose VRAM budget may stand in for the model's own.
-        loaded_at: when it became ready; what it has served since then is measured from here.
-        waiting_at_load: how many waited for it when it became ready.
-        settled: a waiter has been dispatched since the load, one that named the model if such waited; it is not swapped away before that.
-        suspect: it stopped answering; nothing more is sent to it, and it is unloaded once idle.
-        embeds: it was asked for embeddings or seems to be made for them, and has written nothing since: it may be unable to answer a
-            prompt for any model.
-    """
+    """One model in memory or on its way in or out."""
 
     model: str
-    reserved_mib: float | None
-    parallel: int
-    task_type: str | None = None
+    reserved_mib: float | None  # None where its need is unknown
+    parallel: int  # its slots
+    task_type: str | None = None  # the task that it was loaded for, whose VRAM budget may stand in for the model's own
     phase: Phase = Phase.LOADING
-    loaded_at: float = 0.0
+    loaded_at: float = 0.0  # when it became ready; what it has served since then is measured from here
     last_used_at: float = 0.0
-    waiting_at_load: int = 0
+    waiting_at_load: int = 0  # how many waited for it when it became ready
+    # a waiter has been dispatched since the load, one that named the model if such waited; it is not swapped away before that
     settled: bool = True
-    suspect: bool = False
+    suspect: bool = False  # it stopped answering; nothing more is sent to it, and it is unloaded once idle
+    # it was asked for embeddings or seems to be made for them, and has written nothing since: it may be unable to answer a prompt for any
+    # model
     embeds: bool = False
     running: dict[int, Entry] = field(default_factory=dict)
 
@@ -90,17 +77,12 @@ class Resident:
 
 @dataclass(slots=True, eq=False)
 class Swap:
-    """The swap under way: residents that are unloading go; what comes is decided anew when they are gone, and is loading then.
-
-    Attributes:
-        replaced: what has been unloaded since the last load, by name: which of several went first is chance.
-        cleared_s: how long that unloading took.
-    """
+    """The swap under way: residents that are unloading go; what comes is decided anew when they are gone, and is loading then."""
 
     why: SwapReason
     started_at: float
-    replaced: tuple[str, ...] = ()
-    cleared_s: float = 0.0
+    replaced: tuple[str, ...] = ()  # what has been unloaded since the last load, by name: which of several went first is chance
+    cleared_s: float = 0.0  # how long that unloading took
 
     @property
     def origin(self) -> str:

@@ -17,25 +17,17 @@ from hearth.types import Band, Lane, Sequence
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
-Deadlines = list[tuple[float, Sequence]]
-"""A heap of (instant, item); what no longer applies is dropped when it comes up."""
+Deadlines = list[tuple[float, Sequence]]  # a heap of (instant, item); what no longer applies is dropped when it comes up
 
 
 @dataclass(slots=True, eq=False)
 class Orders:
-    """The owner's orders in force; the latest order for a model counts.
+    """The owner's orders in force; the latest order for a model counts."""
 
-    Attributes:
-        paused: external work waits, whatever is free.
-        pinned: the model to come back to; no external item's swap may evict it.
-        wanted: models to bring in as soon as nothing more urgent needs the room, the first ordered first.
-        unwanted: models to unload as soon as no swap is under way; an arrival for one makes its order void.
-    """
-
-    paused: bool = False
-    pinned: str | None = None
-    wanted: tuple[str, ...] = ()
-    unwanted: tuple[str, ...] = ()
+    paused: bool = False  # external work waits, whatever is free
+    pinned: str | None = None  # the model to come back to; no external item's swap may evict it
+    wanted: tuple[str, ...] = ()  # models to bring in as soon as nothing more urgent needs the room, the first ordered first
+    unwanted: tuple[str, ...] = ()  # models to unload as soon as no swap is under way; an arrival for one makes its order void
 
     def want(self, model: str) -> None:
         """Bring it in."""
@@ -60,55 +52,38 @@ def _without(models: tuple[str, ...], model: str) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class State:
-    """The scheduler's memory.
-
-    Attributes:
-        entries: every accepted item that has not left, by sequence.
-        expiries: when those that may not wait for ever are given up.
-        rising: when those that may rise by their age do.
-        active: within active hours, when internal work may interrupt.
-        down_since: the backend has not answered since then; None while it does.
-        announced: (instant, task type) of announced internal tasks, the soonest first.
-        interruptions: numbers the interruptions, so that the latest goes first.
-        failures: consecutive load or unload failures by model.
-        not_before: models that are left alone until an instant, after a failure.
-        idle_since: since when nothing waits or runs; None while something does.
-        idle_with: what was in memory then, by name; None where the owner has loaded something since, to which no habit applies.
-        home_failures: restores of the home model that failed in a row.
-        preloaded_at: `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once in each.
-        cleared_for: the model for whose waiters memory is being cleared, and why; None once it is loaded, or nobody waits for it.
-        held_until: the policy holds the resident model until then, in the hope of more work for it; None while it does not.
-        installed: what the model server has listed, in lower case; None before its first list.
-        rounds: rounds of admission so far, by model and band.
-        next_wake_at: the first instant that this decision has asked to be woken at.
-    """
+    """The scheduler's memory."""
 
     settings: SchedulerSettings
     estimates: Estimates
     residency: Residency
     arrivals: Arrivals
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
-    entries: dict[Sequence, Entry] = field(default_factory=dict)
-    expiries: Deadlines = field(default_factory=list)
-    rising: Deadlines = field(default_factory=list)
+    entries: dict[Sequence, Entry] = field(default_factory=dict)  # every accepted item that has not left, by sequence
+    expiries: Deadlines = field(default_factory=list)  # when those that may not wait for ever are given up
+    rising: Deadlines = field(default_factory=list)  # when those that may rise by their age do
     promotions: int = 0
-    active: bool = True
+    active: bool = True  # within active hours, when internal work may interrupt
     draining: bool = False
-    down_since: float | None = None
+    down_since: float | None = None  # the backend has not answered since then; None while it does
     orders: Orders = field(default_factory=Orders)
-    announced: tuple[tuple[float, str], ...] = ()
-    interruptions: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-    not_before: dict[str, float] = field(default_factory=dict)
-    idle_since: float | None = None
+    announced: tuple[tuple[float, str], ...] = ()  # (instant, task type) of announced internal tasks, the soonest first
+    interruptions: int = 0  # numbers the interruptions, so that the latest goes first
+    failures: dict[str, int] = field(default_factory=dict)  # consecutive load or unload failures by model
+    not_before: dict[str, float] = field(default_factory=dict)  # models that are left alone until an instant, after a failure
+    idle_since: float | None = None  # since when nothing waits or runs; None while something does
+    # what was in memory then, by name; None where the owner has loaded something since, to which no habit applies
     idle_with: tuple[str, ...] | None = None
-    home_failures: int = 0
+    home_failures: int = 0  # restores of the home model that failed in a row
+    # `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once in each
     preloaded_at: float | None = None
+    # the model for whose waiters memory is being cleared, and why; None once it is loaded, or nobody waits for it
     cleared_for: tuple[str, SwapReason] | None = None
+    # the policy holds the resident model until then, in the hope of more work for it; None while it does not
     held_until: float | None = None
-    installed: frozenset[str] | None = None
-    rounds: dict[tuple[str, Band], int] = field(default_factory=dict)
-    next_wake_at: float | None = None
+    installed: frozenset[str] | None = None  # what the model server has listed, in lower case; None before its first list
+    rounds: dict[tuple[str, Band], int] = field(default_factory=dict)  # rounds of admission so far, by model and band
+    next_wake_at: float | None = None  # the first instant that this decision has asked to be woken at
 
     @classmethod
     def new(cls, settings: SchedulerSettings, *, learns: bool = True) -> State:

@@ -23,12 +23,10 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
 from hearth.types import Band, Lane, QueueItem, Sequence, WorkKind
 
-RESENDS = 1
-"""Attempts that a backend fault may undo before the item is given up."""
+RESENDS = 1  # attempts that a backend fault may undo before the item is given up
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
-SAME_S = 1.0
-"""Announcements of one task type that are nearer to each other are one and the same."""
+SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
 _RUNNING, _WAITING, _EXTERNAL_BAND, _EXTERNAL_LANE = Place.RUNNING, Place.WAITING, Band.EXTERNAL, Lane.EXTERNAL
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 

@@ -20,8 +20,7 @@ from hearth.types import Band, Lane, QueueItem, Sequence
 Key = tuple[int, float, Sequence]
 """(rank, arrived_at, sequence). Rank is 0, or minus the interruption's number: the most recently interrupted item is first in its line."""
 
-BANDS = tuple(Band)
-"""Most urgent first; a tuple, since going through an enumeration takes ten times as long."""
+BANDS = tuple(Band)  # most urgent first; a tuple, since going through an enumeration takes ten times as long
 
 
 class Place(Enum):
@@ -29,8 +28,7 @@ class Place(Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
-    STOPPING = "stopping"
-    """Running still, but a `Preempt`, `Cut` or `Abort` is out."""
+    STOPPING = "stopping"  # running still, but a `Preempt`, `Cut` or `Abort` is out
 
 
 _WAITING, _EXTERNAL = Place.WAITING, Lane.EXTERNAL
@@ -39,42 +37,26 @@ _WAITING, _EXTERNAL = Place.WAITING, Lane.EXTERNAL
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One accepted item and what has happened to it. Owned and changed by the scheduler alone.
-
-    Attributes:
-        band: the band it waits in, or waited in last.
-        key: its place in the line that it waits in, or waited in last.
-        attempts: dispatches so far; the number of the current attempt while it runs.
-        lost_loads: times that its model was loaded and had to go again for others before it had served anybody.
-        resends: attempts that a backend fault undid before anything was forwarded.
-        model: what it runs on; None while it waits.
-        expected_end_at: estimate made at dispatch.
-        forwarded: its caller has seen bytes of the current attempt.
-        unresumable: its stream could not go on after an interruption, though its request is one of which that could be expected.
-        kept_tokens: of its answer that its caller has, which the next attempt only reads.
-        held: more urgent work has waited for its stream to end.
-        cut: it ends when its attempt has stopped, because its caller cannot be resumed.
-        cancelled: its caller is gone; it leaves as soon as its attempt has stopped.
-    """
+    """One accepted item and what has happened to it. Owned and changed by the scheduler alone."""
 
     item: QueueItem
-    band: Band
-    key: Key
+    band: Band  # the band it waits in, or waited in last
+    key: Key  # its place in the line that it waits in, or waited in last
     place: Place = Place.WAITING
-    attempts: int = 0
+    attempts: int = 0  # dispatches so far; the number of the current attempt while it runs
     interrupts: int = 0
-    lost_loads: int = 0
-    resends: int = 0
-    model: str | None = None
+    lost_loads: int = 0  # times that its model was loaded and had to go again for others before it had served anybody
+    resends: int = 0  # attempts that a backend fault undid before anything was forwarded
+    model: str | None = None  # what it runs on; None while it waits
     dispatched_at: float = 0.0
-    expected_end_at: float = 0.0
+    expected_end_at: float = 0.0  # estimate made at dispatch
     first_byte_at: float | None = None
-    forwarded: bool = False
-    unresumable: bool = False
-    kept_tokens: int = 0
-    held: bool = False
-    cut: bool = False
-    cancelled: bool = False
+    forwarded: bool = False  # its caller has seen bytes of the current attempt
+    unresumable: bool = False  # its stream could not go on after an interruption, though its request is one of which that could be expected
+    kept_tokens: int = 0  # of its answer that its caller has, which the next attempt only reads
+    held: bool = False  # more urgent work has waited for its stream to end
+    cut: bool = False  # it ends when its attempt has stopped, because its caller cannot be resumed
+    cancelled: bool = False  # its caller is gone; it leaves as soon as its attempt has stopped
 
     @classmethod
     def arrived(cls, item: QueueItem) -> Entry:

@@ -27,23 +27,16 @@ from hearth.simulation.engine import Record, Run, simulate
 from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, poisson
 from hearth.types import Lane, Sequence
 
-WORTH_S = 1.0
-"""Waits from here on count for the relative error: a hundredth of a second off a wait of none is no error of any percentage."""
+WORTH_S = 1.0  # waits from here on count for the relative error: a hundredth of a second off a wait of none is no error of any percentage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateError:
-    """How far estimated and actual waits for the first start lie apart.
+    """How far estimated and actual waits for the first start lie apart."""
 
-    Attributes:
-        sampled: arrivals that were estimated and later started.
-        median_error_s: median of |estimated - actual|; None where nothing was sampled.
-        median_error_pct: median of the same in percent of the actual wait, over waits of `WORTH_S` and more.
-    """
-
-    sampled: int
-    median_error_s: float | None
-    median_error_pct: float | None
+    sampled: int  # arrivals that were estimated and later started
+    median_error_s: float | None  # median of |estimated - actual|; None where nothing was sampled
+    median_error_pct: float | None  # median of the same in percent of the actual wait, over waits of `WORTH_S` and more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,12 +28,10 @@ MARKERS = ("o", "s", "^", "v", "D", "P")
 GREY = "#9A9A9A"
 WIDTH_IN, ROW_IN, STRIP_IN, WAITS_IN = 12.0, 0.30, 0.62, 3.7
 DOTS_PER_INCH = 120
-RESOLUTION = 1500
-"""Parts of the time axis that a picture can show; what is closer together is drawn as one bar."""
+RESOLUTION = 1500  # parts of the time axis that a picture can show; what is closer together is drawn as one bar
 WAIT_TICKS_S = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400)
 
-Span = tuple[float, float]
-"""(start, length) in seconds."""
+Span = tuple[float, float]  # (start, length) in seconds
 
 
 class Scale(NamedTuple):

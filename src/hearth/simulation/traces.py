@@ -267,10 +267,8 @@ def _changed(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 MINUTE_S = 60.0
-UNKNOWN_SERVICE_S = 1.0
-"""For an answer that never came, where no answer of any model did."""
-UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})
-"""It would have been answered had its caller waited."""
+UNKNOWN_SERVICE_S = 1.0  # for an answer that never came, where no answer of any model did
+UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})  # it would have been answered had its caller waited
 
 
 class LoggedItem(pydantic.BaseModel):

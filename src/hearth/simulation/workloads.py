@@ -22,59 +22,41 @@ NOTHING_REPORTED = Usage()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One request.
-
-    Attributes:
-        at: the earliest instant of its arrival.
-        after: the job whose end it waits for (a closed loop): it arrives `think_s` after that, and not before `at`.
-        also_after: further jobs that must have ended as well; `think_s` counts from the last end.
-        service_s: from its start to its last byte on a resident model; first_byte_s: to its first byte.
-        streaming: its caller sees the bytes as they come.
-        usage: what its answer reports, from which the scheduler may learn.
-        cancel_after_s: its caller leaves this long after it arrived, if it has not ended by then.
-        max_wait_s: how long it may wait for its first start.
-    """
+    """One request."""
 
     id: int
     model: str | None
-    at: float = 0.0
-    after: int | None = None
-    also_after: tuple[int, ...] = ()
+    at: float = 0.0  # the earliest instant of its arrival
+    after: int | None = None  # the job whose end it waits for (a closed loop): it arrives `think_s` after that, and not before `at`
+    also_after: tuple[int, ...] = ()  # further jobs that must have ended as well; `think_s` counts from the last end
     think_s: float = 0.0
     lane: Lane = Lane.EXTERNAL
     priority: Priority = Priority.NORMAL
     caller: str = "trace"
-    service_s: float
+    service_s: float  # from its start to its last byte on a resident model; first_byte_s: to its first byte
     first_byte_s: float
-    streaming: bool = False
+    streaming: bool = False  # its caller sees the bytes as they come
     prompt_tokens: int = 0
     max_tokens: int | None = None
-    usage: Usage = NOTHING_REPORTED
-    cancel_after_s: float | None = None
-    max_wait_s: float | None = None
+    usage: Usage = NOTHING_REPORTED  # what its answer reports, from which the scheduler may learn
+    cancel_after_s: float | None = None  # its caller leaves this long after it arrived, if it has not ended by then
+    max_wait_s: float | None = None  # how long it may wait for its first start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Everything that is asked, and the truth about the models.
-
-    Attributes:
-        models: sizes and slots as the owner would configure them.
-        swap_costs: seconds of a swap by (origin, target); the origin "" is a GPU from which nothing had to go.
-        unload_s: seconds until an unloaded model is gone, 0 where not given (then the swap cost holds all of it).
-        vram_gb: the GPU's memory; None is unknown (one model at a time), 0 no limit.
-        resident: models in memory at the start.
-        modes: instants at which active hours begin (True) or end; active before the first.
-    """
+    """Everything that is asked, and the truth about the models."""
 
     jobs: tuple[Job, ...]
-    models: Mapping[str, ModelSettings]
+    models: Mapping[str, ModelSettings]  # sizes and slots as the owner would configure them
+    # seconds of a swap by (origin, target); the origin "" is a GPU from which nothing had to go
     swap_costs: Mapping[tuple[str, str], float]
+    # seconds until an unloaded model is gone, 0 where not given (then the swap cost holds all of it)
     unload_s: Mapping[str, float] = field(default_factory=dict)
-    vram_gb: float | None = None
-    resident: tuple[str, ...] = ()
+    vram_gb: float | None = None  # the GPU's memory; None is unknown (one model at a time), 0 no limit
+    resident: tuple[str, ...] = ()  # models in memory at the start
     home: str = ""
-    modes: tuple[tuple[float, bool], ...] = ()
+    modes: tuple[tuple[float, bool], ...] = ()  # instants at which active hours begin (True) or end; active before the first
 
     def swap_s(self, replaced: tuple[str, ...], target: str) -> float:
         """The dearest way from what was replaced to the target; an unknown pair costs what an empty GPU does, else the dearest known way.
@@ -310,8 +292,7 @@ def prompts(*, count: int = 400, mean_gap_s: float = 0.35, seed: int = 6) -> Wor
 # Long runs near capacity, and callers made to expose a scheduler: whether a queue is stable shows after thousands of requests.
 
 REQUESTS = 3000
-SIGMA = 1.2
-"""Of the logarithm of a service time: the longest hundredth of the answers takes a fifth of the time."""
+SIGMA = 1.2  # of the logarithm of a service time: the longest hundredth of the answers takes a fifth of the time
 
 
 def heavy_tailed(build: Callable[..., Workload], kinds: Kinds, load: float, *, seed: int, **shape: float) -> Workload:

@@ -21,20 +21,15 @@ __all__ = ["POLICIES", "Candidate", "Policy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A way to choose.
+    """A way to choose."""
 
-    Attributes:
-        choose: of the candidates of a band at an instant, the one to serve next; or the instant until which no swap is started, which only
-            makes sense where all of them need one.
-        learns: it reads what was learned of callers (`arrivals`).
-        forces: may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of `placement`)? None: never.
-        preloads: a model that is likely to be asked for next is loaded while nothing else is to be done.
-    """
-
+    # of the candidates of a band at an instant, the one to serve next; or the instant until which no swap is started, which only makes
+    # sense where all of them need one
     choose: Callable[[Candidates, State, float], Candidate | float]
-    learns: bool
+    learns: bool  # it reads what was learned of callers (`arrivals`)
+    # may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of `placement`)? None: never
     forces: Callable[[Candidate, Candidates, State, float], bool] | None = None
-    preloads: bool = False
+    preloads: bool = False  # a model that is likely to be asked for next is loaded while nothing else is to be done
 
 
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(

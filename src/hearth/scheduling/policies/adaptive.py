@@ -30,33 +30,23 @@ from hearth.scheduling.arrivals import Habit
 from hearth.scheduling.policies.candidates import Candidate, Candidates, first, split
 from hearth.scheduling.state import State
 
-PATIENCE = 3.0
-"""An item is late by the standard of the queue when it has waited this many times what serving the whole band takes."""
-LEAVING_COST = 1.5
-"""What a swap and the way back cost each item that waits, in trips: one now, and the rest for those who come meanwhile."""
+PATIENCE = 3.0  # an item is late by the standard of the queue when it has waited this many times what serving the whole band takes
+LEAVING_COST = 1.5  # what a swap and the way back cost each item that waits, in trips: one now, and the rest for those who come meanwhile
 LEAVING_FACTOR = 20.0
 """A model with work is left only after so many times what its coming or its going costs. So at most `1 / (1 + LEAVING_FACTOR)` of the time
 goes into swaps that could be done without at this load: the queue stays stable up to a load of 0.95."""
-MOST_TRIPS = 10.0
-"""Longer than so many times the swap and the way back no item waits for a line that does not get shorter."""
-HOLD_SHARE = 0.3
-"""No hold is longer than this part of the swap and the way back, counted from the caller's last end."""
-OLDEST_TRIPS = 4.0
-"""What has waited for this many round trips is kept waiting for nobody."""
-WORTH = 0.5
-"""What a comeback saves, as a part of the swap and the way back: the caller is served at once, but others wait for that in turn."""
-LIKELY = 0.6
-"""The least chance of a comeback that is waited for."""
-DOUBT = 0.5
-"""Comebacks that were never seen and are counted as missing all the same, since few gaps prove little."""
+MOST_TRIPS = 10.0  # longer than so many times the swap and the way back no item waits for a line that does not get shorter
+HOLD_SHARE = 0.3  # no hold is longer than this part of the swap and the way back, counted from the caller's last end
+OLDEST_TRIPS = 4.0  # what has waited for this many round trips is kept waiting for nobody
+WORTH = 0.5  # what a comeback saves, as a part of the swap and the way back: the caller is served at once, but others wait for that in turn
+LIKELY = 0.6  # the least chance of a comeback that is waited for
+DOUBT = 0.5  # comebacks that were never seen and are counted as missing all the same, since few gaps prove little
 LATE = 1.05
-LATE_S = 0.005
-"""A caller may be this much later than it ever was."""
+LATE_S = 0.005  # a caller may be this much later than it ever was
 UNKNOWN_HOLD_S = 0.15
 UNKNOWN_SHARE = 0.02
 """A caller of whom nothing is known gets a moment, if it has nothing else open with us: the next request of a loop comes at once."""
-MIN_GAPS = 3
-"""Fewer gaps earn no hold that is longer than that moment: one or two short ones are common among callers who come at random."""
+MIN_GAPS = 3  # fewer gaps earn no hold that is longer than that moment: one or two short ones are common among callers who come at random
 
 
 def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float) -> bool:

@@ -15,21 +15,13 @@ from hearth.types import Band
 
 
 class Cost(NamedTuple):
-    """What serving a line would mean, in expected seconds.
+    """What serving a line would mean, in expected seconds."""
 
-    Attributes:
-        waiting: how many wait in the line, and for the same model in more urgent bands.
-        work_s: of serving them.
-        evicts: what has to go first; nothing where the model fits beside the others, and where it cannot come now.
-        swap_s: until the model is in memory; 0 where it is.
-        trip_s: of the swap and the way back, which brings back what had to go.
-    """
-
-    waiting: int
-    work_s: float
-    evicts: tuple[str, ...] = ()
-    swap_s: float = 0.0
-    trip_s: float = 0.0
+    waiting: int  # how many wait in the line, and for the same model in more urgent bands
+    work_s: float  # of serving them
+    evicts: tuple[str, ...] = ()  # what has to go first; nothing where the model fits beside the others, and where it cannot come now
+    swap_s: float = 0.0  # until the model is in memory; 0 where it is
+    trip_s: float = 0.0  # of the swap and the way back, which brings back what had to go
 
 
 class Candidate:
