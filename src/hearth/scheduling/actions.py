@@ -31,11 +31,23 @@ class Refusal(StrEnum):
 
 
 @value
-class Dispatch:
-    """Run the item on `model` now; `attempt` counts from 1 and names this try."""
+class OfItem:
+    """An action on one item."""
 
     sequence: Sequence
+
+
+@value
+class OfAttempt(OfItem):
+    """An action on one attempt of an item, which counts from 1."""
+
     attempt: int
+
+
+@value
+class Dispatch(OfAttempt):
+    """Run the item on `model` now."""
+
     model: str
 
 
@@ -57,66 +69,50 @@ class Unload:
 
 
 @value
-class Preempt:
+class Preempt(OfAttempt):
     """Stop the attempt; answer with `Stopped` (or with its real ending, if that came first)."""
 
-    sequence: Sequence
-    attempt: int
-
 
 @value
-class Abort:
+class Abort(OfAttempt):
     """The item has ended for us (its caller is gone): stop the attempt; answer with `Stopped` or its real ending."""
 
-    sequence: Sequence
-    attempt: int
-
 
 @value
-class Cut:
+class Cut(OfAttempt):
     """Stop the attempt for good: its caller has seen bytes and cannot be resumed; answer as to `Preempt`."""
 
-    sequence: Sequence
-    attempt: int
-
 
 @value
-class Requeue:
+class Requeue(OfItem):
     """Write down that the attempt is over and the item waits again: interrupted for the n-th time, or unseen by its caller (0)."""
 
-    sequence: Sequence
     interrupts: int = 0
     protected: bool = False  # it will not be interrupted any more
 
 
 @value
-class Promote:
+class Promote(OfItem):
     """Write down that the waiting item has risen to `band` by its age."""
 
-    sequence: Sequence
     band: Band
 
 
 @value
-class Hold:
+class Hold(OfItem):
     """Write down that more urgent work waits for the item, whose stream could not go on after an interruption."""
-
-    sequence: Sequence
 
 
 @value
-class Fail:
+class Fail(OfItem):
     """Give the item up and tell its caller."""
 
-    sequence: Sequence
     why: Refusal
 
 
 @value
-class Expire:
+class Expire(OfItem):
     """The item has waited longer than it may: give it up and tell its caller."""
-
-    sequence: Sequence
 
 
 @value

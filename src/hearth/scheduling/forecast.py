@@ -69,7 +69,11 @@ class _Shadow:
         self._open = {entry.item.sequence for entry in waiting}
         mine = self._brain.state
         mine.active, mine.interruptions = state.active, state.interruptions
-        mine.orders, mine.cleared_for, mine.announced = replace(state.orders), state.cleared_for, state.announced
+        mine.orders, mine.cleared_for, mine.announced = (
+            replace(state.orders, loads=dict(state.orders.loads)),
+            state.cleared_for,
+            state.announced,
+        )
         mine.not_before, mine.rounds = dict(state.not_before), dict(state.rounds)
         mine.estimates, mine.arrivals = state.estimates.copied(), state.arrivals.unlearning()
         mine.residency = state.residency.copied(mine.estimates)

@@ -19,18 +19,30 @@ if TYPE_CHECKING:
 class Fault(StrEnum):
     """Why an attempt ended without an answer."""
 
-    BACKEND_GONE = "backend_gone"
-    """The connection failed or ended early; resent once if nothing was forwarded."""
-    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
-    """No byte in time: the model may be wedged, so it is unloaded and loaded again; resent once."""
-    FATAL = "fatal"
-    """Resending cannot help."""
+    BACKEND_GONE = "backend_gone"  # the connection failed or ended early; resent once if nothing was forwarded
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"  # the model may be wedged, so it is unloaded and loaded again; resent once
+    FATAL = "fatal"  # resending cannot help
 
 
 class Input:
     """What all facts are."""
 
     __slots__ = ()
+
+
+@value
+class OfAttempt(Input):
+    """A fact about one attempt of an item."""
+
+    sequence: Sequence
+    attempt: int
+
+
+@value
+class OfModel(Input):
+    """A fact about one model."""
+
+    model: str
 
 
 @value
@@ -41,59 +53,41 @@ class Arrived(Input):
 
 
 @value
-class Started(Input):
+class Started(OfAttempt):
     """The attempt's request has been sent to the backend."""
 
-    sequence: Sequence
-    attempt: int
+
+@value
+class FirstByte(OfAttempt):
+    """The backend's first byte has arrived."""
+
+    forwarded: bool  # the caller is seeing it, so the attempt can no longer be silently redone
 
 
 @value
-class FirstByte(Input):
-    """The backend's first byte has arrived. `forwarded`: the caller is seeing it, so the attempt can no longer be silently redone."""
-
-    sequence: Sequence
-    attempt: int
-    forwarded: bool
-
-
-@value
-class Unresumable(Input):
+class Unresumable(OfAttempt):
     """The item's stream cannot be resumed any more: more has been sent than is kept, or it is in a state from which nothing goes on."""
 
-    sequence: Sequence
-    attempt: int
-
 
 @value
-class Finished(Input):
+class Finished(OfAttempt):
     """The attempt produced its whole answer."""
 
-    sequence: Sequence
-    attempt: int
     usage: Usage
 
 
 @value
-class Failed(Input):
+class Failed(OfAttempt):
     """The attempt ended by itself without a whole answer."""
 
-    sequence: Sequence
-    attempt: int
     fault: Fault
 
 
 @value
-class Stopped(Input):
-    """The attempt was stopped because a `Preempt`, `Cut` or `Abort` asked for it; its connection is closed.
+class Stopped(OfAttempt):
+    """The attempt was stopped because a `Preempt`, `Cut` or `Abort` asked for it; its connection is closed."""
 
-    Attributes:
-        kept_tokens: of its answer, which its next attempt does not write again but only reads; 0 where it starts over.
-    """
-
-    sequence: Sequence
-    attempt: int
-    kept_tokens: int = 0
+    kept_tokens: int = 0  # of its answer, which its next attempt does not write again but only reads; 0 where it starts over
 
 
 @value
@@ -104,45 +98,29 @@ class Cancelled(Input):
 
 
 @value
-class Loaded(Input):
-    """The model is verified resident: by our load, or found so.
+class Loaded(OfModel):
+    """The model is verified resident: by our load, or found so."""
 
-    Attributes:
-        vram_mib: what it occupies, None where unknown.
-        embeds: it seems to be made for embeddings alone.
-    """
-
-    model: str
-    vram_mib: float | None = None
-    embeds: bool = False
+    vram_mib: float | None = None  # what it occupies, None where unknown
+    embeds: bool = False  # it seems to be made for embeddings alone
 
 
 @value
-class LoadFailed(Input):
-    """Our load ended without the model being resident.
+class LoadFailed(OfModel):
+    """Our load ended without the model being resident."""
 
-    Attributes:
-        permanent: trying once more cannot help (not installed, timed out).
-        unlisted: the model server said that it is loaded, and does not list it.
-    """
-
-    model: str
-    permanent: bool = False
-    unlisted: bool = False
+    permanent: bool = False  # trying once more cannot help (not installed, timed out)
+    unlisted: bool = False  # the model server said that it is loaded, and does not list it
 
 
 @value
-class Unloaded(Input):
+class Unloaded(OfModel):
     """The model is verified gone: by our unload, or found so."""
 
-    model: str
-
 
 @value
-class UnloadFailed(Input):
+class UnloadFailed(OfModel):
     """The model we asked to go is still listed after the time that takes."""
-
-    model: str
 
 
 @value
@@ -214,17 +192,13 @@ class ModelPinned(Input):
 
 
 @value
-class LoadOrdered(Input):
+class LoadOrdered(OfModel):
     """The owner wants a model in memory."""
-
-    model: str
 
 
 @value
-class UnloadOrdered(Input):
+class UnloadOrdered(OfModel):
     """The owner wants a model out of memory."""
-
-    model: str
 
 
 @value

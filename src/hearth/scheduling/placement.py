@@ -67,7 +67,7 @@ class Placement:
             if lines and not (orders.paused and band in EXTERNAL_BANDS):
                 self._serve_band(band, lines)
         self._unload_suspects()
-        if orders.wanted or orders.unwanted:
+        if orders.loads:
             self._obey()
         return self._actions
 

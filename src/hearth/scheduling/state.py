@@ -26,28 +26,27 @@ class Orders:
 
     paused: bool = False  # external work waits, whatever is free
     pinned: str | None = None  # the model to come back to; no external item's swap may evict it
-    wanted: tuple[str, ...] = ()  # models to bring in as soon as nothing more urgent needs the room, the first ordered first
-    unwanted: tuple[str, ...] = ()  # models to unload as soon as no swap is under way; an arrival for one makes its order void
+    loads: dict[str, bool] = field(default_factory=dict)  # by model, ordered first first: is it to come into memory, or to go?
 
-    def want(self, model: str) -> None:
-        """Bring it in."""
-        self.wanted, self.unwanted = _with(self.wanted, model), _without(self.unwanted, model)
+    @property
+    def wanted(self) -> list[str]:
+        """Models to bring in as soon as nothing more urgent needs the room."""
+        return [model for model, comes in self.loads.items() if comes]
 
-    def unwant(self, model: str) -> None:
-        """Unload it."""
-        self.wanted, self.unwanted = _without(self.wanted, model), _with(self.unwanted, model)
+    @property
+    def unwanted(self) -> list[str]:
+        """Models to unload as soon as no swap is under way; an arrival for one makes its order void."""
+        return [model for model, comes in self.loads.items() if not comes]
+
+    def order(self, model: str, *, comes: bool) -> None:
+        """Bring it in, or unload it."""
+        if self.loads.get(model) is not comes:
+            self.settle(model)
+            self.loads[model] = comes
 
     def settle(self, model: str) -> None:
         """Whatever was ordered for this model is done, void or in vain."""
-        self.wanted, self.unwanted = _without(self.wanted, model), _without(self.unwanted, model)
-
-
-def _with(models: tuple[str, ...], model: str) -> tuple[str, ...]:
-    return models if model in models else (*models, model)
-
-
-def _without(models: tuple[str, ...], model: str) -> tuple[str, ...]:
-    return tuple(other for other in models if other != model)
+        self.loads.pop(model, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +153,11 @@ class State:
         """The announced task for which this waiting item is held back, as an external one that would still run when that is due."""
         if not self.announced or not entry.external:
             return None
-        return next((task for task in self.near_tasks(now) if now + self._needed_s(entry) > task[0]), None)
+        model = entry.item.model or self.home or ""
+        needed_s = self.estimates.service_s(entry.item, model, entry.kept_tokens)
+        if entry.item.model is not None and self.residency.ready(model) is None:
+            needed_s += self.estimates.swap_s(next(iter(self.residency.residents), ""), model)
+        return next((task for task in self.near_tasks(now) if now + needed_s > task[0]), None)
 
     def is_held(self, entry: Entry, now: float) -> bool:
         """Is it held back for an announced task? Asks to be woken when that is due."""
@@ -162,14 +165,6 @@ class State:
         if task is not None:
             self.wake_at(task[0])
         return task is not None
-
-    def _needed_s(self, entry: Entry) -> float:
-        """Expected seconds until the end of an item that is begun now, its model being loaded first where it has to be."""
-        model = entry.item.model or self.home or ""
-        service_s = self.estimates.service_s(entry.item, model, entry.kept_tokens)
-        if entry.item.model is None or self.residency.ready(model) is not None:
-            return service_s
-        return self.estimates.swap_s(next(iter(self.residency.residents), ""), model) + service_s
 
     def wake_at(self, at: float) -> None:
         """Something may change at this instant without any other input."""
@@ -192,9 +187,8 @@ class State:
     def rises_at(self, entry: Entry) -> float | None:
         """When an entry rises from the band that it is in, by its age; None for never.
 
-        Source: Macaw's scheduling page, which promotes a batch request to realtime. Here the ceiling is NORMAL unless the owner says
-        otherwise, so that nothing becomes critical by waiting. Age never crosses the lanes: external work is in order of arrival anyway;
-        what keeps it from starving is that it cannot be interrupted for ever.
+        After Macaw's scheduling page, which promotes a batch request to realtime. Age never crosses the lanes: external work is in order
+        of arrival anyway, and cannot be interrupted for ever.
         """
         item, aging = entry.item, self.settings.scheduling.aging
         if entry.external or entry.band <= aging.ceiling or aging.promote_after_s <= 0:

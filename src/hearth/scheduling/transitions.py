@@ -10,6 +10,7 @@ an unload is void as soon as somebody asks for the model.
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
 
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Fail, Preempt, Refusal, Requeue, SwapReason
@@ -21,7 +22,10 @@ from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, protected, resumable
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Place
-from hearth.types import Band, Lane, QueueItem, Sequence, WorkKind
+from hearth.types import Band, Lane, QueueItem, Sequence, Usage, WorkKind
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
 
 RESENDS = 1  # attempts that a backend fault may undo before the item is given up
 LOAD_RETRY_S = 2.0
@@ -31,7 +35,7 @@ _RUNNING, _WAITING, _EXTERNAL_BAND, _EXTERNAL_LANE = Place.RUNNING, Place.WAITIN
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
 
 
-def take_in(state: State, fact: Input, now: float) -> list[Action] | None:  # noqa: C901, PLR0911 - a closed set, one case each
+def take_in(state: State, fact: Input, now: float) -> list[Action] | None:
     """What a fact changes, and what is said at once.
 
     Returns:
@@ -41,21 +45,10 @@ def take_in(state: State, fact: Input, now: float) -> list[Action] | None:  # no
     match fact:
         case inputs.Arrived(item=item):
             return _arrived(state, item, now)
-        case inputs.Started():
-            return _started(state, fact, now)
-        case inputs.FirstByte():
-            return _first_byte(state, fact, now)
-        case inputs.Unresumable(sequence=sequence, attempt=attempt):
-            entry = _attempt(state, sequence, attempt)
-            if entry is not None:
-                entry.unresumable = True
-                _go_on(entry)
-        case inputs.Finished():
-            _finished(state, fact, now)
-        case inputs.Failed():
-            return _failed(state, fact, now)
-        case inputs.Stopped():
-            return _stopped(state, fact, now)
+        case inputs.OfAttempt(sequence=sequence, attempt=attempt):
+            entry = state.entries.get(sequence)
+            is_over = entry is None or entry.place is _WAITING or entry.attempts != attempt
+            return None if entry is None or is_over else _of_attempt(state, entry, fact, now)
         case inputs.Cancelled(sequences=sequences):
             return [action for sequence in sequences for action in _drop(state, sequence)]
         case inputs.PreemptRequested():
@@ -65,7 +58,6 @@ def take_in(state: State, fact: Input, now: float) -> list[Action] | None:  # no
             return [Preempt(sequence=entry.item.sequence, attempt=entry.attempts) for entry in yielding]
         case _:
             return _of_memory(state, fact, now)
-    return []
 
 
 def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
@@ -99,20 +91,24 @@ def _of_memory(state: State, fact: Input, now: float) -> list[Action]:  # noqa: 
     return []
 
 
-def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
+def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C901, PLR0912 - a closed set, one case each
     """What the owner wants, and what the clock says."""
     orders = state.orders
     match fact:
-        case inputs.PolicyChanged():
-            return _reconfigured(state, fact)
+        case inputs.PolicyChanged(settings=settings):
+            return _reconfigured(state, settings)
         case inputs.ExternalPaused(paused=paused):
             orders.paused = paused
         case inputs.ModelPinned(model=model):
-            _pinned(state, model)
+            if orders.pinned is not None and orders.pinned != model:
+                orders.settle(orders.pinned)
+            orders.pinned, state.home_failures = model, 0
+            if model is not None:  # pinning asks for the model, too; unpinning takes that back
+                _want(state, model)
         case inputs.LoadOrdered(model=model):
             _want(state, model)
         case inputs.UnloadOrdered(model=model):
-            orders.unwant(model)
+            orders.order(model, comes=False)
             if model == state.comes_back:  # left alone until something was loaded: else it would be back in a moment
                 state.home_failures = MAX_RESTORES
         case inputs.ModeChanged(active=active):
@@ -131,10 +127,11 @@ def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C
     return []
 
 
-def _attempt(state: State, sequence: Sequence, attempt: int) -> Entry | None:
-    """The entry if this very attempt of it is under way."""
-    entry = state.entries.get(sequence)
-    return None if entry is None or entry.place is _WAITING or entry.attempts != attempt else entry
+def _want(state: State, model: str) -> None:
+    if state.is_there(model):
+        state.orders.settle(model)
+    else:
+        state.orders.order(model, comes=True)
 
 
 def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
@@ -167,84 +164,75 @@ def _never_fits(state: State, item: QueueItem) -> bool:
     return item.model is not None and state.residency.never_fits(item.model, item.task_type)
 
 
-def _started(state: State, fact: inputs.Started, now: float) -> list[Action] | None:
-    """Nothing to decide for a start at the instant of its dispatch, which is what was expected then."""
-    entry = state.entries.get(fact.sequence)
-    if entry is None or now <= entry.dispatched_at:
-        return None
-    if entry.place is not _WAITING and entry.attempts == fact.attempt and entry.model is not None:
-        entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model, entry.kept_tokens)
+def _of_attempt(state: State, entry: Entry, fact: inputs.OfAttempt, now: float) -> list[Action] | None:
+    """What the shell reports of an attempt that is under way."""
+    match fact:
+        case inputs.Started():
+            if now <= entry.dispatched_at:  # at the instant of its dispatch, as was expected then
+                return None
+            entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model or "", entry.kept_tokens)
+        case inputs.FirstByte(forwarded=forwarded):
+            entry.first_byte_at, entry.forwarded = now, forwarded
+            if entry.place is _RUNNING and not first_byte_may_open(state):  # it only takes options away
+                return None
+            if forwarded and not resumable(state, entry):
+                _go_on(entry)
+        case inputs.Unresumable():
+            entry.unresumable = True
+            _go_on(entry)
+        case inputs.Finished(usage=usage):
+            _finished(state, entry, usage, now)
+        case inputs.Failed(fault=fault):
+            return _failed(state, entry, fault, now)
+        case inputs.Stopped(kept_tokens=kept_tokens):
+            return _stopped(state, entry, kept_tokens, now)
+        case _:
+            pass
     return []
 
 
-def _first_byte(state: State, fact: inputs.FirstByte, now: float) -> list[Action] | None:
-    """Bytes that reached the caller while a `Preempt` was on its way win: the shell lets such an attempt go on.
-
-    Nothing to decide where the attempt was not told to stop and no round ends that somebody waits for: it only takes options away.
-    """
-    entry = state.entries.get(fact.sequence)
-    if entry is None:
-        return None
-    changes_nothing = entry.place is _RUNNING and not first_byte_may_open(state)
-    if entry.place is not _WAITING and entry.attempts == fact.attempt:
-        entry.first_byte_at = now
-        entry.forwarded = fact.forwarded
-        if entry.place is not _RUNNING and fact.forwarded and not resumable(state, entry):
-            _go_on(entry)
-    return None if changes_nothing else []
-
-
 def _go_on(entry: Entry) -> None:
+    """Bytes that reached the caller while a `Preempt` was on its way win: the shell lets such an attempt go on."""
     if entry.place is Place.STOPPING and not entry.cancelled and not entry.cut:
         entry.place = Place.RUNNING
 
 
-def _finished(state: State, fact: inputs.Finished, now: float) -> None:
-    entry = _attempt(state, fact.sequence, fact.attempt)
-    if entry is None or entry.model is None:
-        return
-    state.estimates.learn_item(entry.item, entry.model, fact.usage, now - entry.dispatched_at)
-    resident = state.residency.residents.get(entry.model)
-    if resident is not None and resident.embeds and entry.item.kind is WorkKind.GENERATE and fact.usage.output_tokens:
+def _finished(state: State, entry: Entry, usage: Usage, now: float) -> None:
+    item, model = entry.item, entry.model or ""
+    state.estimates.learn_item(item, model, usage, now - entry.dispatched_at)
+    resident = state.residency.residents.get(model)
+    if resident is not None and resident.embeds and item.kind is WorkKind.GENERATE and usage.output_tokens:
         resident.embeds = False
     state.release(entry, now)
     state.leave(entry)
     if state.arrivals.learns:
-        state.arrivals.ended(entry.item.caller, entry.model, now)
+        state.arrivals.ended(item.caller, model, now)
 
 
-def _failed(state: State, fact: inputs.Failed, now: float) -> list[Action]:
-    entry = _attempt(state, fact.sequence, fact.attempt)
-    if entry is None:
-        return []
-    resident = state.residency.residents.get(entry.model or "")
-    if fact.fault is Fault.FIRST_BYTE_TIMEOUT and resident is not None:
+def _failed(state: State, entry: Entry, fault: Fault, now: float) -> list[Action]:
+    resident, is_down = state.residency.residents.get(entry.model or ""), state.down_since is not None
+    if fault is Fault.FIRST_BYTE_TIMEOUT and resident is not None:
         resident.suspect = True
     state.release(entry, now)
-    is_down = state.down_since is not None
-    is_over = fact.fault is Fault.FATAL or entry.forwarded or (entry.resends >= RESENDS and not is_down)
-    if entry.cancelled or is_over:
+    if entry.cancelled or fault is Fault.FATAL or entry.forwarded or (entry.resends >= RESENDS and not is_down):
         state.leave(entry)
         return [] if entry.cancelled else [Fail(sequence=entry.item.sequence, why=Refusal.ATTEMPTS_EXHAUSTED)]
     entry.resends += not is_down
     state.enqueue(entry)
-    return [Requeue(sequence=fact.sequence)]
+    return [Requeue(sequence=entry.item.sequence)]
 
 
-def _stopped(state: State, fact: inputs.Stopped, now: float) -> list[Action]:
-    entry = _attempt(state, fact.sequence, fact.attempt)
-    if entry is None:
-        return []
+def _stopped(state: State, entry: Entry, kept_tokens: int, now: float) -> list[Action]:
+    sequence = entry.item.sequence
     state.release(entry, now)
     if entry.cancelled or entry.cut:
         state.leave(entry)
-        return [] if entry.cancelled else [Fail(sequence=fact.sequence, why=Refusal.INTERRUPTED)]
-    entry.interrupts += 1
-    entry.kept_tokens = fact.kept_tokens
+        return [] if entry.cancelled else [Fail(sequence=sequence, why=Refusal.INTERRUPTED)]
     state.interruptions += 1
+    entry.interrupts, entry.kept_tokens = entry.interrupts + 1, kept_tokens
     entry.band, entry.key = Band.INTERRUPTED, (-state.interruptions, *entry.key[1:])
     state.enqueue(entry)
-    return [Requeue(sequence=fact.sequence, interrupts=entry.interrupts, protected=protected(state, entry))]
+    return [Requeue(sequence=sequence, interrupts=entry.interrupts, protected=protected(state, entry))]
 
 
 def _drop(state: State, sequence: Sequence) -> list[Action]:
@@ -323,12 +311,11 @@ def _listed(state: State, names: frozenset[str]) -> list[Action]:
     return state.give_up([entry for entry in state.waiting.all_entries() if _is_gone(state, entry.item)], Refusal.NOT_INSTALLED)
 
 
-def _reconfigured(state: State, fact: inputs.PolicyChanged) -> list[Action]:
+def _reconfigured(state: State, settings: SchedulerSettings) -> list[Action]:
     """What waits and could never be loaded under the new settings is told so, as it would be on arrival; what was ordered is void."""
-    settings = state.settings = fact.settings
+    state.settings, state.home_failures = settings, 0
     state.residency.configure(settings)
     state.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
-    state.home_failures = 0
     waiting = state.waiting.all_entries()
     state.rising.clear()  # nobody falls back to a lower band
     for entry in waiting:
@@ -340,21 +327,3 @@ def _reconfigured(state: State, fact: inputs.PolicyChanged) -> list[Action]:
     if learns is not state.arrivals.learns:
         state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
     return state.give_up([entry for entry in waiting if _never_fits(state, entry.item)], Refusal.NEVER_FITS)
-
-
-def _pinned(state: State, model: str | None) -> None:
-    """Pinning asks for the model, too; unpinning takes that back."""
-    orders = state.orders
-    if orders.pinned is not None and orders.pinned != model:
-        orders.settle(orders.pinned)
-    orders.pinned = model
-    state.home_failures = 0
-    if model is not None:
-        _want(state, model)
-
-
-def _want(state: State, model: str) -> None:
-    if state.is_there(model):
-        state.orders.settle(model)
-    else:
-        state.orders.want(model)
