@@ -28,9 +28,9 @@ from hearth.events import (
     StorageRecovered,
 )
 from hearth.scheduling.actions import Abort, Action, Cut, Preempt
-from hearth.scheduling.invariants import check
 from hearth.scheduling.state import State
 from hearth.types import Lane
+from tests.support.invariants import check
 
 MOST_DECISIONS = 2_000
 """At one instant."""

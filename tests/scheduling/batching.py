@@ -19,8 +19,8 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Dispatch, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.invariants import DecisionChecker
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
+from tests.support.invariants import DecisionChecker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,10 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Load, Preempt, Promote, SwapReason, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.invariants import DecisionChecker
 from hearth.scheduling.residency import Phase, Resident
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, Priority, QueueItem, RequestId, Sequence, Usage, Way
+from tests.support.invariants import DecisionChecker
 
 MODELS = ("a", "b", "c")
 SIZES_GB = {"a": 10.0, "b": 10.0, "c": 18.0, "d": 99.0}

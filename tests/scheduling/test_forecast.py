@@ -15,10 +15,10 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import FEW_RUNS
 from hearth.scheduling.forecast import HORIZON_ITEMS, forecast, is_rough, slot_is_free
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.invariants import DecisionChecker
 from hearth.types import Lane, Sequence, Usage
 from tests.scheduling.schedules import Schedule, all_settings
 from tests.support.cases import for_each
+from tests.support.invariants import DecisionChecker
 from tests.support.shell import Shell, house_settings
 
 LEARNED = {

@@ -12,11 +12,11 @@ from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, Sched
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
-from hearth.scheduling.invariants import DecisionChecker
-from hearth.simulation.engine import CHECKED_JOBS, PROGRESS_JOBS, Engine, Run, brain_for, simulate
+from hearth.simulation.engine import PROGRESS_JOBS, Run, simulate
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane
 from tests.support.cases import for_each
+from tests.support.invariants import DecisionChecker
 from tests.support.workloads import Mix, random_workload
 
 CUT_AT = 1.0 + SchedulerSettings().scheduling.preempt_finish_bound_s
@@ -90,8 +90,9 @@ def test_swaps_stops_and_failures_are_told_apart():
 
 def test_the_scheduler_learns_the_swap_that_the_trace_tells():
     house = workload(job(0, "a"), job(1, "b", at=0.5))
-    scheduler = Scheduler(house.settings(SchedulerSettings(), PolicyName.AFFINITY))
-    Engine(scheduler, house).run()
+    settings = house.settings(SchedulerSettings(), PolicyName.AFFINITY)
+    scheduler = Scheduler(settings)
+    simulate(house, settings, scheduler)
     assert scheduler.state.estimates.swap_s("a", "b") == pytest.approx(7.4)
 
 
@@ -121,8 +122,9 @@ class Listening(Scheduler):
 
 
 def recorded(house: Workload) -> list[tuple[float, Input]]:
-    listening = Listening(house.settings(SchedulerSettings(), PolicyName.AFFINITY))
-    Engine(listening, house).run()
+    settings = house.settings(SchedulerSettings(), PolicyName.AFFINITY)
+    listening = Listening(settings)
+    simulate(house, settings, listening)
     return listening.told
 
 
@@ -177,10 +179,3 @@ def test_a_swap_costs_what_its_dearest_pair_costs_and_an_unknown_one_the_dearest
     assert replace(workload(), swap_costs=costs).swap_s(replaced, "b") == expected
     with pytest.raises(KeyError):
         workload().swap_s(replaced, "nobody knows")
-
-
-def test_every_decision_of_a_workload_that_is_not_huge_is_judged():
-    few, many = workload(job(0, "a")), workload(*(job(number, "a") for number in range(CHECKED_JOBS + 1)))
-    settings = few.settings(SchedulerSettings(), PolicyName.FIFO)
-    assert isinstance(brain_for(few, settings), DecisionChecker)
-    assert isinstance(brain_for(many, settings), Scheduler)

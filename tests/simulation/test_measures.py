@@ -6,7 +6,7 @@ import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.simulation.engine import Record, Run, simulate
-from hearth.simulation.measures import EstimateError, as_json, comparison, findings, summary
+from hearth.simulation.measures import EstimateError, as_json, by_lane, comparison, summary, swap_pct
 from hearth.simulation.traces import parse_trace
 from hearth.types import Lane, Sequence
 
@@ -38,7 +38,7 @@ def test_of_twenty_waits_the_second_longest_is_the_95th_percentile():
 
 
 def test_loading_is_told_as_a_share_of_the_makespan():
-    assert findings("fifo", fifo()).swap_pct == pytest.approx(100 * 6 / 9)
+    assert swap_pct(fifo()) == pytest.approx(100 * 6 / 9)
 
 
 def test_an_empty_run_has_numbers_too():
@@ -82,10 +82,10 @@ def both_lanes() -> Run:
 
 
 def test_lanes_are_told_apart_and_interruptions_counted():
-    found = findings("affinity", both_lanes())
-    assert set(found.lanes) == {Lane.INTERNAL, Lane.EXTERNAL}
-    assert found.lanes[Lane.INTERNAL].mean_wait_s == 0.0
-    assert (found.lanes[Lane.EXTERNAL].mean_wait_s, found.lanes[Lane.EXTERNAL].interrupts) == (14.0, 1)
+    lanes = by_lane(both_lanes())
+    assert set(lanes) == {Lane.INTERNAL, Lane.EXTERNAL}
+    assert lanes[Lane.INTERNAL].mean_wait_s == 0.0
+    assert (lanes[Lane.EXTERNAL].mean_wait_s, lanes[Lane.EXTERNAL].interrupts) == (14.0, 1)
 
 
 def test_loading_after_the_last_answer_is_no_part_of_the_makespan():
@@ -94,7 +94,7 @@ def test_loading_after_the_last_answer_is_no_part_of_the_makespan():
     )
     run = simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO))
     assert [swap.model for swap in run.swaps] == ["h"]
-    assert findings("fifo", run).swap_pct == 0.0
+    assert swap_pct(run) == 0.0
 
 
 def cells(*rows, **more) -> list[list[str]]:
@@ -103,7 +103,7 @@ def cells(*rows, **more) -> list[list[str]]:
 
 
 def test_the_table_has_a_row_per_policy_and_a_column_of_waits_for_each_lane_at_work():
-    columns = cells(findings("fifo", fifo()), findings("affinity", both_lanes()))
+    columns = cells(("fifo", fifo(), None), ("affinity", both_lanes(), None))
     assert columns[0] == ["policy", "fifo", "affinity"]
     waits = {column[0].split()[0]: column[1:] for column in columns if "wait s" in column[0]}
     assert waits == {"internal": ["-", "0.00 / 0.00 / 0.00"], "external": ["3.25 / 6.50 / 6.50", "14.0 / 14.0 / 14.0"]}
@@ -113,9 +113,9 @@ def test_the_table_has_a_row_per_policy_and_a_column_of_waits_for_each_lane_at_w
 def test_the_table_tells_how_far_estimates_were_off():
     some = EstimateError(sampled=9, median_error_s=1.5, median_error_pct=20.4)
     none = EstimateError(sampled=0, median_error_s=None, median_error_pct=None)
-    columns = cells(findings("fifo", fifo(), some), findings("affinity", fifo(), none))
+    columns = cells(("fifo", fifo(), some), ("affinity", fifo(), none))
     assert columns[-1][1:] == ["1.50 (20)", "-"]
 
 
 def test_an_empty_run_is_a_row_too():
-    assert cells(findings("fifo", Run()))[0] == ["policy", "fifo"]
+    assert cells(("fifo", Run(), None))[0] == ["policy", "fifo"]

@@ -19,9 +19,9 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Abort, Action, Cut, Dispatch, Expire, Fail, Hold, Load, Preempt, Promote, Requeue, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Fault, Input
-from hearth.scheduling.invariants import DecisionChecker
 from hearth.scheduling.state import State
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, Way, WorkKind
+from tests.support.invariants import DecisionChecker
 
 __all__ = ["Shell", "house_settings", "words"]
 

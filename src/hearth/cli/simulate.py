@@ -27,9 +27,10 @@ from hearth.config.gateway_config import GatewayConfig
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
-from hearth.simulation.engine import Run, brain_for
+from hearth.scheduling.core import Scheduler
+from hearth.simulation.engine import Run
 from hearth.simulation.engine import simulate as run_workload
-from hearth.simulation.measures import EstimateError, Estimating, as_json, comparison, findings, scoreboard, summary
+from hearth.simulation.measures import EstimateError, Estimating, as_json, comparison, scoreboard, summary
 from hearth.simulation.traces import read_trace, trace_text, workload_from_log
 from hearth.simulation.workloads import LONG, WORKLOADS, Workload
 
@@ -224,7 +225,7 @@ def run_policies(workloads: Mapping[str | None, Workload], base: SchedulerSettin
         for name, workload in workloads.items():
             for policy in policies:
                 settings = workload.settings(base, policy)
-                brain = Estimating(brain_for(workload, settings), every=max(1, len(workload.jobs) // ESTIMATES))
+                brain = Estimating(Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES))
                 run = run_workload(workload, settings, brain, keep_decisions=False, on_progress=progress.show)
                 runs.append(PolicyRun(name, policy.value, run, brain.error()))
                 progress.end_run(len(workload.jobs))
@@ -242,7 +243,7 @@ def _print(runs: Sequence[PolicyRun]) -> None:
     console = console_for(sys.stdout, environ=os.environ)
     titles = dict.fromkeys(run.workload for run in runs)
     for title in titles:
-        found = [findings(run.policy, run.run, run.estimates) for run in runs if run.workload == title]
+        found = [(run.policy, run.run, run.estimates) for run in runs if run.workload == title]
         console.print(Fitting(comparison(found, title=title), expendable=_EXPENDABLE))
         if len(titles) > 1:
             console.print()

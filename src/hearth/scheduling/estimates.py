@@ -1,8 +1,7 @@
 """What the scheduler has learned from finished work: speeds, output lengths, sizes of prompts and what a swap costs.
 
 All averages are exponential with alpha 0.3, as in llmux's switching efficiency report; a swap observation is capped at 60 s (or the
-target's own median, where that is more) so that one cold start does not spoil the average. Estimates never come from the simulator's
-ground truth. `export` and `restore` carry what was learned over a restart as plain values.
+target's own median, where that is more) so that one cold start does not spoil the average.
 """
 
 from __future__ import annotations
@@ -209,14 +208,12 @@ def _numbers(value: object) -> dict[str, float]:
 
 
 def _pairs(value: object) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
-    for row in _list(value):
-        match row:
-            case [str(first), str(second), number] if _is_measure(number):
-                found[first, second] = float(number)
-            case _:
-                pass
-    return found
+    rows = [row for row in _list(value) if isinstance(row, list) and len(row) == 3]
+    return {
+        (first, second): float(each)
+        for first, second, each in rows
+        if isinstance(first, str) and isinstance(second, str) and _is_measure(each)
+    }
 
 
 def _idle_ends(value: object) -> Iterator[tuple[tuple[str, ...], tuple[IdleEnd, ...]]]:
@@ -224,13 +221,8 @@ def _idle_ends(value: object) -> Iterator[tuple[tuple[str, ...], tuple[IdleEnd, 
     for row in _list(value):
         match row:
             case [list(models), list(ends)] if all(isinstance(model, str) for model in models):
-                yield (
-                    tuple(models),
-                    tuple(
-                        (float(gap_s), float(weight), model)
-                        for gap_s, weight, model in (end for end in ends[-IDLE_ENDS:] if isinstance(end, list) and len(end) == 3)
-                        if (gap_s == 0 or _is_measure(gap_s)) and _is_measure(weight) and isinstance(model, str)
-                    ),
-                )
+                rows = [end for end in ends[-IDLE_ENDS:] if isinstance(end, list) and len(end) == 3]
+                good = [row for row in rows if (row[0] == 0 or _is_measure(row[0])) and _is_measure(row[1]) and isinstance(row[2], str)]
+                yield tuple(models), tuple((float(gap_s), float(weight), model) for gap_s, weight, model in good)
             case _:
                 pass

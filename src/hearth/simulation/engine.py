@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -28,28 +27,24 @@ from hearth.scheduling.inputs import (
     TimerFired,
     Unloaded,
 )
-from hearth.scheduling.invariants import DecisionChecker
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import QueueItem, RequestId, Sequence
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What became of one job. `started`, `model`: of its last attempt; `ended` None: never.
-
-    `failed`: it ended without an answer (given up, expired, cut, or its caller left). `ends_at`: when the attempt that runs will end.
-    """
+    """What became of one job."""
 
     job: Job
     sequence: Sequence
     arrived: float
-    started: float | None = None
-    ended: float | None = None
+    started: float | None = None  # of its last attempt, as `model` and `attempt`
+    ended: float | None = None  # None: never
     interrupts: int = 0
-    failed: bool = False
+    failed: bool = False  # it ended without an answer: given up, expired, cut, or its caller left
     model: str | None = None
     attempt: int = 0
-    ends_at: float | None = None
+    ends_at: float | None = None  # when the attempt that runs will end
 
     @property
     def wait_s(self) -> float | None:
@@ -69,25 +64,21 @@ class Span:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What a simulation produced: a record for each job that arrived, in that order.
+    """What a simulation produced."""
 
-    `decisions` holds every action but the timer's, where they were to be kept; `busy_s` is the time in which anything ran.
-    """
-
-    records: list[Record] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)  # of each job that arrived, in that order
     swaps: list[Span] = field(default_factory=list)
     stops: list[Span] = field(default_factory=list)
-    decisions: list[tuple[float, Action]] = field(default_factory=list)
-    busy_s: float = 0.0
+    decisions: list[tuple[float, Action]] = field(default_factory=list)  # every action but the timer's, where they were to be kept
+    busy_s: float = 0.0  # in which anything ran
 
 
 class Brain(Protocol):
-    """What decides: a `Scheduler`, or a checker around one."""
+    """What decides: a `Scheduler`, or something around one."""
 
     def handle(self, fact: Input, now: float) -> list[Action]: ...
 
 
-CHECKED_JOBS = 1000
 PROGRESS_JOBS = 2000
 
 
@@ -106,26 +97,17 @@ def simulate(
         on_progress: told how many jobs have arrived, every `PROGRESS_JOBS` of them.
 
     Raises:
-        InvariantBroken: the scheduler contradicts itself.
         KeyError: a model has to be loaded whose swap cost the workload does not tell.
     """
-    engine = Engine(brain or brain_for(workload, settings), workload, keep_decisions=keep_decisions, on_progress=on_progress)
+    engine = _Engine(brain or Scheduler(settings), workload, keep_decisions=keep_decisions, on_progress=on_progress)
     engine.run()
     return engine.outcome
 
 
-def brain_for(workload: Workload, settings: SchedulerSettings) -> Scheduler | DecisionChecker:
-    """The scheduler; up to `CHECKED_JOBS` jobs judged after every decision, which looks at the whole queue."""
-    scheduler = Scheduler(settings)
-    return DecisionChecker(scheduler) if len(workload.jobs) <= CHECKED_JOBS else scheduler
-
-
-class Engine:
+class _Engine:
     """One simulation; made for one run and thrown away."""
 
-    def __init__(
-        self, brain: Brain, workload: Workload, *, keep_decisions: bool = True, on_progress: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, brain: Brain, workload: Workload, *, keep_decisions: bool, on_progress: Callable[[int], None] | None) -> None:
         self.outcome = Run()
         self._handle = brain.handle
         self._workload = workload
@@ -133,9 +115,9 @@ class Engine:
         self._on_progress = on_progress
         self._now = 0.0
         self._planned = 0
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._timer: int | None = None
-        self._open: dict[int, int] = {}
+        self._open: dict[int, int] = {}  # by job, how many of those it waits for have not ended
         self._followers: dict[int, list[Job]] = {}
         self._running = 0
         self._busy_since = 0.0
@@ -145,23 +127,23 @@ class Engine:
         for model in self._workload.resident:
             self._report(Loaded(model=model))
         for at, active in self._workload.modes:
-            self._plan(at, partial(self._report, ModeChanged(active=active)))
+            self._plan(at, self._report, ModeChanged(active=active))
         for job in self._workload.jobs:
             if job.after is None:
-                self._plan(job.at, partial(self._arrive, job))
+                self._plan(job.at, self._arrive, job)
             else:
                 awaited = {job.after, *job.also_after}
                 self._open[job.id] = len(awaited)
                 for other in awaited:
                     self._followers.setdefault(other, []).append(job)
         while self._due:
-            at, _, happen = heappop(self._due)
+            at, _, happen, arguments = heappop(self._due)
             self._now = max(self._now, at)
-            happen()
+            happen(*arguments)
 
-    def _plan(self, at: float, happen: Callable[[], None]) -> None:
+    def _plan(self, at: float, happen: Callable[..., None], *arguments: object) -> None:
         self._planned += 1
-        heappush(self._due, (max(at, self._now), self._planned, happen))
+        heappush(self._due, (max(at, self._now), self._planned, happen, arguments))
 
     def _report(self, fact: Input) -> None:
         for action in self._handle(fact, self._now):
@@ -170,18 +152,21 @@ class Engine:
             self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
+        now, workload = self._now, self._workload
         match action:
             case WakeAt(at=at):
                 self._timer = None
                 if at is not None:
                     self._timer = self._planned + 1
-                    self._plan(at, partial(self._fire, self._timer))
+                    self._plan(at, self._fire, self._timer)
             case Dispatch():
                 self._start(action)
-            case Load():
-                self._load(action)
+            case Load(model=model, replaces=replaces):
+                loaded_at = now + workload.swap_s(replaces, model)
+                self.outcome.swaps.append(Span(model=model, start=now, end=loaded_at, origin="+".join(replaces)))
+                self._plan(loaded_at, self._report, Loaded(model=model))
             case Unload(model=model):
-                self._plan(self._now + self._workload.unload_s.get(model, 0.0), partial(self._report, Unloaded(model=model)))
+                self._plan(now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model))
             case Preempt(sequence=sequence) | Cut(sequence=sequence) | Abort(sequence=sequence):
                 self._stop(self._record(sequence), interrupted=isinstance(action, Preempt))
             case Fail(sequence=sequence) | Expire(sequence=sequence):
@@ -203,7 +188,7 @@ class Engine:
         record = Record(job, Sequence(len(records) + 1), self._now)
         records.append(record)
         if job.cancel_after_s is not None:
-            self._plan(self._now + job.cancel_after_s, partial(self._leave, record))
+            self._plan(self._now + job.cancel_after_s, self._leave, record)
         self._report(Arrived(item=_item(record)))
         if self._on_progress is not None and len(records) % PROGRESS_JOBS == 0:
             self._on_progress(len(records))
@@ -218,7 +203,7 @@ class Engine:
         for job in self._followers.get(record.job.id, ()):
             self._open[job.id] -= 1
             if not self._open[job.id]:
-                self._plan(max(self._now + job.think_s, job.at), partial(self._arrive, job))
+                self._plan(max(self._now + job.think_s, job.at), self._arrive, job)
 
     def _start(self, action: Dispatch) -> None:
         now, record = self._now, self._record(action.sequence)
@@ -227,12 +212,12 @@ class Engine:
         if self._running == 0:
             self._busy_since = now
         self._running += 1
-        self._plan(now, partial(self._report, Started(sequence=action.sequence, attempt=action.attempt)))
-        self._plan(now + record.job.first_byte_s, partial(self._first_byte, record, action.attempt, record.ends_at))
+        self._plan(now, self._report, Started(sequence=action.sequence, attempt=action.attempt))
+        self._plan(now + record.job.first_byte_s, self._first_byte, record, action.attempt, record.ends_at)
 
     def _first_byte(self, record: Record, attempt: int, ends_at: float) -> None:
         if record.attempt == attempt and record.ends_at is not None:
-            self._plan(ends_at, partial(self._finish, record, attempt))
+            self._plan(ends_at, self._finish, record, attempt)
             self._report(FirstByte(sequence=record.sequence, attempt=attempt, forwarded=record.job.streaming))
 
     def _finish(self, record: Record, attempt: int) -> None:
@@ -249,18 +234,13 @@ class Engine:
             record.interrupts += interrupted
             self.outcome.stops.append(Span(model=record.model or "", start=record.started or 0.0, end=self._now))
             self._vacate(record)
-            self._plan(self._now, partial(self._report, Stopped(sequence=record.sequence, attempt=record.attempt)))
+            self._plan(self._now, self._report, Stopped(sequence=record.sequence, attempt=record.attempt))
 
     def _vacate(self, record: Record) -> None:
         record.ends_at = None
         self._running -= 1
         if self._running == 0:
             self.outcome.busy_s += self._now - self._busy_since
-
-    def _load(self, action: Load) -> None:
-        loaded_at = self._now + self._workload.swap_s(action.replaces, action.model)
-        self.outcome.swaps.append(Span(model=action.model, start=self._now, end=loaded_at, origin="+".join(action.replaces)))
-        self._plan(loaded_at, partial(self._report, Loaded(model=action.model)))
 
 
 def _item(record: Record) -> QueueItem:

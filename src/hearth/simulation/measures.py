@@ -21,7 +21,6 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
 from hearth.scheduling.forecast import forecast
 from hearth.scheduling.inputs import Arrived, Input
-from hearth.scheduling.invariants import DecisionChecker
 from hearth.simulation import workloads
 from hearth.simulation.engine import Record, Run, simulate
 from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, poisson
@@ -41,15 +40,12 @@ class EstimateError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A run in seven numbers.
+    """A run in seven numbers."""
 
-    `makespan_s` is first arrival to last end, `swap_s` the time of all loads, `busy_pct` the share of the makespan in which anything ran.
-    """
-
-    makespan_s: float
+    makespan_s: float  # first arrival to last end
     swaps: int
-    swap_s: float
-    busy_pct: float
+    swap_s: float  # of all loads
+    busy_pct: float  # share of the makespan in which anything ran
     mean_wait_s: float
     p95_wait_s: float
     max_wait_s: float
@@ -57,7 +53,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneWaits:
-    """How one lane fared: jobs that arrived, answers, interruptions, and the waits of those that were answered."""
+    """How one lane fared; the waits are those of what was answered."""
 
     requests: int
     answered: int
@@ -67,20 +63,6 @@ class LaneWaits:
     max_wait_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """All that is reported of one policy under one workload. `lanes` holds the lanes that had any work.
-
-    `swap_pct` is the share of the makespan in which a model was being loaded.
-    """
-
-    policy: str
-    summary: Summary
-    lanes: dict[Lane, LaneWaits]
-    swap_pct: float
-    estimates: EstimateError | None = None
-
-
 def waits_s(records: Iterable[Record]) -> list[float]:
     """The waits of what was answered, from arrival to the start of the attempt that answered; the shortest first."""
     return sorted(wait_s for record in records if (wait_s := record.wait_s) is not None)
@@ -88,10 +70,8 @@ def waits_s(records: Iterable[Record]) -> list[float]:
 
 def _spread(waited_s: list[float]) -> dict[str, float]:
     """Mean, 95th percentile by nearest rank and maximum of sorted waits; zeros of none."""
-    if not waited_s:
-        return {"mean_wait_s": 0.0, "p95_wait_s": 0.0, "max_wait_s": 0.0}
-    p95_s = waited_s[ceil(0.95 * len(waited_s)) - 1]
-    return {"mean_wait_s": sum(waited_s) / len(waited_s), "p95_wait_s": p95_s, "max_wait_s": waited_s[-1]}
+    p95_s, max_s = (waited_s[ceil(0.95 * len(waited_s)) - 1], waited_s[-1]) if waited_s else (0.0, 0.0)
+    return {"mean_wait_s": sum(waited_s) / max(1, len(waited_s)), "p95_wait_s": p95_s, "max_wait_s": max_s}
 
 
 def _ended_at(run: Run) -> float:
@@ -110,29 +90,26 @@ def summary(run: Run) -> Summary:
     )
 
 
-def _lane_waits(records: list[Record]) -> LaneWaits:
-    waited_s = waits_s(records)
-    interrupts = sum(record.interrupts for record in records)
-    return LaneWaits(requests=len(records), answered=len(waited_s), interrupts=interrupts, **_spread(waited_s))
-
-
-def findings(policy: str, run: Run, estimates: EstimateError | None = None) -> Findings:
-    """What a run is reported by."""
-    whole, ended_at = summary(run), _ended_at(run)
-    lanes = {lane: [record for record in run.records if record.job.lane is lane] for lane in Lane}
+def swap_pct(run: Run) -> float:
+    """The share of the makespan in which a model was being loaded."""
+    makespan_s, ended_at = summary(run).makespan_s, _ended_at(run)
     loading_s = sum(max(0.0, min(swap.end, ended_at) - swap.start) for swap in run.swaps)
-    return Findings(
-        policy=policy,
-        summary=whole,
-        lanes={lane: _lane_waits(records) for lane, records in lanes.items() if records},
-        swap_pct=100 * loading_s / whole.makespan_s if whole.makespan_s > 0 else 0.0,
-        estimates=estimates,
-    )
+    return 100 * loading_s / makespan_s if makespan_s > 0 else 0.0
+
+
+def by_lane(run: Run) -> dict[Lane, LaneWaits]:
+    """The waits of each lane that had any work."""
+    found = dict[Lane, LaneWaits]()
+    for lane in Lane:
+        records = [record for record in run.records if record.job.lane is lane]
+        waited_s, interrupts = waits_s(records), sum(record.interrupts for record in records)
+        if records:
+            found[lane] = LaneWaits(requests=len(records), answered=len(waited_s), interrupts=interrupts, **_spread(waited_s))
+    return found
 
 
 def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> dict[str, object]:
     """One policy's run as plain values: requests by id, swaps in order, the summary, and the same by lane."""
-    found = findings(policy, run, estimates)
     return {
         "policy": policy,
         "requests": [
@@ -140,31 +117,31 @@ def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> di
             for each in sorted(run.records, key=lambda record: record.job.id)
         ],
         "swaps": [{"from": swap.origin, "to": swap.model, "start": swap.start, "end": swap.end} for swap in run.swaps],
-        "summary": asdict(found.summary),
-        "lanes": {lane.value: asdict(numbers) for lane, numbers in found.lanes.items()},
+        "summary": asdict(summary(run)),
+        "lanes": {lane.value: asdict(waits) for lane, waits in by_lane(run).items()},
         "estimates": None if estimates is None else asdict(estimates),
     }
 
 
-def comparison(found: Iterable[Findings], *, title: str | None = None) -> Table:
-    """One row a policy, in the order given; a column of waits for each lane that had any work."""
-    rows = list(found)
-    lanes = [lane for lane in Lane if any(lane in row.lanes for row in rows)]
+def comparison(runs: Iterable[tuple[str, Run, EstimateError | None]], *, title: str | None = None) -> Table:
+    """One row for each (policy, run, estimates), in the order given; a column of waits for each lane that had any work."""
+    rows = [(policy, summary(run), by_lane(run), swap_pct(run), error) for policy, run, error in runs]
+    lanes = [lane for lane in Lane if any(lane in found for _, _, found, _, _ in rows)]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, show_edge=False)
     table.add_column("policy", header_style="dim", no_wrap=True)
     waits = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
     for heading in ("makespan\ns", "swaps", "swapping\n%", "busy\n%", *waits, "interrupted", "estimate off by\nmedian s (%)"):
         table.add_column(heading, justify="right", header_style="dim")
-    for row in rows:
+    for policy, whole, found, swapping_pct, error in rows:
         table.add_row(
-            row.policy,
-            f"{row.summary.makespan_s:,.1f}",
-            f"{row.summary.swaps:,}",
-            f"{row.swap_pct:.1f}",
-            f"{row.summary.busy_pct:.1f}",
-            *(_waits(row.lanes.get(lane)) for lane in lanes),
-            f"{sum(lane.interrupts for lane in row.lanes.values()):,}",
-            _off_by(row.estimates),
+            policy,
+            f"{whole.makespan_s:,.1f}",
+            f"{whole.swaps:,}",
+            f"{swapping_pct:.1f}",
+            f"{whole.busy_pct:.1f}",
+            *(_waits(found.get(lane)) for lane in lanes),
+            f"{sum(waited.interrupts for waited in found.values()):,}",
+            _off_by(error),
         )
     return table
 
@@ -187,8 +164,8 @@ def _off_by(error: EstimateError | None) -> str:
 class Estimating:
     """Passes facts on to a scheduler and estimates the wait of every `every`-th arrival just before it is reported."""
 
-    def __init__(self, brain: Scheduler | DecisionChecker, *, every: int) -> None:
-        self._brain = brain
+    def __init__(self, scheduler: Scheduler, *, every: int) -> None:
+        self._scheduler = scheduler
         self._every = every
         self._open: dict[Sequence, tuple[float, float]] = {}
         self._pairs_s: list[tuple[float, float]] = []
@@ -196,10 +173,10 @@ class Estimating:
     def handle(self, fact: Input, now: float) -> list[Action]:
         """As `Scheduler.handle`."""
         if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
-            estimated_s = forecast(self._brain.state, now, fact.item).get(fact.item.sequence)
+            estimated_s = forecast(self._scheduler.state, now, fact.item).get(fact.item.sequence)
             if estimated_s is not None:
                 self._open[fact.item.sequence] = (now, estimated_s)
-        actions = self._brain.handle(fact, now)
+        actions = self._scheduler.handle(fact, now)
         for action in actions if self._open else ():
             if isinstance(action, Dispatch) and action.sequence in self._open:
                 arrived, estimated_s = self._open.pop(action.sequence)
@@ -294,7 +271,7 @@ def _adversaries(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         rare_s = max(waits_s(record for record in run.records if record.job.model == "rare"))
         yield f"{name}, longest wait for the rare model", f"{rare_s:.0f} s"
     run = _run(LONG["two_of_three"](), base)
-    yield "two_of_three, time in swaps", f"{findings('adaptive', run).swap_pct:.1f} %, mean wait {summary(run).mean_wait_s:.2f} s"
+    yield "two_of_three, time in swaps", f"{swap_pct(run):.1f} %, mean wait {summary(run).mean_wait_s:.2f} s"
 
 
 def _short(base: SchedulerSettings) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from hearth.simulation.engine import Run
-from hearth.simulation.measures import findings, waits_s
+from hearth.simulation.measures import summary, swap_pct, waits_s
 from hearth.types import Lane
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -115,15 +115,14 @@ def _strip(axes: Axes, policy: str, run: Run, models: Sequence[str], scale: Scal
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_title(_text(policy), loc="left", fontsize=11, fontweight="bold")
-    axes.set_title(_numbers(policy, run), loc="right", fontsize=9, color="#444444")
+    axes.set_title(_numbers(run), loc="right", fontsize=9, color="#444444")
 
 
-def _numbers(policy: str, run: Run) -> str:
-    found = findings(policy, run)
-    swaps = f"{found.summary.swaps:,} swap{'' if found.summary.swaps == 1 else 's'}"
+def _numbers(run: Run) -> str:
+    whole = summary(run)
     return (
-        f"done after {found.summary.makespan_s:,.1f} s · answering {found.summary.busy_pct:.0f} %, loading {found.swap_pct:.0f} % of it"
-        f" ({swaps}) · mean wait {found.summary.mean_wait_s:,.1f} s"
+        f"done after {whole.makespan_s:,.1f} s · answering {whole.busy_pct:.0f} %, loading {swap_pct(run):.0f} % of it"
+        f" ({whole.swaps:,} swap{'' if whole.swaps == 1 else 's'}) · mean wait {whole.mean_wait_s:,.1f} s"
     )
 
 

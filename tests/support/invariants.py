@@ -21,7 +21,7 @@ class InvariantBroken(AssertionError):
     """The scheduler contradicts itself."""
 
 
-def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - reads as the sentence it is
+def _require(holds: bool, what: str) -> None:
     if not holds:
         raise InvariantBroken(what)
 
