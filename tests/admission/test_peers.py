@@ -64,7 +64,7 @@ def test_many_peers_take_bounded_memory_and_who_was_quiet_for_longest_is_forgott
         keys.note(f"10.0.{number}.1", 1.0)
     assert keys.note(PEER, 2.0) is not None
     keys.note("one more", 2.0)
-    assert len(keys) == MAX_PEERS
+    assert len(keys._records) == MAX_PEERS
     assert keys.note(PEER, 2.0) is not None
     assert keys.note("the other", 2.0) is None
 

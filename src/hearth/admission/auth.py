@@ -1,17 +1,14 @@
-"""Who is asking, by the API key, and whether this caller may add this work now: its place, its models, its rate, the room for its body.
+"""Who asks, by the API key, and whether this caller may add this work now: lane and priority, models, rate, and the room for its body.
 
-Keys are looked up by the SHA-256 of what was sent, so a comparison never runs over secret bytes. Identity comes from the key alone,
-never from a body, a query string, X-Caller, X-Forwarded-For or the like. With no keys configured only loopback peers may come in, all
-of them as `local`.
-
-The order is: rate limit (429) and room (503) before the body is read, then model allowed (403) and the rate limit once more, which only now
-counts. The depth of the queue (503) is the worker's own to judge, and the budget (429) that of `cloud.budget`.
+Identity comes from the key alone, never from a body, a query or a header such as X-Forwarded-For. The order is: rate limit (429) and room
+(503) before the body is read, then model allowed (403) and the rate limit once more, which only now counts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -35,21 +32,17 @@ NO_ROOM_RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A caller and its rights.
-
-    Attributes:
-        max_priority: the highest internal band it may claim.
-        models: patterns with `*`; empty is all.
-        allow_cloud: its requests may be answered by a cloud model; never true for a key that is `local_only`.
-        authenticated: a key was shown; False for `local`, who may claim the internal lane but not manage Ollama's models.
-    """
+    """A caller and its rights."""
 
     caller: str
     lane: Lane
     max_priority: Priority
+    """The highest internal priority that it may claim."""
     models: tuple[str, ...]
+    """Patterns with `*`; empty is all."""
     admin: bool
     authenticated: bool
+    """A key was shown; False for `local`, who may claim the internal lane but not manage Ollama's models."""
     allow_cloud: bool = False
 
     @property
@@ -64,7 +57,7 @@ NOBODY = Identity(caller="", lane=Lane.EXTERNAL, max_priority=Priority.BACKGROUN
 
 
 class Keyring:
-    """The keys of one configuration."""
+    """The keys of one configuration, by the SHA-256 of each, so that no comparison runs over secret bytes."""
 
     def __init__(self, auth: AuthSettings) -> None:
         self._identities = {
@@ -81,14 +74,10 @@ class Keyring:
         }
 
     def identify(self, headers: RequestHeaders, peer: str | None) -> Identity:
-        """The caller behind a request.
+        """The caller behind a request from the address `peer`.
 
-        Args:
-            peer: the address of the other end of the socket.
-
-        Raises:
-            BadRequest: keys are configured, and more than one credential was sent.
-            Unauthenticated: no key (`WrongKey`: an unknown one), or no keys configured and the peer is not this machine.
+        Raises BadRequest for more than one credential, Unauthenticated without one (WrongKey: an unknown one). Where no keys are
+        configured, every caller on this machine is `local`.
         """
         if not self._identities:
             if peer is None or not is_loopback(peer):
@@ -127,13 +116,9 @@ class Admission:
 
 
 def admission_of(identity: Identity, headers: RequestHeaders, config: GatewayConfig, *, task_type: str | None = None) -> Admission:
-    """The place of a request: the key decides the lane, the task type the priority, and hints can only lower it.
+    """The key decides the lane, the task type (of the body, else of `X-Task-Type`) the priority, and hints can only lower it.
 
-    Args:
-        task_type: what the body says, for routes whose body has the field; else `X-Task-Type` is read.
-
-    Raises:
-        BadRequest: the task type is not 1 to 64 letters, digits, `_`, `.`, `:` or `-`.
+    Raises BadRequest for a task type that is not 1 to 64 letters, digits, `_`, `.`, `:` or `-`.
     """
     task_type = task_type or headers.text(b"x-task-type") or None
     if task_type is not None and not _TASK_TYPE.fullmatch(task_type):
@@ -143,8 +128,7 @@ def admission_of(identity: Identity, headers: RequestHeaders, config: GatewayCon
     wanted = Priority.NORMAL if task_type is None else config.priority_for_task_type(task_type)
     # `X-Priority: background` and the like; other programs use the header in their own ways, so unknown words are no error.
     hint = Priority.__members__.get(headers.text(b"x-priority").upper(), Priority.CRITICAL)
-    priority = max(wanted, identity.max_priority, hint)
-    return Admission(lane=Lane.INTERNAL, priority=priority, task_type=task_type)
+    return Admission(lane=Lane.INTERNAL, priority=max(wanted, identity.max_priority, hint), task_type=task_type)
 
 
 def lane_of(identity: Identity, task_type: str | None) -> Lane:
@@ -154,54 +138,40 @@ def lane_of(identity: Identity, task_type: str | None) -> Lane:
 
 def check_model(identity: Identity, model: str | None) -> None:
     """Raises Forbidden, naming the model, where this key may not use it. Ollama's short and long spellings of a name are one."""
-    if not identity.models:
-        return
-    if model is None:
+    if identity.models and model is None:
         raise Forbidden("this key may use certain models only: name one")
-    if not may_use(identity.models, model):
+    if model is not None and not may_use(identity.models, model):
         raise Forbidden(f'this key may not use the model "{model}"')
 
 
 def may_use(patterns: Sequence[str], model: str) -> bool:
     """Whether a model is among those that a key may use; no patterns at all are all models."""
-    names = (model, canonical_model(model))
-    return not patterns or any(fnmatchcase(name, pattern) or canonical_model(pattern) == names[1] for pattern in patterns for name in names)
+    if not patterns:
+        return True
+    name = canonical_model(model)
+    return any(fnmatchcase(model, each) or fnmatchcase(name, each) or canonical_model(each) == name for each in patterns)
 
 
 def admit(identity: Identity, model: str | None, admission: Admission, limiter: RateLimiter, now: float) -> None:
-    """Let a request through or refuse it; only an admitted request counts against the limit.
-
-    Args:
-        now: the monotonic instant in seconds.
-
-    Raises:
-        Forbidden: the key may not use the model.
-        RateLimited: an external caller is over its limit, with `retry_after_s`.
-    """
+    """Count a request at `now` (monotonic). Raises Forbidden for a model that the key may not use, RateLimited; then nothing is counted."""
     check_model(identity, model)
-    count(identity, admission, limiter, now)
+    count(identity, admission.lane, limiter, now)
 
 
-def count(identity: Identity, admission: Admission, limiter: RateLimiter, now: float) -> None:
+def count(identity: Identity, lane: Lane, limiter: RateLimiter, now: float) -> None:
     """The part of `admit` for what names no model of its own. Raises RateLimited."""
-    if _is_limited(identity, admission.lane, limiter) and not limiter.check(identity.caller, now):
+    if _is_limited(identity, lane, limiter) and not limiter.check(identity.caller, now):
         raise RateLimited(limiter.refusal(identity.caller, now), retry_after_s=limiter.retry_after_s(identity.caller, now))
 
 
-def _is_limited(identity: Identity, lane: Lane, limiter: RateLimiter) -> bool:
-    return lane is Lane.EXTERNAL and (identity.authenticated or limiter.limits(identity.caller))
-
-
 def check_rate(identity: Identity, lane: Lane, limiter: RateLimiter, now: float) -> None:
-    """Raises RateLimited where `count` would; counts nothing. For what has not been read yet."""
+    """Raises RateLimited where `count` would; counts nothing."""
     if _is_limited(identity, lane, limiter) and (wait_s := limiter.retry_after_s(identity.caller, now)) > 0:
         raise RateLimited(limiter.refusal(identity.caller, now), retry_after_s=wait_s)
 
 
-def count_refused(identity: Identity, lane: Lane, limiter: RateLimiter, now: float) -> None:
-    """A request that is refused after it cost as much as others counts like them."""
-    if _is_limited(identity, lane, limiter):
-        limiter.check(identity.caller, now)
+def _is_limited(identity: Identity, lane: Lane, limiter: RateLimiter) -> bool:
+    return lane is Lane.EXTERNAL and (identity.authenticated or limiter.limits(identity.caller))
 
 
 class BodyRoom:
@@ -212,19 +182,19 @@ class BodyRoom:
     """
 
     def __init__(self) -> None:
-        self._held_bytes = {Lane.INTERNAL: 0, Lane.EXTERNAL: 0}
-        self._by_caller: dict[str, int] = {}
+        self._by_lane = Counter[Lane]()
+        self._by_caller = Counter[str]()
 
     def take(self, lane: Lane, caller: str, more_bytes: int, limit_bytes: int) -> None:
-        """Count bytes that are to be held, fewer than none for what is held no more. Raises NoRoomForBodies; then nothing is counted."""
-        free_bytes = limit_bytes - sum(self._held_bytes.values()) - more_bytes
+        """Hold more bytes, or less where `more_bytes` is negative. Raises NoRoomForBodies; then nothing is counted."""
+        free_bytes = limit_bytes - self._by_lane.total() - more_bytes
         if lane is Lane.EXTERNAL:
-            held_bytes = self._by_caller.get(caller, 0) + more_bytes
-            free_bytes = min(free_bytes, limit_bytes * 3 // 4 - self._held_bytes[lane] - more_bytes - held_bytes)
+            external_free_bytes = limit_bytes * 3 // 4 - self._by_lane[lane] - more_bytes
+            free_bytes = min(free_bytes, external_free_bytes - self._by_caller[caller] - more_bytes)
         if free_bytes < 0 < more_bytes:
             raise NoRoomForBodies(retry_after_s=NO_ROOM_RETRY_S)
-        self._held_bytes[lane] += more_bytes
+        self._by_lane[lane] += more_bytes
         if lane is Lane.EXTERNAL:
-            self._by_caller[caller] = self._by_caller.get(caller, 0) + more_bytes
+            self._by_caller[caller] += more_bytes
             if not self._by_caller[caller]:
                 del self._by_caller[caller]

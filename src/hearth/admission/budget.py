@@ -1,9 +1,7 @@
 """How much money calls to a paid model may still take today. Sets the worst case aside before a call, and takes the bill after it.
 
-Exact and pure: amounts are whole nano-USD, instants are arguments, and nothing is written anywhere (`cloud.budget` does that). A spend
-belongs to the instant of its reservation, however long the call runs, and to every day that contains it: with another time zone another day
-begins, and neither forgets what the other has paid for. Reserving is one step without a wait in it, so calls that come at once cannot
-overspend together.
+Exact and pure: amounts are whole nano-USD, instants are arguments. A spend belongs to the instant of its reservation, however long the call
+runs, and to every day that contains it: with another time zone another day begins, and neither forgets what the other has paid for.
 """
 
 from __future__ import annotations
@@ -32,13 +30,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """What may be spent, in nano-USD.
-
-    Attributes:
-        request: on one call, of anybody.
-        external: in a day on calls of the external lane, all together.
-        caller: in a day by this caller; None for no cap of its own.
-    """
+    """What may be spent in nano-USD: on one call of anybody, in a day on the external lane together, in a day by this caller."""
 
     request: int
     external: int
@@ -83,14 +75,13 @@ class _Account:
         self.sums: Counter[tuple[str, Lane, bool]] = Counter()
         self.warned = False
 
-    def add(self, spend: _Spend, nano_usd: int) -> None:
-        """So much more of what a spend is now."""
-        self.sums[spend.caller, spend.lane, spend.open] += nano_usd
+    def add(self, spend: _Spend, sign: int = 1) -> None:
+        """Count a spend as what it is now; `sign` -1 takes it back."""
+        self.sums[spend.caller, spend.lane, spend.open] += sign * spend.nano_usd
 
-    def of_lane(self, lane: Lane) -> tuple[int, int]:
-        """Spent, and set aside."""
-        spent, reserved = (sum(n for (_, its, is_open), n in self.sums.items() if (its, is_open) == (lane, one)) for one in (False, True))
-        return spent, reserved
+    def of_lane(self, lane: Lane, *, is_open: bool) -> int:
+        """What the callers of a lane have spent, or have set aside."""
+        return sum(nano for (_, its, reserved), nano in self.sums.items() if its is lane and reserved is is_open)
 
     def of_caller(self, caller: str) -> int:
         """Both together."""
@@ -109,10 +100,7 @@ class Budget:
         return day in self._accounts
 
     def open_day(self, day: Day, booked: Iterable[Booked]) -> None:
-        """Begin a day with what is known to be spent; a day that is open already stays as it is.
-
-        Of what was reserved here, `booked` may be out of date.
-        """
+        """Begin a day with what is known to be spent, which may be out of date for what was reserved here; again changes nothing."""
         if day in self._accounts:
             return
         account = self._accounts[day] = _Account()
@@ -121,7 +109,7 @@ class Budget:
                 account.sums[each.caller, each.lane, False] += each.nano_usd
         for spend in self._spends.values():
             if spend.at_wall_s in day:
-                account.add(spend, spend.nano_usd)
+                account.add(spend)
         for old in list(self._accounts)[: -REMEMBERED_DAYS - 1]:
             del self._accounts[old]
         self._spends = {name: spend for name, spend in self._spends.items() if spend.open or self._accounts_of(spend)}
@@ -130,13 +118,9 @@ class Budget:
         return [account for day, account in self._accounts.items() if spend.at_wall_s in day]
 
     def reserve(self, name: str, *, day: Day, caller: str, lane: Lane, nano_usd: int, caps: Caps, now_wall_s: float) -> None:
-        """Set the worst case of a call aside. The day has to be open, the name unused.
+        """Set the worst case of a call aside. The internal lane is bound by the caps of a call and of its caller only.
 
-        The internal lane is recorded, and bound by the caps of a call and of its caller only.
-
-        Raises:
-            TooExpensive: one call may not cost as much.
-            BudgetExceeded: with what is spent and set aside today there is not enough left; `retry_after_s` leads to the next day.
+        Raises TooExpensive; BudgetExceeded, whose `retry_after_s` leads to the next day, where not enough is left of this one.
         """
         if nano_usd > caps.request:
             raise TooExpensive(
@@ -151,11 +135,13 @@ class Budget:
             raise BudgetExceeded(_exceeded("this key's budget for today", caps.caller, nano_usd), retry_after_s=retry_after_s)
         spend = self._spends[name] = _Spend(now_wall_s, caller, lane, nano_usd)
         for each in self._accounts_of(spend):
-            each.add(spend, nano_usd)
+            each.add(spend)
 
     def house_is_short(self, day: Day, *, lane: Lane, nano_usd: int, caps: Caps) -> bool:
         """Whether what all external callers may spend has no room for a call on an open day; the internal lane is not bound by that."""
-        return lane is Lane.EXTERNAL and sum(self._accounts[day].of_lane(lane)) + nano_usd > caps.external
+        account = self._accounts[day]
+        taken = account.of_lane(Lane.EXTERNAL, is_open=False) + account.of_lane(Lane.EXTERNAL, is_open=True)
+        return lane is Lane.EXTERNAL and taken + nano_usd > caps.external
 
     def settle(self, name: str, nano_usd: int) -> bool:
         """The call has cost so much, 0 for nothing; False for a reservation that is unknown or has ended, which changes nothing."""
@@ -164,17 +150,17 @@ class Budget:
             return False
         accounts = self._accounts_of(spend)
         for account in accounts:
-            account.add(spend, -spend.nano_usd)
+            account.add(spend, -1)
         spend.open, spend.nano_usd = False, nano_usd
         for account in accounts:
-            account.add(spend, nano_usd)
+            account.add(spend)
         return True
 
     def totals(self, day: Day) -> Totals:
         """What a day has cost so far; nothing for a day that is not open."""
         account = self._accounts.get(day) or _Account()
-        external, internal = account.of_lane(Lane.EXTERNAL), account.of_lane(Lane.INTERNAL)
-        return Totals(external_spent=external[0], external_reserved=external[1], internal_spent=internal[0], internal_reserved=internal[1])
+        kinds = {"spent": False, "reserved": True}
+        return Totals(**{f"{lane}_{kind}": account.of_lane(lane, is_open=is_open) for lane in Lane for kind, is_open in kinds.items()})
 
     def by_caller(self, day: Day) -> dict[str, int]:
         """What each caller has used up of a day in nano-USD, with what is set aside for calls that run."""
@@ -184,7 +170,7 @@ class Budget:
     def crossed(self, day: Day, threshold_nano_usd: int) -> bool:
         """True the first time that the external lane has spent so much on a day."""
         account = self._accounts.get(day)
-        if account is None or account.warned or account.of_lane(Lane.EXTERNAL)[0] < threshold_nano_usd:
+        if account is None or account.warned or account.of_lane(Lane.EXTERNAL, is_open=False) < threshold_nano_usd:
             return False
         account.warned = True
         return True

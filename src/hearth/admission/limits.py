@@ -1,9 +1,6 @@
 """How often each caller may ask: exact sliding windows of 60 s and 3600 s over the monotonic clock.
 
-Pure bookkeeping: time is an argument, and nothing here reads a clock, does I/O or decides who a caller is (admission hands over the name
-that an API key stands for, never one from a body or header). Not thread-safe: one event loop owns it.
-
-A window is half-open, (now - w, now]: what was admitted at `t` counts until just before `t + w`, and at exactly `t + w` its place is
+Pure bookkeeping: time is an argument. A window is half-open, (now - w, now]: at exactly `t + w` the place of what was admitted at `t` is
 free. Fixed windows would let through twice the limit around a boundary; counting buckets would be wrong by up to a bucket.
 """
 
@@ -41,19 +38,11 @@ def _ended(stamps: array[float], span_s: float, now: float) -> int:
     return bisect_right(stamps, now, key=lambda at: at + span_s)
 
 
-def _free_at(stamps: array[float], span_s: float, limit: int) -> float:
-    """The instant from which fewer than `limit` stamps count: -inf for always, +inf for never."""
-    if limit == 0:
-        return math.inf
-    return stamps[-limit] + span_s if limit <= len(stamps) else -math.inf
-
-
 class RateLimiter:
     """Admissions per caller in any minute and any hour.
 
-    Every `now` is in seconds on the monotonic clock; one that lies before an earlier one is taken as that earlier one. Lowering a limit
-    forgets nothing, so raising it again gives no extra allowance. A caller is forgotten an hour after its last admission, when all its
-    stamps have run out anyway; memory is therefore bounded by the admissions of one hour, whatever names are tried.
+    `now` is in seconds on the monotonic clock; one before an earlier one is taken as that. Lowering a limit forgets nothing, so raising it
+    again gives no extra allowance. A caller is forgotten an hour after its last admission, so memory is bounded by those of one hour.
     """
 
     def __init__(self, limits: RateLimitSettings) -> None:
@@ -71,10 +60,7 @@ class RateLimiter:
         return True
 
     def retry_after_s(self, caller: str, now: float) -> float:
-        """Seconds until `check` would admit `caller` if nobody else took the place; 0 when it would now, 3600 where a limit is 0.
-
-        Not rounded: a `Retry-After` header takes the next whole second, at least 1.
-        """
+        """Seconds, not rounded, until `check` would admit `caller`; 0 when it would now, 3600 where a limit is 0."""
         now = self._advance(now)
         free_at = self._free_at(caller)
         if free_at <= now:
@@ -98,21 +84,20 @@ class RateLimiter:
 
     def get_usage(self, caller: str, now: float) -> CallerUsage:
         """The caller's counters; zeros for one that was not admitted in the last hour. Records nothing."""
-        self._advance(now)
-        return self._usage(caller)
+        now = self._advance(now)
+        stamps, (minute, hour) = self._stamps.get(caller, _NO_STAMPS), self._limits.of_caller(caller)
+        counted = [len(stamps) - _ended(stamps, span_s, now) for span_s in (MINUTE_S, HOUR_S)]
+        return CallerUsage(minute=counted[0], minute_limit=minute, hour=counted[1], hour_limit=hour)
 
     def get_all_usage(self, now: float) -> dict[str, CallerUsage]:
         """Counters of every caller admitted in the last hour, by name."""
         self._advance(now)
-        return {caller: self._usage(caller) for caller in sorted(self._stamps)}
+        return {caller: self.get_usage(caller, now) for caller in sorted(self._stamps)}
 
     def rebuild_from_records(self, records: Iterable[tuple[str, float]], now: float) -> None:
-        """Replace all counters by past admissions, as after a restart.
+        """Replace all counters by past admissions, as after a restart: `(caller, admitted_at)` in any order, on the same clock as `now`.
 
-        Args:
-            records: `(caller, admitted_at)` in any order, instants on the same monotonic clock as `now` (below zero for what happened
-                before the machine started). One in the future is taken as `now`, so that a clock that jumped can block nobody for
-                longer than a window.
+        An instant in the future is taken as `now`, so that a clock that jumped can block nobody for longer than a window.
         """
         now = self._advance(now)
         self._stamps.clear()
@@ -134,9 +119,14 @@ class RateLimiter:
         return self._latest
 
     def _free_at(self, caller: str) -> float:
-        """The instant from which one more is within both limits."""
-        stamps, (minute, hour) = self._stamps.get(caller, _NO_STAMPS), self._limits.of_caller(caller)
-        return max(_free_at(stamps, MINUTE_S, minute), _free_at(stamps, HOUR_S, hour))
+        """The instant from which one more is within both limits: -inf for always, +inf for never."""
+        stamps, free_at = self._stamps.get(caller, _NO_STAMPS), -math.inf
+        for limit, span_s in zip(self._limits.of_caller(caller), (MINUTE_S, HOUR_S), strict=True):
+            if limit == 0:
+                return math.inf
+            if limit <= len(stamps):
+                free_at = max(free_at, stamps[-limit] + span_s)
+        return free_at
 
     def _add(self, caller: str, at: float) -> None:
         stamps = self._stamps.setdefault(caller, array("d"))
@@ -145,8 +135,3 @@ class RateLimiter:
         ended = _ended(stamps, HOUR_S, self._latest)
         if 2 * ended > len(stamps):
             del stamps[:ended]
-
-    def _usage(self, caller: str) -> CallerUsage:
-        stamps, (minute, hour) = self._stamps.get(caller, _NO_STAMPS), self._limits.of_caller(caller)
-        counted = [len(stamps) - _ended(stamps, span_s, self._latest) for span_s in (MINUTE_S, HOUR_S)]
-        return CallerUsage(minute=counted[0], minute_limit=minute, hour=counted[1], hour_limit=hour)

@@ -6,9 +6,9 @@ Bounded: beyond `MAX_PEERS`, who was quiet for longest is forgotten. Instants ar
 from __future__ import annotations
 
 import resource
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Self
 
@@ -19,7 +19,7 @@ from hearth.ports import EventSink
 THIS_MACHINE = "this machine"
 _LOOPBACK = frozenset({"127.0.0.1", "::1"})
 WINDOW_S = 60.0
-"""Of wrong keys; and the owner is told of a peer once in so long."""
+"""Of wrong keys; and a peer is reported once in so long."""
 PER_WINDOW = 10
 """More wrong keys than a program with an old one sends while somebody looks for the mistake; next to nothing for a search."""
 MAX_PEERS = 1000
@@ -33,10 +33,7 @@ _FEWEST = 64
 
 def is_loopback(address: str) -> bool:
     """Whether an address is one of this machine's own; False for what is no address."""
-    if address in _LOOPBACK:
-        return True
-    parsed = _parsed(address)
-    return parsed is not None and parsed.is_loopback
+    return address in _LOOPBACK or ((parsed := _parsed(address)) is not None and parsed.is_loopback)
 
 
 def peer_of(address: str | None) -> str:
@@ -53,63 +50,50 @@ def _parsed(address: str) -> IPv4Address | IPv6Address | None:
         parsed = ip_address(address)
     except ValueError:
         return None
-    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
-    return mapped or parsed
+    return (parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None) or parsed
 
 
 @dataclass(slots=True)
 class _Record:
-    """What one peer did: `unreported` of it since the owner was told last; when its last wrong keys were answered as such."""
+    """What one peer did: `unreported` of it since the last report; when its last wrong keys were answered as such."""
 
     unreported: int = 0
     reported_at: float = float("-inf")
     answered_at: deque[float] = field(default_factory=lambda: deque(maxlen=PER_WINDOW))
 
     def to_report(self, now: float) -> int:
-        """How much the owner is to be told of now; 0 where that was done within the last minute."""
+        """How much to report now; 0 where that was done within the last minute."""
         if now < self.reported_at + WINDOW_S:
             return 0
         count, self.unreported, self.reported_at = self.unreported, 0, now
         return count
 
 
-def _record_of(records: dict[str, _Record], peer: str) -> _Record:
-    """The record of a peer, made the youngest."""
-    record = records.pop(peer) if peer in records else _Record()
-    records[peer] = record
-    if len(records) > MAX_PEERS:
-        del records[next(iter(records))]
-    return record
+class _Records(dict[str, _Record]):
+    """By peer; the one that was quiet for longest is forgotten when there are too many."""
+
+    def of(self, peer: str) -> _Record:
+        self[peer] = record = self.pop(peer, None) or _Record()
+        if len(self) > MAX_PEERS:
+            del self[next(iter(self))]
+        return record
 
 
 class WrongKeys:
     """The recent wrong keys of every peer: who tries keys is slowed; right keys are never counted, so nobody can lock the others out."""
 
     def __init__(self) -> None:
-        self._records: dict[str, _Record] = {}
+        self._records = _Records()
 
     def note(self, peer: str, now: float) -> tuple[float, int] | None:
         """One more wrong key. None where it is answered, else the seconds until the next one is, and how many to report now."""
-        record = _record_of(self._records, peer)
+        record = self._records.of(peer)
         answered_at = record.answered_at
         record.unreported = 1 if not answered_at or answered_at[-1] <= now - WINDOW_S else record.unreported + 1
         if len(answered_at) < PER_WINDOW or answered_at[0] <= now - WINDOW_S:
             answered_at.append(now)
             return None
         return answered_at[0] + WINDOW_S - now, record.to_report(now)
-
-    def __len__(self) -> int:
-        """How many peers are remembered."""
-        return len(self._records)
-
-
-class Bound(StrEnum):
-    """Who may have no more connections."""
-
-    ONE_MACHINE = "one_machine"
-    THIS_MACHINE = "this_machine"
-    ALL_OTHERS = "all_others"
-    ALL = "all"
 
 
 class Place(Enum):
@@ -147,54 +131,52 @@ def max_connections() -> int:
 
 
 class Connections:
-    """The open connections by peer, and how many were refused since the start. The owner hears of a peer that wants too many."""
+    """The open connections by peer, and how many were refused since the start. A peer that wants too many is an event."""
 
     def __init__(self, *, events: EventSink, clock: Clock, limits: ConnectionLimits | None = None) -> None:
         self.events = events
         self.clock = clock
         self.limits = limits or ConnectionLimits.sharing(max_connections())
-        self._open = self._refused = self._rejecting = 0
-        self._by_peer: dict[str, int] = {}
-        self._records: dict[str, _Record] = {}
+        self._open = Counter[str]()
+        self._refused = self._rejecting = 0
+        self._records = _Records()
 
     def enter(self, peer: str) -> Place:
-        """A connection came. One that is refused is kept for the time of an answer; where too many are, it is closed without one."""
-        bound, open_ = self._bound(peer), self._by_peer.get(peer, 0)
+        """A new connection. One that is refused is kept for the time of an answer; where too many are, it is closed without one."""
+        bound = self._bound(peer)
         if bound is None:
-            self._open += 1
-            self._by_peer[peer] = open_ + 1
+            self._open[peer] += 1
             return Place.ADMITTED
         self._refused += 1
-        now, record = self.clock.monotonic(), _record_of(self._records, peer)
+        now, record = self.clock.monotonic(), self._records.of(peer)
         record.unreported += 1
         if refused := record.to_report(now):
-            self.events.emit(ConnectionsCrowded(at=now, peer=peer, bound=bound.value, open=open_, refused=refused))
+            self.events.emit(ConnectionsCrowded(at=now, peer=peer, bound=bound, open=self._open[peer], refused=refused))
         if self._rejecting >= MAX_REJECTING:
             return Place.CLOSED
         self._rejecting += 1
         return Place.REJECTING
 
     def leave(self, peer: str, place: Place) -> None:
-        """A connection has ended; once for each that came."""
+        """A connection has ended; once for each that was entered."""
         if place is Place.ADMITTED:
-            self._open -= 1
-            self._by_peer[peer] -= 1
-            if not self._by_peer[peer]:
-                del self._by_peer[peer]
+            self._open[peer] -= 1
+            if not self._open[peer]:
+                del self._open[peer]
         elif place is Place.REJECTING:
             self._rejecting -= 1
 
     def shown(self) -> dict[str, object]:
-        """The `connections` part of the status: how many are open, how many can be, how many were refused since the start."""
-        return {"open": self._open, "limit": self.limits.all, "refused": self._refused}
+        """The `connections` part of the status."""
+        return {"open": self._open.total(), "limit": self.limits.all, "refused": self._refused}
 
-    def _bound(self, peer: str) -> Bound | None:
-        """What keeps one more connection of a peer out."""
-        local, limits = self._by_peer.get(THIS_MACHINE, 0), self.limits
-        if self._open >= limits.all:
-            return Bound.ALL
+    def _bound(self, peer: str) -> str | None:
+        """Which limit keeps one more connection of a peer out."""
+        limits, total, local = self.limits, self._open.total(), self._open[THIS_MACHINE]
+        if total >= limits.all:
+            return "all"
         if peer == THIS_MACHINE:
-            return Bound.THIS_MACHINE if local >= limits.this_machine else None
-        if self._by_peer.get(peer, 0) >= limits.one_machine:
-            return Bound.ONE_MACHINE
-        return Bound.ALL_OTHERS if self._open - local >= limits.all_others else None
+            return "this_machine" if local >= limits.this_machine else None
+        if self._open[peer] >= limits.one_machine:
+            return "one_machine"
+        return "all_others" if total - local >= limits.all_others else None

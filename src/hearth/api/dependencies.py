@@ -30,24 +30,16 @@ _SMALL_BODY_BYTES = 64 * 1024
 _MAX_KEY_CHARS = 255
 
 
-def _request_of(http: HttpRequest) -> Request:
-    request: Request = http.scope[REQUEST]
-    return request
+def _in_scope(name: str) -> Any:  # noqa: ANN401 - as `Depends` has it
+    def found(http: HttpRequest) -> object:
+        return http.scope[name]
+
+    return Depends(found)
 
 
-def _identity_of(http: HttpRequest) -> Identity:
-    identity: Identity = http.scope[IDENTITY]
-    return identity
-
-
-def _body_of(http: HttpRequest) -> Body:
-    body: Body = http.scope[BODY]
-    return body
-
-
-CurrentRequest = Annotated[Request, Depends(_request_of)]
-Caller = Annotated[Identity, Depends(_identity_of)]
-CurrentBody = Annotated[Body, Depends(_body_of)]
+CurrentRequest = Annotated[Request, _in_scope(REQUEST)]
+Caller = Annotated[Identity, _in_scope(IDENTITY)]
+CurrentBody = Annotated[Body, _in_scope(BODY)]
 
 Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
 
@@ -60,8 +52,8 @@ class SmallBodyRoute(APIRoute):
         handle, has_body = super().get_route_handler(), "POST" in (self.methods or ())
 
         async def bounded(http: HttpRequest) -> Response:
-            request = _request_of(http)
-            pending = [await _body_of(http).read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""]
+            request: Request = http.scope[REQUEST]
+            pending = [await http.scope[BODY].read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""]
 
             async def receive() -> Message:
                 """The body that was read already, then what really comes."""
@@ -90,7 +82,7 @@ def large_body_route(model: type[BaseModel], *, queued: bool) -> type[APIRoute]:
             endpoint = self.endpoint
 
             async def bounded(http: HttpRequest) -> Response:
-                request, caller, body = _request_of(http), _identity_of(http), _body_of(http)
+                request, caller, body = http.scope[REQUEST], http.scope[IDENTITY], http.scope[BODY]
                 if caller.authenticated:  # else the body may name a task type, which makes it internal
                     body.check_ahead(queued=queued)
                 read = partial(_validated, model)
@@ -128,7 +120,7 @@ def _in_a_line(problems: Sequence[str]) -> str:
 
 def idempotency_key_of(request: Request) -> str | None:
     """None where there is none. Raises BadRequest for one that is too long, empty, not printable, or there twice."""
-    raw = request.headers.get(b"idempotency-key")
+    raw = request.headers.values.get(b"idempotency-key")
     if raw is None:
         return None
     key = raw.decode("latin-1")

@@ -14,19 +14,16 @@ from hearth.ports import EventSink
 from hearth.types import Headers
 
 DEFAULT_RETRY_AFTER_S = 5.0
-"""Advice where nobody computed any: a model server that is down is looked at that often."""
+"""Where nobody computed any: a model server that is down is looked at that often."""
 PATH_SHOWN = 200
 """Characters of a path that are logged."""
 
 
 def rendered(request: Request, error: HearthError, extra: Headers = ()) -> ErrorReply:
-    """A refusal as a whole answer, with the request id, and a Retry-After on every retryable 429 and 503.
+    """A refusal as a whole answer, with the request id, a Retry-After on every retryable 429 and 503, and the `extra` header fields.
 
-    A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112 section 11.2). So does a 426: what
-    follows may be meant for the other protocol. So does a wrong key too many: the next one costs its sender a connection.
-
-    Args:
-        extra: header fields of the occasion, such as Allow.
+    A 400 ends the connection: where the request was not understood, neither is what follows it (RFC 9112, 11.2). So does a 426, after
+    which another protocol may follow, and a wrong key too many: the next one costs its sender a connection.
     """
     reply = render_error(dialect_of(request.path), error, request.request_id)
     headers = (*reply.headers, (b"x-request-id", request.request_id.encode("ascii")), *extra)
@@ -49,28 +46,22 @@ class ErrorResponder:
 
     async def refuse(self, request: Request, identity: Identity, error: HearthError, extra: Headers = ()) -> None:
         """Refuse a request. An answer that has begun stays unfinished, and the server closes the connection."""
-        now = self._clock.monotonic()
-        if isinstance(error, WrongKey):
-            error = self._limited(error, peer_of(request.peer), now)
-        rejected = RequestRejected(
-            at=now,
-            request_id=request.request_id,
-            caller=identity.caller,
-            path=request.path[:PATH_SHOWN],
-            status=error.status,
-            reason=error.reason,
+        now, peer = self._clock.monotonic(), peer_of(request.peer)
+        if isinstance(error, WrongKey) and (slowed := self._wrong_keys.note(peer, now)) is not None:
+            wait_s, wrong = slowed
+            if wrong:
+                self._events.emit(KeysTried(at=now, peer=peer, wrong=wrong))
+            error = TooManyWrongKeys(retry_after_s=wait_s)
+        self._events.emit(
+            RequestRejected(
+                at=now,
+                request_id=request.request_id,
+                caller=identity.caller,
+                path=request.path[:PATH_SHOWN],
+                status=error.status,
+                reason=error.reason,
+            )
         )
-        self._events.emit(rejected)
         if not request.answer.started:
             reply = rendered(request, error, extra)
             await request.answer.whole(reply.status, reply.headers, reply.body)
-
-    def _limited(self, error: WrongKey, peer: str, now: float) -> HearthError:
-        """The error itself, or another one where too many like it came from there."""
-        slowed = self._wrong_keys.note(peer, now)
-        if slowed is None:
-            return error
-        wait_s, wrong = slowed
-        if wrong:
-            self._events.emit(KeysTried(at=now, peer=peer, wrong=wrong))
-        return TooManyWrongKeys(retry_after_s=wait_s)

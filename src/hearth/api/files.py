@@ -261,11 +261,11 @@ class FileTransfer:
                 StorageUnavailable. CallerGone.
         """
         batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
-        declared = request.headers.get(b"content-length")
+        declared = request.headers.values.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES:
             raise BodyTooLarge(_TOO_LONG)
         admission = admission_of(caller, request.headers, self._gateway.config)
-        count(caller, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        count(caller, admission.lane, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
         number = await batches.files.begin(caller.caller)
         try:

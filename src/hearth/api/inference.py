@@ -36,7 +36,7 @@ from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
 from hearth.queue.embedded import PromptCall, complete
-from hearth.types import BackendCall, Completion, Dialect, Headers, QueueItem, Way, WorkKind, canonical_model, preview_of
+from hearth.types import BackendCall, Dialect, Headers, QueueItem, Way, WorkKind, canonical_model, preview_of
 
 _Read: TypeAlias = "tuple[Envelope, tuple[Way, ...], bytes]"
 """The envelope, how an interrupted stream of it can go on, and a digest that stands for address and body as they were sent."""
@@ -45,8 +45,6 @@ JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 _FORWARDED_HEADERS = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
 """Never a credential, a cookie or an origin."""
 _PREVIEWED_BYTES = 256 * 1024
-_NATIVE_STREAM = (b"content-type", b"application/x-ndjson")
-_NATIVE_JSON = (b"content-type", b"application/json; charset=utf-8")
 
 
 class Inference:
@@ -70,17 +68,20 @@ class Inference:
             body.check_ahead()
         envelope, ways, digest = await self._read(route, body, identity)
         body.hold(len(envelope.body))
-        if envelope.kind is WorkKind.UNLOAD or (envelope.kind is WorkKind.GENERATE and envelope.max_tokens == 0):
+        unload = envelope.kind is WorkKind.UNLOAD
+        if unload or (envelope.kind is WorkKind.GENERATE and envelope.max_tokens == 0):
             check_model(identity, envelope.model)
-            if envelope.kind is WorkKind.UNLOAD:  # as `ollama stop` wants it; whoever may use a model may also ask for another in its place
-                await gateway.orders.unload(envelope.model)
-            else:
-                await gateway.resolve(envelope.model)
-            await self._answer_empty(request, route, envelope)
+            # As `ollama stop` wants it: whoever may use a model may also ask for another in its place.
+            await (gateway.orders.unload(envelope.model) if unload else gateway.resolve(envelope.model))
+            # Without a token wanted, Ollama would generate until it repeats itself.
+            answer = empty_reply(route, envelope.model, wire_time(gateway.clock), "unload" if unload else "length")
+            kind, end = (b"application/x-ndjson", b"\n") if envelope.streaming else (b"application/json; charset=utf-8", b"")
+            headers = ((b"content-type", kind), (b"x-request-id", request.request_id.encode("ascii")))
+            await request.answer.whole(200, headers, answer + end)
             return None
         values = request.headers.values
-        headers = (*JSON_BODY, *((name, values[name]) for name in _FORWARDED_HEADERS if name in values))
-        call = BackendCall(method="POST", path=request.target, headers=headers, body=envelope.body)
+        forwarded = (*JSON_BODY, *((name, values[name]) for name in _FORWARDED_HEADERS if name in values))
+        call = BackendCall(method="POST", path=request.target, headers=forwarded, body=envelope.body)
         ticket = await submit(gateway, request, identity, envelope, model=envelope.model, call=call, ways=ways, digest=digest)
         if envelope.kind is WorkKind.GENERATE:
             self._chat_models.add(canonical_model(envelope.model).lower())
@@ -91,9 +92,7 @@ class Inference:
         content = await body.read()
         found = await body.parsed(read, content)
         stand_in = await self._stand_in(identity, found[0])
-        if stand_in is None:
-            return found
-        return await body.parsed(partial(read, model=stand_in), content)
+        return found if stand_in is None else await body.parsed(partial(read, model=stand_in), content)
 
     async def _stand_in(self, identity: Identity, envelope: Envelope) -> str | None:
         """The model in memory that answers a background task in place of the one it names; None where that one does.
@@ -117,15 +116,6 @@ class Inference:
         able = [name for name in here if (name == home or name.lower() in self._chat_models) and may_use(identity.models, name)]
         return min(able, key=lambda name: (name != home, name), default=None)
 
-    async def _answer_empty(self, request: Request, route: Route, envelope: Envelope) -> None:
-        """What Ollama says after an unload; and where no token is wanted, for which it would generate until it repeats itself."""
-        reason = "unload" if envelope.kind is WorkKind.UNLOAD else "length"
-        body = empty_reply(route, envelope.model, wire_time(self._gateway.clock), reason)
-        kind = _NATIVE_JSON
-        if envelope.streaming:
-            kind, body = _NATIVE_STREAM, body + b"\n"
-        await request.answer.whole(200, (kind, (b"x-request-id", request.request_id.encode("ascii"))), body)
-
 
 def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str], str | None], model: str | None = None) -> _Read:
     strip, pinned = settings.clients.strip_attribution, partial(load_options, settings, name_of=name_of)
@@ -138,8 +128,7 @@ def _read(route: Route, body: bytes, settings: Settings, name_of: Callable[[str]
     if known.body is not envelope.body:
         envelope = replace(envelope, body=known.body, rewritten=(*envelope.rewritten, "seed"))
     only_replay = scheduling.started_streams is StartedStreams.REPLAY
-    ways = known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence == "continue")
-    return envelope, ways, digest
+    return envelope, known.ways(only_replay=only_replay, continue_diverged=scheduling.on_divergence == "continue"), digest
 
 
 async def submit(
@@ -156,19 +145,10 @@ async def submit(
     prompt: str | None = None,
     allow_cloud: bool = True,
 ) -> Ticket:
-    """Take work into the queue.
+    """Take work into the queue, or have Claude answer, as far as `allow_cloud` and the caller's own rights go.
 
-    Args:
-        model: as the caller wrote it; None runs on whatever is resident.
-        call: the backend call, or what makes it once the model is chosen.
-        task_type, prompt: from the body, where the route has such fields.
-        allow_cloud: Claude may answer, as far as the caller's own rights go.
-
-    Raises:
-        BadRequest, Forbidden, RateLimited: see `admission.auth`.
-        ModelNotFound: it is not installed, in the words of Ollama.
-        QueueFull, Draining, ShuttingDown: with `retry_after_s`.
-        HearthError: see `cloud.service`, where only Claude could answer.
+    `model` is as the caller wrote it, None for whatever is resident; `task_type` and `prompt` come from bodies that have such fields.
+    Raises HearthError: see `admission.auth`, `LLMQueueWorker.submit` and `cloud.service`.
     """
     admission = admission_of(identity, request.headers, gateway.config, task_type=task_type)
     admit(identity, model, admission, gateway.rate_limiter, gateway.clock.monotonic())
@@ -188,15 +168,10 @@ async def submit(
         request_id=request.request_id,
         prompt_preview=_preview(envelope.body, prompt) if gateway.config.settings.server.prompt_previews else "",
     )
-    new = Submission(item=item, call=call, digest=digest)
-    ticket = None
+    new, ticket = Submission(item=item, call=call, digest=digest), None
     if gateway.cloud is not None and allow_cloud and gateway.cloud.open_to(identity):
         ticket = await gateway.cloud.take(new)
-    if ticket is None:
-        name = None if model is None else await _installed_name(gateway, model, envelope.kind)
-        new = replace(new, item=replace(item, model=name))
-        joined = gateway.embeddings.take(new) if item.kind is WorkKind.EMBED and gateway.embeddings is not None else None
-        ticket = joined or gateway.worker.submit(new)
+    ticket = ticket or await _queued(gateway, new)
     requests = gateway.records.requests
     if requests.on_trace is not None:
         text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"
@@ -205,13 +180,18 @@ async def submit(
     return ticket
 
 
-async def _installed_name(gateway: Gateway, model: str, kind: WorkKind) -> str:
-    try:
-        return await gateway.resolve(model)
-    except ModelNotFound as error:
-        if kind is WorkKind.EMBED:
-            raise ModelNotFound(f'model "{model}" not found, try pulling it first') from error
-        raise
+async def _queued(gateway: Gateway, new: Submission) -> Ticket:
+    """Raises ModelNotFound for what is not installed, in the words of Ollama; QueueFull, ShuttingDown."""
+    item = new.item
+    if item.model is not None:
+        try:
+            new = replace(new, item=replace(item, model=await gateway.resolve(item.model)))
+        except ModelNotFound as error:
+            if item.kind is WorkKind.EMBED:
+                raise ModelNotFound(f'model "{item.model}" not found, try pulling it first') from error
+            raise
+    joined = gateway.embeddings.take(new) if item.kind is WorkKind.EMBED and gateway.embeddings is not None else None
+    return joined or gateway.worker.submit(new)
 
 
 def _preview(body: bytes, prompt: str | None) -> str:
@@ -254,11 +234,16 @@ class CompletionPages:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         ticket = await self._submitted(asked, request, caller, body)
         model, asked = asked.model, asked.model_copy(update={"prompt": ""})  # the queue has the prompt, in the form that goes on
+        watching = asyncio.ensure_future(wait_gone(request.receive))
+        watching.add_done_callback(lambda _: ticket.reply.abandon())  # which ends the wait
         try:
-            completion = await self._finished(request, ticket, model)
+            completion = await complete(ticket.reply, self._gateway.clock.monotonic, lambda: self._model_of(ticket, model))
         except HearthError as error:
             reply = rendered(request, error)
             return Response(reply.body, status_code=reply.status, headers=_decoded(reply.headers))
+        finally:
+            watching.cancel()
+            self._gateway.worker.cancel(ticket.sequence)
         return JSONResponse(asdict(completion), headers=_decoded(ticket_headers(ticket)))
 
     async def _submitted(self, asked: CompletionBody, request: Request, caller: Identity, body: Body) -> Ticket:
@@ -287,22 +272,11 @@ class CompletionPages:
             allow_cloud=asked.allow_cloud,
         )
 
-    async def _finished(self, request: Request, ticket: Ticket, model: str | None) -> Completion:
-        """Wait for the answer; when the caller leaves, abandoning the reply ends the wait."""
-        watching = asyncio.ensure_future(wait_gone(request.receive))
-        watching.add_done_callback(lambda _: ticket.reply.abandon())
-        try:
-            return await complete(ticket.reply, self._gateway.clock.monotonic, lambda: self._model_of(ticket, model))
-        finally:
-            watching.cancel()
-            self._gateway.worker.cancel(ticket.sequence)
-
     def _model_of(self, ticket: Ticket, asked: str | None) -> str | None:
         """What ran; where Claude answers, the name that was asked for, as in every other dialect."""
         if ticket.served_by and asked is not None:
             return asked
-        item = self._gateway.worker.get_item(ticket.sequence) or {}
-        model = item.get("model")
+        model = (self._gateway.worker.get_item(ticket.sequence) or {}).get("model")
         return model if isinstance(model, str) else None
 
 

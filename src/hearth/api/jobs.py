@@ -298,7 +298,7 @@ class BatchPages:
             raise BadRequest(f"endpoint: write one of {', '.join(ENDPOINTS)}")
         admission = admission_of(caller, request.headers, self._gateway.config)
         new = self._new(asked, caller, admission, idempotency_key_of(request))
-        count(caller, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        count(caller, admission.lane, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         batch = await batches.create(new)
         return JSONResponse(batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id))
 

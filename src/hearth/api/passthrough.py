@@ -1,8 +1,4 @@
-"""Routes that run no model: handed to the model server as they are, without queueing, and handed back.
-
-Models of Ollama's own cloud are taken out of its lists, since they are not served. `/v1/messages/count_tokens`, which Ollama does not
-have, is answered here.
-"""
+"""Routes that run no model: forwarded to the model server without queueing; those of Ollama's own cloud are taken out of its lists."""
 
 from __future__ import annotations
 
@@ -29,12 +25,7 @@ class Passthrough:
         self._gateway = gateway
 
     async def handle(self, request: Request, _: Identity, body: Body) -> None:
-        """Forward one request; the connection to the backend closes when the caller leaves.
-
-        Raises:
-            BodyTooLarge, NoRoomForBodies, CallerGone.
-            BackendError: nothing was sent yet, or the answer broke off (then the caller's connection has to break off too).
-        """
+        """Forward one request; the connection to the backend closes when the caller leaves. Raises HearthError, also amid an answer."""
         content = b"" if request.method in ("GET", "HEAD") else await body.read()
         values = request.headers.values
         headers = tuple((name, values[name]) for name in _FORWARDED if name in values)
@@ -64,7 +55,7 @@ class Passthrough:
             exchange.close()
 
     async def count_tokens(self, request: Request, _: Identity, body: Body) -> None:
-        """Answer Anthropic's token count with the estimate the queue uses. Raises BadRequest, BodyTooLarge, NoRoomForBodies, CallerGone."""
+        """Answer Anthropic's token count, which Ollama does not have, with the estimate the queue uses. Raises BadRequest."""
         await request.answer_json(await body.parsed(count_tokens, await body.read()))
 
 

@@ -9,15 +9,16 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from typing import Self, TypeVar
 
-from hearth.admission.auth import BodyRoom, Identity, check_rate, count_refused, lane_of
+from hearth.admission.auth import BodyRoom, Identity, check_rate, count, lane_of
 from hearth.admission.http_checks import RequestHeaders
 from hearth.api.asgi import Receive, Responder, Scope, Send
 from hearth.dialects.gojson import LARGE_BYTES, check_structure
-from hearth.errors import BadRequest, BodyTooLarge, CallerGone, HearthError
+from hearth.errors import BadRequest, BodyTooLarge, CallerGone, HearthError, RateLimited
 from hearth.gateway import Gateway
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, Lane, RequestId, value
 
@@ -63,12 +64,8 @@ class Request:
 
 
 def request_of(scope: Scope, receive: Receive, send: Send, new_id: Callable[[], str]) -> Request:
-    """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not.
-
-    The caller's own id is taken where it is well formed, cannot disturb a log line and is none of a job's. The fields are taken out of the
-    scope, which lives as long as the request.
-    """
-    headers = RequestHeaders.of(scope.pop("headers"))
+    """The request in an ASGI scope of type `http`; `new_id` names it where its caller does not, or not in a form that fits a log line."""
+    headers = RequestHeaders.of(scope.pop("headers"))  # the scope lives as long as the request
     path, query, client = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"), scope.get("client")
     own = headers.values.get(b"x-request-id", b"")
     return Request(
@@ -84,10 +81,7 @@ def request_of(scope: Scope, receive: Receive, send: Send, new_id: Callable[[], 
 
 
 class Bodies:
-    """The bodies of all requests: how much may be held of them, and that large ones are parsed one at a time.
-
-    Internal ones never wait behind those of others.
-    """
+    """The bodies of all requests: how much is held of them, and whose turn it is to be parsed where they are large, in each lane."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -119,10 +113,7 @@ class Body:
         self.hold(0)
 
     def check_ahead(self, *, queued: bool = True) -> None:
-        """What refuses a request whatever its body says.
-
-        Raises RateLimited, and for what is `queued` ShuttingDown, Draining, QueueFull.
-        """
+        """What refuses a request whatever its body says. Raises RateLimited, and for what is `queued` ShuttingDown, Draining, QueueFull."""
         gateway = self._bodies.gateway
         check_rate(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
         if queued:
@@ -165,13 +156,13 @@ class Body:
     async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
         """What `read` makes of the body: at once where that is quick, else in a thread, and one body at a time.
 
-        Raises what `read` raises, BadRequest for JSON of too many pieces. A large body that is refused counts against the rate limit.
+        Raises what `read` raises, and BadRequest for JSON of too many values.
         """
         self.is_long = len(body) > _SMALL_BYTES and (len(body) > LARGE_BYTES or check_structure(body) > _FEW_VALUES)
         return await self.run(partial(_checked, read, body) if self.is_long else partial(read, body))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` makes of a parsed body, as `parsed` does."""
+        """What `work` makes of a parsed body, as `parsed` does. A large body that is refused counts against the rate limit."""
         if not self.is_long:
             return work()
         gateway = self._bodies.gateway
@@ -179,7 +170,8 @@ class Body:
             async with self._bodies.turns[self._lane]:
                 return await asyncio.to_thread(work)
         except HearthError:
-            count_refused(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
+            with suppress(RateLimited):
+                count(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
             raise
 
     def hold(self, size_bytes: int) -> None:

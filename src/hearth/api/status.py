@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import Annotated
 
 from fastapi import Query, Response
@@ -32,29 +31,17 @@ from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, SERVICE, InvocationFilter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancellation:
-    """What was cancelled now: requests by their ids, in no order, how many jobs, those of batches among them, and how many batches.
-
-    Nothing, the next time.
-    """
+    """What was cancelled now: requests by their ids, in no order, how many jobs, those of batches among them, and how many batches."""
 
     requests: tuple[RequestId, ...]
     jobs: int
     batches: int
 
-    @property
-    def count(self) -> int:
-        """Of all of them."""
-        return len(self.requests) + self.jobs + self.batches
-
 
 async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
-    """Cancel the one item with this number, in whatever state it is, and nothing else that carries its request id.
+    """Cancel the one item with this number, and the job that it runs; whether it is cancelled now or was before.
 
-    Returns:
-        True where it is cancelled now or was before, False where it had ended otherwise or never was.
-
-    Raises:
-        StorageUnavailable: it is cancelled, and the job that it ran for not yet; ask again.
+    Raises StorageUnavailable: the item is cancelled, and the job not yet; ask again.
     """
     jobs = gateway.jobs
     job_id = None if jobs is None else jobs.runner.job_at(sequence)
@@ -65,14 +52,7 @@ async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
 
 
 async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str | None) -> bool | None:
-    """Cancel all that goes by this id, in whatever state it is: items, and the job with this id. With a `caller`, only its own.
-
-    Returns:
-        True where any of it is cancelled now or was before, False where it had ended otherwise, None where there is no such request.
-
-    Raises:
-        StorageUnavailable: items are cancelled, the job not yet; ask again.
-    """
+    """Cancel the items and the job that go by this id, with a `caller` only its own; None where there are none, else as `cancel_item`."""
     said = [gateway.worker.cancel_request(request_id, caller=caller)]
     if gateway.jobs is not None and request_id.startswith((JOB_PREFIX, BATCH_JOB_PREFIX)):
         said.append(await gateway.jobs.cancel_by_id(request_id, caller=caller))
@@ -81,20 +61,15 @@ async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str
 
 
 async def cancel_caller(gateway: Gateway, caller: str) -> Cancellation:
-    """Cancel all that a caller has waiting or running. Its requests are cancelled when this first waits, for the disk to end its jobs.
-
-    Raises:
-        StorageUnavailable: jobs are left; ask again.
-    """
-    jobs, requests = gateway.jobs, gateway.worker.cancel_caller(caller)
-    # First, so that they bring no new jobs.
-    batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)
-    return Cancellation(requests=tuple(requests), jobs=0 if jobs is None else await jobs.cancel_caller(caller), batches=batches)
+    """Cancel all that a caller has waiting or running; its requests before this first waits. Raises StorageUnavailable: jobs are left."""
+    requests = tuple(gateway.worker.cancel_caller(caller))
+    batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)  # before jobs: they bring new ones
+    return Cancellation(requests=requests, jobs=0 if gateway.jobs is None else await gateway.jobs.cancel_caller(caller), batches=batches)
 
 
 MAX_ROWS = 1000
 _DURATION = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
-_UNIT_S: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0})
+_UNIT_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class LogQuery(BaseModel):
@@ -121,11 +96,7 @@ class SwapsQuery(BaseModel):
 
 
 def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
-    """The instant that `text` means, in seconds since 1970: so long ago (`90s`, `15m`, `1h`, `2d`), or ISO 8601 with an offset.
-
-    Raises:
-        BadRequest: it is neither.
-    """
+    """Seconds since 1970 for `text`: so long ago (`90s`, `15m`, `1h`, `2d`), or ISO 8601 with an offset. Raises BadRequest."""
     if (ago := _DURATION.fullmatch(text)) is not None:
         return now_wall_s - float(ago[1]) * _UNIT_S[ago[2]]
     try:
@@ -157,11 +128,8 @@ class StatusPages:
         self._gateway = gateway
         self._stream = StatusStream(gateway.worker)
         self._feed = DashboardFeed(gateway)
-        gateway.on_reload(self._on_reload)
-
-    def _on_reload(self, fresh: GatewayConfig) -> None:
         for feed in (self._stream, self._feed):
-            feed.listeners.reconsider(fresh.settings.auth)
+            gateway.on_reload(lambda fresh, listeners=feed.listeners: listeners.reconsider(fresh.settings.auth))
 
     def end_streams(self) -> None:
         """End the streams, which would otherwise last for ever."""
@@ -244,7 +212,7 @@ class StatusPages:
         if whose != caller.caller and not caller.admin:
             raise Forbidden("this key cancels its own requests only; those of others need an admin key")
         gone = await cancel_caller(self._gateway, whose)
-        return {"caller": whose, "cancelled": gone.count, "requests": gone.requests, "jobs": gone.jobs, "batches": gone.batches}
+        return {"caller": whose, "cancelled": len(gone.requests) + gone.jobs + gone.batches, **asdict(gone)}
 
     async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
         """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""

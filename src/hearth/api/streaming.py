@@ -1,8 +1,7 @@
-"""From a submitted request to its last byte: stream the reply, and free the model the moment the caller leaves.
+"""From a submitted request to its last byte: stream the reply with its chunk boundaries, and free the model when the caller disconnects.
 
-One task per request watches for the caller's disconnect, in every phase: queued, loading, prefill, streaming or not. Nothing else happens
-per chunk than sending it, so chunk boundaries come out as they went in. A streaming caller to whom nothing was sent for a while gets a sign
-of life in its dialect; from the first one on, errors can only be told inside the stream.
+One task per request watches for that, in every phase. A streaming caller to whom nothing was sent for a while gets a keepalive in its
+dialect; from the first one on, errors can only be reported inside the stream.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ from hearth.types import Headers
 
 
 class Relay:
-    """One caller waiting for one reply.
-
-    Args:
-        model: as the caller wrote it; rewritten: what was changed in its body.
-    """
+    """One caller waiting for one reply; `model` is as the caller wrote it, `rewritten` what was changed in its body."""
 
     def __init__(
         self, gateway: Gateway, request: Request, ticket: Ticket, route: Route, model: str, *, streaming: bool, rewritten: tuple[str, ...]
@@ -43,21 +38,19 @@ class Relay:
         self._route = route
         self._streaming = streaming
         self._rewritten = rewritten
-        self._left = False
-        self._sending = False
-        self._complete = False
+        self._left = self._sending = self._complete = False
         self._was_sent = True
         """Something of the answer, since the last look."""
         self._has_length = False
         """The answer was begun with a declared length."""
         self._timer: asyncio.TimerHandle | None = None
-        self._signing: asyncio.Task[None] | None = None
+        self._keeping_alive: asyncio.Task[None] | None = None
         self._signs = Signs(route, model, ticket.request_id.removeprefix("req_"), request.headers.text(b"user-agent"))
         self._frame_end = frame_end(route)
         self._tail = self._frame_end
 
     async def run(self) -> None:
-        """Return when the reply has been sent, has failed visibly, or nobody wants it any more; the item has ended for us in each case."""
+        """Return when the reply has been sent, has failed visibly, or nobody wants it any more."""
         watching = asyncio.ensure_future(self._watch_caller())
         try:
             await self._answer(await self._head())
@@ -86,7 +79,7 @@ class Relay:
                 async with asyncio.timeout(wait_s):
                     return await self._ticket.reply.head()
             except TimeoutError:
-                await self._sign_of_life()
+                await self._keep_alive()
                 wait_s = self._keepalive.every_s
 
     async def _answer(self, head: ReplyHead) -> None:
@@ -109,8 +102,8 @@ class Relay:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None  # it holds this relay
-            if self._signing is not None:
-                self._signing.cancel()
+            if self._keeping_alive is not None:
+                self._keeping_alive.cancel()
 
     async def _pass_chunks(self) -> None:
         reply, answer = self._ticket.reply, self._request.answer
@@ -138,17 +131,14 @@ class Relay:
         return (*headers, (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")))
 
     def _look(self) -> None:
-        """Now and then, instead of a timer per chunk: where nothing was sent since the last time, a sign of life is."""
-        if not self._was_sent and (self._signing is None or self._signing.done()):
-            self._signing = asyncio.ensure_future(self._sign_of_life())
+        """Now and then, instead of a timer per chunk: where nothing was sent since the last time, a keepalive is."""
+        if not self._was_sent and (self._keeping_alive is None or self._keeping_alive.done()):
+            self._keeping_alive = asyncio.ensure_future(self._keep_alive())
         self._was_sent = False
         self._timer = asyncio.get_running_loop().call_later(self._keepalive.every_s, self._look)
 
-    async def _sign_of_life(self) -> None:
-        """Only between frames: one that has been sent in part must go on with its own bytes.
-
-        Nor while bytes of the answer wait for room. What comes while a sign waits for it is sent behind the sign.
-        """
+    async def _keep_alive(self) -> None:
+        """Only between frames: one that has been sent in part must go on with its own bytes. Nor while bytes of the answer wait."""
         answer = self._request.answer
         if self._left or self._sending or not self._tail.endswith(self._frame_end):
             return
@@ -157,10 +147,9 @@ class Relay:
         await answer.chunk(self._signs.sign(wire_time(self._clock), self._clock.wall()))
 
     async def _fail(self, error: HearthError) -> None:
-        """Refuse with a status code while there still is one to choose.
+        """Refuse with a status code while there still is one to choose; afterwards in the stream where the dialect has a way.
 
-        Afterwards say so in the stream where the dialect has a way; else leave the body unfinished, which closes the connection: one with
-        a declared length, or a single JSON document, has no room for a second one.
+        Else the body stays unfinished, which closes the connection: with a declared length, or as one JSON document, it has no room.
         """
         answer = self._request.answer
         if self._left:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import PurePosixPath
-from types import MappingProxyType
+from collections.abc import Mapping
+from pathlib import Path
 
 from hearth.api.request import Request
-from hearth.errors import NotFound
 
-_PAGE = "index.html"
-_PREFIX = "/static/"
-_TYPES: Mapping[str, bytes] = MappingProxyType(
-    {
-        ".html": b"text/html; charset=utf-8",
-        ".js": b"text/javascript; charset=utf-8",
-        ".css": b"text/css; charset=utf-8",
-        ".svg": b"image/svg+xml",
-    }
-)
+_STATIC = Path(__file__).parents[1] / "static"
+_TYPES: Mapping[str, bytes] = {
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
 _JAVA = b"text/html, image/gif, image/jpeg, "
 """How the `Accept` of Java's URLConnection begins where its program has said nothing; no browser sends it."""
 CONTENT_SECURITY_POLICY = (
@@ -39,49 +32,37 @@ _HEADERS = (
 
 
 class DashboardPages:
-    """Serves the files, each read once, when it is first asked for."""
+    """Serves the files, each read once, when it is first asked for; licences and lists beside them are for readers of the package."""
 
     def __init__(self) -> None:
-        self._folder = files("hearth.api").joinpath("static")
-        self._names = frozenset(_served_names(self._folder))
-        self._read: dict[str, tuple[bytes, bytes]] = {}
+        found = (path for path in _STATIC.rglob("*") if path.suffix in _TYPES)
+        self._files = {f"/static/{path.relative_to(_STATIC).as_posix()}": path for path in found if path.name != "index.html"}
+        self._read: dict[Path, tuple[bytes, bytes]] = {}
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The addresses of the files that a page may load."""
-        return tuple(sorted(_PREFIX + name for name in self._names))
+        return tuple(sorted(self._files))
 
     async def page(self, request: Request, *_: object) -> None:
         """The page itself, which is the same at every address of it."""
-        await self._send(request, _PAGE)
+        await self._send(request, _STATIC / "index.html")
 
     async def file(self, request: Request, *_: object) -> None:
-        """One of the files beside it. Raises NotFound."""
-        name = request.path.removeprefix(_PREFIX)
-        if name not in self._names:
-            raise NotFound
-        await self._send(request, name)
+        """One of the files beside it."""
+        await self._send(request, self._files[request.path])
 
-    async def _send(self, request: Request, name: str) -> None:
-        if name not in self._read:
-            body = self._folder.joinpath(name).read_bytes()
-            self._read[name] = body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode("ascii")
-        body, tag = self._read[name]
+    async def _send(self, request: Request, path: Path) -> None:
+        if path not in self._read:
+            body = path.read_bytes()
+            self._read[path] = body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode("ascii")
+        body, tag = self._read[path]
         own = ((b"x-request-id", request.request_id.encode("ascii")), (b"etag", tag), (b"vary", b"accept"), *_HEADERS)
         if tag in request.headers.values.get(b"if-none-match", b""):
             await request.answer.head(304, own)
             await request.answer.end()
-            return
-        await request.answer.whole(200, ((b"content-type", _TYPES[PurePosixPath(name).suffix]), *own), body)
-
-
-def _served_names(folder: Traversable, prefix: str = "") -> Iterator[str]:
-    """What a page may load: licences and lists beside it are for readers of the package."""
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _served_names(entry, f"{prefix}{entry.name}/")
-        elif PurePosixPath(entry.name).suffix in _TYPES and entry.name != _PAGE:
-            yield prefix + entry.name
+        else:
+            await request.answer.whole(200, ((b"content-type", _TYPES[path.suffix]), *own), body)
 
 
 def wants_page(request: Request) -> bool:
