@@ -308,18 +308,3 @@ async def test_a_defect_after_the_head_leaves_the_answer_unfinished(gateway, app
     assert got.status == 200
     assert got.body == b"a"
     assert not got.complete
-
-
-async def test_lifespan_is_acknowledged_and_websockets_are_refused(app):
-    sent = []
-    messages = [{"type": "lifespan.shutdown"}, {"type": "lifespan.startup"}]
-
-    async def receive():
-        return messages.pop()
-
-    async def send(message):
-        sent.append(message["type"])
-
-    await app({"type": "lifespan"}, receive, send)
-    await app({"type": "websocket"}, receive, send)
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]

@@ -35,11 +35,7 @@ _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/")
 
 
 class HearthApp:
-    """The ASGI application.
-
-    Args:
-        host: what it listens on, where that is not what the configuration says now.
-    """
+    """The ASGI application; `host` is what it listens on, where that is not what the configuration says now."""
 
     def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
@@ -56,12 +52,8 @@ class HearthApp:
         self._keyring = Keyring(config.settings.auth)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one connection scope; lifespan has nothing to do here, WebSockets are refused."""
-        if scope["type"] == "http":
-            return self._serve(request_of(scope, receive, send, self._new_id))
-        if scope["type"] == "lifespan":
-            return _complete_lifespan(receive, send)
-        return send({"type": "websocket.close", "code": 1008})
+        """Serve one request."""
+        return self._serve(request_of(scope, receive, send, self._new_id))
 
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""
@@ -76,24 +68,24 @@ class HearthApp:
             check_framing(request.headers)
             check_upgrade(request.headers)
             address = self.routes.find(request)
-            if address.rules.shared and self._hosts.admits_origin(request.headers):
+            if address.shared and self._hosts.admits_origin(request.headers):
                 request.answer.added = cors_headers(request.headers)
                 if request.method == "OPTIONS":
                     await request.answer.head(204, ())
                     await request.answer.end()
                     return
             else:
-                check_origin(request.method, request.headers, forwards=address.rules.forwards)
-            if address.rules.access is not Access.PUBLIC:
+                check_origin(request.method, request.headers, forwards=address.forwards)
+            if address.access is not Access.PUBLIC:
                 identity = self._keyring.identify(request.headers, request.peer)
-                self._check_access(identity, address.rules.access)
+                self._check_access(identity, address.access)
             await self._handle(request, identity, address)
         except CallerGone:
             return
         except HearthError as error:
             allow = ((b"allow", ", ".join(sorted(address.handlers)).encode("ascii")),) if isinstance(error, MethodNotAllowed) else ()
             await self._errors.refuse(request, identity, error, allow)
-        # The supervision point of the HTTP side: whatever a defect raises, its caller gets an answer and the owner hears of it.
+        # Whatever a defect raises, its caller gets an answer, and it is reported.
         except Exception as fault:  # noqa: BLE001
             where = f"{request.method} {request.path[:PATH_SHOWN]}"
             self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
@@ -111,8 +103,7 @@ class HearthApp:
         handler = address.handlers.get(request.method)
         if handler is None:
             raise MethodNotAllowed
-        rules = address.rules
-        check_media(request.method, request.headers, binary=rules.binary, form=rules.form, zstd=rules.zstd)
+        check_media(request.method, request.headers, binary=address.binary, form=address.form, zstd=address.zstd)
         with Body(self._bodies, request, identity) as body:
             await handler(request, identity, body)
 
@@ -124,11 +115,3 @@ def _place_of(fault: Exception) -> str:
         trace = trace.tb_next
     place = "" if trace is None else f" at {trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}"
     return type(fault).__name__ + place
-
-
-async def _complete_lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

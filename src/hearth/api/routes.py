@@ -1,14 +1,13 @@
 """Every address: who may use it, with which methods, what it takes, and what answers there.
 
-Hearth's own pages are FastAPI's routes, which read their queries and bodies; the routes that run a model or move a file take the request as
-it is. Deny by default: what is not here does not exist, and only `/healthz` and the dashboard's own files, which hold no data, are open to
-callers without a key.
+Hearth's own pages are FastAPI's routes; those that run a model or move a file take the request as it is. What is not here does not exist,
+and only `/healthz` and the dashboard's own files, which hold no data, are open to callers without a key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,7 @@ from fastapi import APIRouter
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.routing import compile_path
 
 from hearth.admission.auth import Identity
@@ -38,6 +38,7 @@ _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
 
 Handler = Callable[[Request, Identity, Body], Awaitable[None]]
+Endpoint = Callable[..., Any]
 
 
 class Access(Enum):
@@ -50,32 +51,24 @@ class Access(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What is asked of a request to a path before its handler sees it.
-
-    Attributes:
-        binary: takes `application/octet-stream`; form: takes `multipart/form-data`; zstd: takes JSON in that coding.
-        shared: pages of `server.allowed_origins` may use it.
-        forwards: the model server is asked, which no link of another site may cause.
-    """
+class Address:
+    """What is asked of a request to a path before its handler sees it, and the handlers by method; none where there is nothing."""
 
     access: Access = Access.CALLER
     binary: bool = False
+    """Takes `application/octet-stream`."""
     form: bool = False
+    """Takes `multipart/form-data`."""
     zstd: bool = False
+    """Takes JSON in that coding."""
     shared: bool = False
+    """Pages of `server.allowed_origins` may use it."""
     forwards: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """What is behind a path: its rules, and a handler for each method; none where there is nothing."""
-
-    rules: Rules
+    """The model server is asked, which no link of another site may cause."""
     handlers: dict[str, Handler] = field(default_factory=dict)
 
 
-_UNKNOWN, _UNKNOWN_ADMIN = Address(rules=Rules()), Address(rules=Rules(access=Access.ADMIN))
+_UNKNOWN, _UNKNOWN_ADMIN = Address(), Address(access=Access.ADMIN)
 
 
 class Routes:
@@ -85,11 +78,11 @@ class Routes:
         self.status = StatusPages(gateway)
         self._router = APIRouter(route_class=SmallBodyRoute)
         self.addresses: dict[str, Address] = {}
-        """By path, or by what all paths of an address look like."""
-        dashboard = DashboardPages()
-        self._page = Address(rules=Rules(access=Access.PUBLIC), handlers=dict.fromkeys(_GET_HEAD, dashboard.page))
+        """By path, or by the pattern of all paths of an address."""
+        dashboard, public = DashboardPages(), Address(access=Access.PUBLIC)
+        self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, dashboard.page))
         for path in dashboard.paths:
-            self._add(path, _GET_HEAD, dashboard.file, Rules(access=Access.PUBLIC))
+            self._add(path, _GET_HEAD, dashboard.file, public)
         self._add_pages(gateway)
         self._add_plain_ones(gateway)
         self._patterns = [(compile_path(path)[0], address) for path, address in self.addresses.items() if "{" in path]
@@ -98,84 +91,80 @@ class Routes:
         """Hearth's own, in the order in which `/openapi.json` lists them."""
         status, admin, jobs = self.status, AdminPages(gateway), JobPages(gateway)
         files, batches, completions = FilePages(gateway), BatchPages(gateway), CompletionPages(gateway)
-        pages: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-            ("GET", "/healthz", status.alive),
-            ("GET", "/readyz", status.ready),
-            ("GET", "/metrics", status.metrics),
-            ("GET", "/llm/queue/status", status.status),
-            ("GET", "/llm/queue/stream", status.stream),
-            ("GET", "/llm/queue/item/{sequence}", status.item),
-            ("POST", "/llm/queue/item/{sequence}/cancel", status.cancel_item),
-            ("GET", "/llm/dashboard/stream", status.dashboard),
-            ("GET", "/llm/log", status.log),
-            ("GET", "/llm/swaps", status.swaps),
-            ("GET", "/llm/models", status.models),
-            ("GET", "/llm/health", status.health),
-            ("POST", "/llm/requests/cancel", status.cancel_caller),
-            ("POST", "/llm/requests/{request_id}/cancel", status.cancel),
-            ("POST", "/llm/completions", completions.complete),
-            ("POST", "/llm/admin/preempt", admin.preempt),
-            ("POST", "/llm/admin/announce", admin.announce),
-            ("POST", "/llm/admin/alert/test", admin.test_alerts),
-            ("GET", "/llm/admin/config", admin.configuration),
-            ("POST", "/llm/admin/reload", admin.reload),
-            ("POST", JOBS_PATH, jobs.accept),
-            ("GET", JOBS_PATH, jobs.listed),
-            ("GET", f"{JOBS_PATH}/{{job_id}}", jobs.job),
-            ("DELETE", f"{JOBS_PATH}/{{job_id}}", jobs.cancel),
-            ("GET", "/llm/admin/orders", admin.shown),
-            ("POST", "/llm/admin/drain", admin.drain),
-            ("POST", "/llm/admin/pause", admin.pause),
-            ("POST", "/llm/admin/resume", admin.resume),
-            ("POST", "/llm/admin/pin", admin.pin),
-            ("POST", "/llm/admin/unpin", admin.unpin),
-            ("POST", "/llm/admin/load", admin.load),
-            ("POST", "/llm/admin/confirm-clock", admin.confirm_clock),
-            ("POST", "/llm/admin/unload", admin.unload),
-            ("GET", FILES_PATH, files.listed),
-            ("GET", f"{FILES_PATH}/{{file_id}}", files.file),
-            ("DELETE", f"{FILES_PATH}/{{file_id}}", files.delete),
-            ("GET", "/llm/admin/stored", admin.stored),
-            ("GET", "/llm/admin/files", admin.files),
-            ("DELETE", "/llm/admin/files/{file_id}", admin.delete),
-            ("POST", BATCHES_PATH, batches.create),
-            ("GET", BATCHES_PATH, batches.listed),
-            ("GET", f"{BATCHES_PATH}/{{batch_id}}", batches.batch),
-            ("POST", f"{BATCHES_PATH}/{{batch_id}}/cancel", batches.cancel),
-        )
-        large_bodies = {
-            completions.complete: large_body_route(CompletionBody, queued=True),
-            jobs.accept: large_body_route(JobBody, queued=False),
+        pages: dict[str, dict[str, Endpoint]] = {
+            "/healthz": {"GET": status.alive},
+            "/readyz": {"GET": status.ready},
+            "/metrics": {"GET": status.metrics},
+            "/llm/queue/status": {"GET": status.status},
+            "/llm/queue/stream": {"GET": status.stream},
+            "/llm/queue/item/{sequence}": {"GET": status.item},
+            "/llm/queue/item/{sequence}/cancel": {"POST": status.cancel_item},
+            "/llm/dashboard/stream": {"GET": status.dashboard},
+            "/llm/log": {"GET": status.log},
+            "/llm/swaps": {"GET": status.swaps},
+            "/llm/models": {"GET": status.models},
+            "/llm/health": {"GET": status.health},
+            "/llm/requests/cancel": {"POST": status.cancel_caller},
+            "/llm/requests/{request_id}/cancel": {"POST": status.cancel},
+            "/llm/completions": {"POST": completions.complete},
+            "/llm/admin/preempt": {"POST": admin.preempt},
+            "/llm/admin/announce": {"POST": admin.announce},
+            "/llm/admin/alert/test": {"POST": admin.test_alerts},
+            "/llm/admin/config": {"GET": admin.configuration},
+            "/llm/admin/reload": {"POST": admin.reload},
+            JOBS_PATH: {"POST": jobs.accept, "GET": jobs.listed},
+            f"{JOBS_PATH}/{{job_id}}": {"GET": jobs.job, "DELETE": jobs.cancel},
+            "/llm/admin/orders": {"GET": admin.shown},
+            "/llm/admin/drain": {"POST": admin.drain},
+            "/llm/admin/pause": {"POST": admin.pause},
+            "/llm/admin/resume": {"POST": admin.resume},
+            "/llm/admin/pin": {"POST": admin.pin},
+            "/llm/admin/unpin": {"POST": admin.unpin},
+            "/llm/admin/load": {"POST": admin.load},
+            "/llm/admin/confirm-clock": {"POST": admin.confirm_clock},
+            "/llm/admin/unload": {"POST": admin.unload},
+            FILES_PATH: {"GET": files.listed},
+            f"{FILES_PATH}/{{file_id}}": {"GET": files.file, "DELETE": files.delete},
+            "/llm/admin/stored": {"GET": admin.stored},
+            "/llm/admin/files": {"GET": admin.files},
+            "/llm/admin/files/{file_id}": {"DELETE": admin.delete},
+            BATCHES_PATH: {"POST": batches.create, "GET": batches.listed},
+            f"{BATCHES_PATH}/{{batch_id}}": {"GET": batches.batch},
+            f"{BATCHES_PATH}/{{batch_id}}/cancel": {"POST": batches.cancel},
         }
-        for method, path, endpoint in pages:
-            self._add_page(method, path, endpoint, large_bodies.get(endpoint))
+        for path, endpoints in pages.items():
+            for method, endpoint in endpoints.items():
+                self._add_page(method, path, endpoint)
 
-    def _add_page(self, method: str, path: str, endpoint: Callable[..., Any], route_class: type[APIRoute] | None) -> None:
+    def _add_page(self, method: str, path: str, endpoint: Endpoint) -> None:
+        bodies: dict[str, type[BaseModel]] = {"/llm/completions": CompletionBody, JOBS_PATH: JobBody}
+        body = bodies.get(path) if method == "POST" else None
+        route_class = None if body is None else large_body_route(body, queued=body is CompletionBody)
         self._router.add_api_route(path, endpoint, methods=[method], route_class_override=route_class)
         route = self._router.routes[-1]
         assert isinstance(route, APIRoute)
         access = Access.PUBLIC if path == "/healthz" else Access.ADMIN if path.startswith(_ADMIN_PREFIX) else Access.CALLER
-        self._add(path, (method,), _handler_of(route), Rules(access=access))
+        self._add(path, (method,), _handler_of(route), Address(access=access))
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
         inference, passthrough, files = Inference(gateway), Passthrough(gateway), FileTransfer(gateway)
         for path, route in INFERENCE_ROUTES.items():
-            self._add(path, ("POST",), inference.handle, Rules(shared=True, zstd=route.dialect is not Dialect.OLLAMA))
-        self._add(COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Rules(shared=True, zstd=True))
-        self._add(TRANSCRIPTIONS_PATH, ("POST",), refuse_unserved, Rules(form=True))
+            self._add(path, ("POST",), inference.handle, Address(shared=True, zstd=route.dialect is not Dialect.OLLAMA))
+        self._add(COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True))
+        self._add(TRANSCRIPTIONS_PATH, ("POST",), refuse_unserved, Address(form=True))
         for info in INFO_ROUTES:
-            self._add(info.path, info.methods, passthrough.handle, Rules(shared=info.path != "/", forwards=True))
+            self._add(info.path, info.methods, passthrough.handle, Address(shared=info.path != "/", forwards=True))
         for managing in MANAGEMENT_ROUTES:
-            rules = Rules(access=Access.MODEL_MANAGER, binary="{" in managing.path, forwards=True)
+            rules = Address(access=Access.MODEL_MANAGER, binary="{" in managing.path, forwards=True)
             self._add(managing.path, managing.methods, passthrough.handle, rules)
-        self._add(FILES_PATH, ("POST",), files.upload, Rules(form=True))
-        self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Rules())
-        self._add("/openapi.json", _GET_HEAD, self._describe, Rules(access=Access.ADMIN))
+        self._add(FILES_PATH, ("POST",), files.upload, Address(form=True))
+        self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
+        self._add("/openapi.json", _GET_HEAD, self._describe, Address(access=Access.ADMIN))
 
-    def _add(self, path: str, methods: Iterable[str], handler: Handler, rules: Rules) -> None:
+    def _add(self, path: str, methods: Iterable[str], handler: Handler, rules: Address) -> None:
         """Have a handler answer there; of several at one path, the last one's rules are those of all."""
         known = self.addresses.get(path, _UNKNOWN).handlers
-        self.addresses[path] = Address(rules=rules, handlers={**known, **dict.fromkeys(methods, handler)})
+        self.addresses[path] = replace(rules, handlers={**known, **dict.fromkeys(methods, handler)})
 
     def find(self, request: Request) -> Address:
         """The address that a request is for, without handlers where there is none."""
@@ -219,7 +208,7 @@ def is_odd(path: str, target: str) -> bool:
 
     Only a model name in `/v1/models/{name}` may contain an escape, since clients write `:` and `/` as one.
     """
-    if not path.startswith("/") or "//" in path or ";" in path or "\\" in path or not path.isprintable():
+    if not path.startswith("/") or not path.isprintable() or any(each in path for each in ("//", ";", "\\")):
         return True
     if "/../" in f"{path}/" or "/./" in f"{path}/":
         return True

@@ -1,8 +1,4 @@
-"""The HTTP server: uvicorn inside a running event loop, without signal handlers, logs, banners or polling.
-
-Must never decide anything about a request. Started and stopped by `bootstrap`; signals are its business too (uvicorn's own handlers would
-only be installed by `Server.serve`, which is not used here).
-"""
+"""The HTTP server: uvicorn inside a running event loop, without logs or signal handlers, which only `Server.serve` would install."""
 
 from __future__ import annotations
 
@@ -56,7 +52,7 @@ class HearthServer:
         deadlines: Deadlines | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """Prepare a server; `settings` gives those in force whenever it is asked, and nobody hears of refused connections by default."""
+        """Prepare a server; `settings` gives those in force whenever it is asked."""
         self._app = app
         self._deadlines = deadlines or Deadlines(write_s=lambda: settings().write_deadline_s)
         self._connections = connections or Connections(events=EventFanout(), clock=SystemClock())
@@ -66,14 +62,7 @@ class HearthServer:
         self._sockets: list[socket.socket] = []
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; port 0 takes a free one.
-
-        Returns:
-            The URL to reach it by from this machine, without a slash at the end.
-
-        Raises:
-            AddressUnavailable: it cannot be listened on.
-        """
+        """Listen, on a free port for 0; the URL to reach it by from this machine. Raises AddressUnavailable."""
         self._sockets = await _bind(host, port)
         server = uvicorn.Server(self._config())
         server.config.load()
@@ -110,10 +99,7 @@ class HearthServer:
         await self._errors.refuse(request, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
 
     async def stop(self, grace_s: float) -> None:
-        """Stop listening, let running answers end for `grace_s` seconds, then cut the rest off. Again is harmless.
-
-        Idle connections and status streams end at once.
-        """
+        """Stop listening, let running answers end for `grace_s` seconds, then cut the rest off; idle connections and streams at once."""
         server, self._uvicorn = self._uvicorn, None
         if server is None:
             return
@@ -121,17 +107,12 @@ class HearthServer:
         stopping = asyncio.ensure_future(server.shutdown(sockets=self._sockets))
         await asyncio.wait({stopping}, timeout=grace_s)
         if not stopping.done():
-            _cut_off(server)
+            server.force_exit = True
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()  # its request sees that as its caller leaving, and ends in its own orderly way
+            for task in list(server.server_state.tasks):
+                task.cancel()
         await stopping
-
-
-def _cut_off(server: uvicorn.Server) -> None:
-    """Aborting a connection is what its request sees as its caller leaving, so it ends in its own orderly way."""
-    server.force_exit = True
-    for connection in list(server.server_state.connections):
-        connection.transport.abort()
-    for task in list(server.server_state.tasks):
-        task.cancel()
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

@@ -128,8 +128,11 @@ class StatusPages:
         self._gateway = gateway
         self._stream = StatusStream(gateway.worker)
         self._feed = DashboardFeed(gateway)
+        gateway.on_reload(self._on_reload)
+
+    def _on_reload(self, fresh: GatewayConfig) -> None:
         for feed in (self._stream, self._feed):
-            gateway.on_reload(lambda fresh, listeners=feed.listeners: listeners.reconsider(fresh.settings.auth))
+            feed.listeners.reconsider(fresh.settings.auth)
 
     def end_streams(self) -> None:
         """End the streams, which would otherwise last for ever."""

@@ -1,8 +1,7 @@
 """What the dashboard shows as server-sent events: `state` once, then `patch` (RFC 7386) with what has changed, four times a second at most.
 
-Where a picture is dear, as with ten thousand who wait, it is made so seldom that it takes a fiftieth of the time. One picture is made for
-all listeners, and only while there are any. Every 5 s it is looked at without a reason, since some things change by time alone; where
-nothing has, nothing is sent but a comment every 15 s. A caller sees its own jobs and ended items, an admin all.
+One view is made for all listeners, only while there are any, and so seldom that it takes at most a fiftieth of the time. Every 5 s it is
+made without a reason, since some things change by time alone. A caller sees its own jobs and ended items, an admin all.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from hearth.api.request import Request
@@ -32,12 +33,11 @@ _HEADERS = (
 
 
 class DashboardPages:
-    """Serves the files, each read once, when it is first asked for; licences and lists beside them are for readers of the package."""
+    """Serves the files; licences and lists beside them are for readers of the package."""
 
     def __init__(self) -> None:
         found = (path for path in _STATIC.rglob("*") if path.suffix in _TYPES)
         self._files = {f"/static/{path.relative_to(_STATIC).as_posix()}": path for path in found if path.name != "index.html"}
-        self._read: dict[Path, tuple[bytes, bytes]] = {}
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -53,16 +53,20 @@ class DashboardPages:
         await self._send(request, self._files[request.path])
 
     async def _send(self, request: Request, path: Path) -> None:
-        if path not in self._read:
-            body = path.read_bytes()
-            self._read[path] = body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode("ascii")
-        body, tag = self._read[path]
+        body, tag = _content(path)
         own = ((b"x-request-id", request.request_id.encode("ascii")), (b"etag", tag), (b"vary", b"accept"), *_HEADERS)
         if tag in request.headers.values.get(b"if-none-match", b""):
             await request.answer.head(304, own)
             await request.answer.end()
         else:
             await request.answer.whole(200, ((b"content-type", _TYPES[path.suffix]), *own), body)
+
+
+@cache
+def _content(path: Path) -> tuple[bytes, bytes]:
+    """A file, and the tag of this version of it."""
+    body = path.read_bytes()
+    return body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode("ascii")
 
 
 def wants_page(request: Request) -> bool:

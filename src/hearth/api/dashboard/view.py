@@ -34,49 +34,44 @@ _NOT_SHOWN = frozenset({"current_swap", "residents", "resident_models"})
 def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
     """Why a waiting item has not been started, the first reason that holds; the page puts it into words.
 
-    Returns:
-        `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until` (monotonic), `task`, `busy` of `parallel` slots.
+    `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until` (monotonic), `task`, `busy` of `parallel` slots.
     """
-    external = entry.item.lane is Lane.EXTERNAL
     if state.down_since is not None:
         return {"kind": "backend_down", "since": state.down_since}
     if state.draining:
         return {"kind": "stopping"}
-    if external and state.orders.paused:
+    if entry.item.lane is Lane.EXTERNAL and state.orders.paused:
         return {"kind": "paused"}
-    return _announced(state, entry, now) or _of_model(state, entry, now)
+    if (held := state.held_for(entry, now)) is not None:  # it could still run when an announced internal task is due
+        return {"kind": "announced", "task": held[1], "until": held[0]}
+    return _of_any_model(state) if entry.item.model is None else _of_model(state, entry, entry.item.model, now)
 
 
-def _of_model(state: State, entry: Entry, now: float) -> JsonObject:
-    model = entry.item.model
-    if model is None:
-        ready = [resident for resident in state.residency.residents.values() if resident.phase is Phase.READY]
-        resident = max(ready, key=lambda each: each.free_slots > 0, default=None)
-        if resident is None:
-            return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
-        return _of_resident(state, resident)
-    if model in state.residency.residents:
-        return _of_resident(state, state.residency.residents[model])
+def _of_any_model(state: State) -> JsonObject:
+    ready = [resident for resident in state.residency.residents.values() if resident.phase is Phase.READY]
+    if not ready:
+        return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
+    return _of_resident(state, max(ready, key=lambda each: each.free_slots > 0))
+
+
+def _of_model(state: State, entry: Entry, model: str, now: float) -> JsonObject:
+    residents = state.residency.residents
+    if model in residents:
+        return _of_resident(state, residents[model])
     pinned = state.orders.pinned if entry.item.lane is Lane.EXTERNAL else None
-    if pinned in state.residency.residents and state.residency.eviction_for(model, (pinned,), entry.item.task_type) is None:
+    if pinned in residents and state.residency.eviction_for(model, (pinned,), entry.item.task_type) is None:
         return {"kind": "pinned", "model": pinned}
     retry_at = state.not_before.get(model)
     if retry_at is not None and retry_at > now:
         return {"kind": "left_alone", "model": model, "until": retry_at}
-    return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s(_in_memory(state), model), "until": state.held_until}
-
-
-def _announced(state: State, entry: Entry, now: float) -> JsonObject | None:
-    """Held back, as an external item that could still run when an announced internal task is due."""
-    held = state.held_for(entry, now)
-    return None if held is None else {"kind": "announced", "task": held[1], "until": held[0]}
+    cost_s = state.estimates.swap_s(next(iter(residents), ""), model)
+    return {"kind": "swap", "model": model, "cost_s": cost_s, "until": state.held_until}
 
 
 def _of_resident(state: State, resident: Resident) -> JsonObject:
     model, swap = resident.model, state.residency.swap
     if resident.phase is Phase.LOADING:
-        origin = "" if swap is None else swap.origin
-        since = None if swap is None else swap.started_at
+        origin, since = ("", None) if swap is None else (swap.origin, swap.started_at)
         return {"kind": "load", "model": model, "since": since, "cost_s": state.estimates.swap_s(origin, model)}
     if resident.phase is Phase.UNLOADING or resident.suspect:
         return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s("", model)}
@@ -85,16 +80,8 @@ def _of_resident(state: State, resident: Resident) -> JsonObject:
     return {"kind": "slot", "model": model, "busy": len(resident.running), "parallel": state.settings.parallel(model)}
 
 
-def _in_memory(state: State) -> str:
-    return next(iter(state.residency.residents), "")
-
-
 class View:
-    """Builds the value.
-
-    Args:
-        shift_s: what turns monotonic instants into seconds since 1970, for as long as this view is used.
-    """
+    """Builds the value; `shift_s` turns monotonic instants into seconds since 1970, for as long as this view is used."""
 
     def __init__(self, gateway: Gateway, shift_s: float) -> None:
         self._gateway = gateway
@@ -140,31 +127,25 @@ class View:
     def _house(self, now: float, beside: Mapping[str, object]) -> JsonObject:
         state, health, config, cloud = self._state, self._gateway.health(), beside["config"], beside.get("cloud")
         return {
-            "version": health["version"],
+            **{key: health[key] for key in ("version", "status", "reason")},
+            **{key: beside.get(key) for key in ("backend", "alerts", "warnings", "storage")},
             "started": self._started,
-            "status": health["status"],
-            "reason": health["reason"],
             "mode": "active" if state.active else "quiet",
             "draining": state.draining,
             "promotions": state.promotions,
             "policy": state.settings.scheduling.policy.value,
             "announced": {task: self._wall(at) for at, task in reversed(state.announced) if at > now},
-            "backend": beside["backend"],
             "config": {key: value for key, value in config.items() if key != "last_attempt"} if isinstance(config, Mapping) else {},
             "stats": beside["stats_24h"],
-            "alerts": beside.get("alerts"),
-            "warnings": beside["warnings"],
             # Its running items as a number, since their waits grow all the time.
             "cloud": {key: len(value) if isinstance(value, list) else value for key, value in cloud.items()}
             if isinstance(cloud, Mapping)
             else None,
-            "storage": beside.get("storage"),
         }
 
     def _gpu(self, now: float) -> JsonObject:
-        limits = self._gateway.config.settings.gpu.alerts
+        limits, capacity_mib = self._gateway.config.settings.gpu.alerts, self._state.residency.capacity_mib
         metrics = self._gateway.worker.tracker.get_metrics(now)
-        capacity_mib = self._state.residency.capacity_mib
         return {key: value for key, value in metrics.items() if key not in _NOT_SHOWN} | {
             "capacity_mib": None if capacity_mib is None or isinf(capacity_mib) else round(capacity_mib),
             "swap": self._swap(),
@@ -177,18 +158,17 @@ class View:
         }
 
     def _swap(self) -> JsonObject | None:
-        swap = self._state.residency.swap
+        residency = self._state.residency
+        swap, target = residency.swap, residency.loading
         if swap is None:
             return None
-        target = self._state.residency.loading
         if target is None:
-            return {"unloading": sorted(self._state.residency.unloading), "since": self._wall(swap.started_at), "why": swap.why.value}
-        cost_s = self._state.estimates.swap_s(swap.origin, target)
+            return {"unloading": sorted(residency.unloading), "since": self._wall(swap.started_at), "why": swap.why.value}
         return {
             "from": list(swap.replaced),
             "to": target,
             "since": self._wall(swap.started_at - swap.cleared_s),
-            "cost_s": round(cost_s, 1),
+            "cost_s": round(self._state.estimates.swap_s(swap.origin, target), 1),
             "why": swap.why.value,
         }
 
@@ -225,24 +205,17 @@ class View:
         }
 
     def _in_expected_order(self, now: float) -> list[Entry]:
-        """The first of the queue as the scheduler, run forward, would start them; what it cannot tell comes last, in line."""
-        known = self._steadied(self._forecaster.starts(now), now)
-        found = [self._state.entries[sequence] for sequence in known if sequence in self._state.entries]
+        """The first of the queue as the scheduler, run forward, would start them; those without an estimate come last, in line."""
+        before = self._starts
+        self._starts = {  # one that has moved by less than a second, or a tenth of the wait, has not moved
+            each: before[each] if each in before and abs(before[each] - now - wait_s) < max(1.0, 0.1 * wait_s) else now + wait_s
+            for each, wait_s in self._forecaster.starts(now).items()
+        }
+        found = [self._state.entries[sequence] for sequence in self._starts if sequence in self._state.entries]
         waiting = [entry for entry in found if entry.place is Place.WAITING]
         if len(waiting) < min(WAITING_SHOWN, len(self._state.waiting)):
             waiting = self._state.waiting.first(HORIZON_ITEMS)
-        return sorted(waiting, key=lambda entry: (known.get(entry.item.sequence, inf), entry.band, entry.key))
-
-    def _steadied(self, starts: Mapping[Sequence, float], now: float) -> dict[Sequence, float]:
-        """Instants of expected starts; one that has moved by less than a second, or a tenth of the wait, has not moved."""
-        before = self._starts
-        self._starts = {
-            sequence: before[sequence]
-            if sequence in before and abs(before[sequence] - now - wait_s) < max(1.0, 0.1 * wait_s)
-            else now + wait_s
-            for sequence, wait_s in starts.items()
-        }
-        return self._starts
+        return sorted(waiting, key=lambda entry: (self._starts.get(entry.item.sequence, inf), entry.band, entry.key))
 
     def _row(self, entry: Entry, now: float) -> JsonObject:
         why = reason_of(self._state, entry, now)
@@ -260,17 +233,12 @@ class View:
         for span in timeline.spans(now):
             end = [] if span.ended_at is None else [self._wall(span.ended_at)]
             spans[str(span.number)] = [span.model, span.kind.value, self._wall(span.began_at), *end]
-        return {
-            "spans": spans,
-            "marks": {str(number): [self._wall(mark.at), mark.model or "", mark.caller] for number, mark in timeline.interruptions(now)},
-            "depths": {
-                str(depth.step): [
-                    self._wall(depth.step * DEPTH_STEP_S),
-                    *_fields(depth, "internal", "external", "internal_last", "external_last").values(),
-                ]
-                for depth in timeline.depths(now)
-            },
+        depths = {
+            str(each.step): [self._wall(each.step * DEPTH_STEP_S), each.internal, each.external, each.internal_last, each.external_last]
+            for each in timeline.depths(now)
         }
+        marks = {str(number): [self._wall(mark.at), mark.model or "", mark.caller] for number, mark in timeline.interruptions(now)}
+        return {"spans": spans, "marks": marks, "depths": depths}
 
     def _ended(self, item: ItemEnded) -> JsonObject:
         durations = {name: getattr(item, name) for name in ("queue_s", "swap_s", "first_byte_s", "backend_s", "total_s")}
@@ -299,28 +267,27 @@ def jobs_shown(gateway: Gateway, jobs: Jobs, owner: str | None, line: WaitingLin
     """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way, what failed last."""
     wall_s, config = gateway.clock.wall(), gateway.config
     running = [job for job in jobs.runner.running() if owner in (None, job.caller)]
-    starts = {job.job_id: jobs.estimated_start_s(job) for job in line.first}
+    waiting = {}
+    for job in line.first:
+        start_s = jobs.estimated_start_s(job)
+        waiting[job.job_id] = _job(job) | {
+            "ahead": job.position,
+            "start": None if start_s is None else round(wall_s + start_s),
+            "not_before": job.not_before_wall_s,
+            "off_peak": job.off_peak or None,
+            "attempts": job.attempts or None,
+        }
     shown: Any = bare(
         {
             "counts": {"queued": line.count, "running": len(running), **jobs.ended(owner)},
             "oldest": line.oldest_wall_s,
-            "waiting": {
-                job.job_id: _job(job)
-                | {
-                    "ahead": job.position,
-                    "start": None if (start_s := starts[job.job_id]) is None else round(wall_s + start_s),
-                    "not_before": job.not_before_wall_s,
-                    "off_peak": job.off_peak or None,
-                    "attempts": job.attempts or None,
-                }
-                for job in line.first
-            },
+            "waiting": waiting,
             "running": {job.job_id: _job(job) | {"sequence": jobs.runner.sequence_of(job.job_id)} for job in running[:JOBS_SHOWN]},
             "failed": {
-                record.job_id: _job(record)
-                | _fields(record, "reason", "status", "attempts")
-                | {"error": record.error[:ERROR_CHARS] or None, "ended": record.ended_wall_s}
-                for record in failed
+                job.job_id: _job(job)
+                | _fields(job, "reason", "status", "attempts")
+                | {"error": job.error[:ERROR_CHARS] or None, "ended": job.ended_wall_s}
+                for job in failed
             },
             "off_peak": {"now": not config.is_active_hours(wall_s), "changes": config.next_mode_change(wall_s)},
         }
@@ -346,10 +313,6 @@ def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
     patch: JsonObject = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         before = old.get(key)
-        if before is value or before == value:
-            continue
-        if isinstance(before, dict) and isinstance(value, dict):
-            patch[key] = merge_patch(before, value)
-        else:
-            patch[key] = value
+        if before is not value and before != value:
+            patch[key] = merge_patch(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return patch
